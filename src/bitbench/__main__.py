@@ -1,0 +1,3 @@
+from bitbench.cli import main
+
+main()

@@ -1,0 +1,56 @@
+"""The matrix of a study: who is compared (contenders), on what (workloads), in which order (visits)."""
+
+from bitbench.core.base import Record
+from bitbench.core.study import Study
+from bitbench.core.variant import NO_MODEL, Variant
+
+
+class Contender(Record):
+    """A variant on an engine: one row of a ranking, and what one instance runs."""
+
+    variant: str
+    engine: str
+
+    @property
+    def name(self) -> str:
+        return self.engine if self.variant == NO_MODEL else f"{self.variant} @ {self.engine}"
+
+
+class Cell(Record):
+    contender: Contender
+    workload: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.contender.name} · {self.workload}"
+
+
+class Refusal(Record):
+    """A cell that would be meaningless or cannot run, known before anything is started."""
+
+    cell: Cell
+    reason: str
+
+
+class Visit(Record):
+    """One instance to start: which contender, in which block, with its workloads in this order."""
+
+    block: int
+    contender: Contender
+    workloads: tuple[str, ...]
+
+
+class Plan(Record):
+    """A study, expanded: what will run, and what will not and why."""
+
+    study: Study
+    variants: tuple[Variant, ...]
+    cells: tuple[Cell, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        return tuple(dict.fromkeys(cell.contender for cell in self.cells))
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)

@@ -1,0 +1,35 @@
+"""Where it was measured."""
+
+from bitbench.core.base import Record
+
+
+class Accelerator(Record):
+    name: str
+    memory_bytes: int | None = None
+    driver: str | None = None
+    runtime: str | None = None
+
+
+class HostNoise(Record):
+    """How much a fixed piece of work varies on this machine, from one repetition to the next."""
+
+    repetitions: int
+    compute_spread: float  # relative: (90th − 10th percentile) / median
+    compute_worst: float  # relative: slowest / median − 1
+    memory_spread: float
+    memory_worst: float
+
+
+class HostFacts(Record):
+    cpu_model: str | None = None
+    cpu_flags: tuple[str, ...] = ()  # those that decide which kernels can run
+    cores: int | None = None
+    threads: int | None = None
+    numa_nodes: int | None = None
+    governor: str | None = None
+    memory_bytes: int | None = None
+    os: str
+    kernel: str
+    python: str
+    virtualization: str | None = None
+    accelerators: tuple[Accelerator, ...] = ()

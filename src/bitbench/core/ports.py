@@ -1,0 +1,123 @@
+"""What a stage needs from another one, as protocols over domain types. Only `lab` and `visit` join them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Visit
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything an engine needs to start one instance."""
+
+    setup: EngineSetup
+    variant: Variant
+    python: Path | None  # interpreter of the engine's environment; None for an engine without one
+    log_file: Path
+    context_tokens: int  # the longest request that will come
+    concurrency: int  # the most requests that will be in flight
+    seed: int
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where to send requests, OpenAI-style, and what this server wants to be told besides."""
+
+    url: str  # "http://127.0.0.1:8123", without a path
+    model: str
+    api_key: str = field(repr=False)
+    # Merged into each request's body; forces the output length in the server's own way.
+    extra_body: Mapping[str, Json] = field(default_factory=dict)
+    # A server that runs static batches is told in this header how many requests belong together.
+    batch_header: str | None = None
+
+
+class InstanceFailed(Exception):
+    """An instance did not come up, or died. Becomes the outcome of its cells; never reaches a person as is."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+
+
+class Instance(Protocol):
+    @property
+    def pid(self) -> int:
+        """Root of the process tree whose memory is this instance's."""
+
+    def wait_ready(self, timeout_s: float) -> Endpoint:
+        """Block until it answers; raises InstanceFailed."""
+
+    def facts(self) -> InstanceFacts:
+        """What it says about itself, once ready."""
+
+    def failure(self) -> Failure | None:
+        """Why it died, read from its exit code and log; None while it lives."""
+
+    def stop(self) -> None:
+        """End it and everything it started. Safe to call twice."""
+
+
+class Engine(Protocol):
+    name: str
+    environment: str | None  # name of the environment it runs in, for `bitbench env create`
+    needs_model: bool
+    start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
+        """Why this cell is known to be meaningless or impossible, or None."""
+
+    def start(self, launch: Launch) -> Instance:
+        """Start without waiting."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which token ids a random prompt may hold."""
+
+    size: int
+    excluded: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoadJob:
+    """One trial as the load generator sees it."""
+
+    endpoint: Endpoint
+    workload: Workload
+    vocabulary: Vocabulary
+    seed: tuple[int, ...]  # entropy: study, workload, block, trial; request numbers are added to it
+    request_timeout_s: float
+    stall_timeout_s: float
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    requests: "pa.Table"  # the columns of core.records
+    health: ClientHealth
+    started_at: str  # wall clock of the table's time zero
+    duration_s: float
+
+
+class LoadClient(Protocol):
+    def run(self, job: LoadJob) -> LoadResult: ...
+
+
+class Observer(Protocol):
+    """Told what happens while a study runs; the command line draws it."""
+
+    def visit_started(self, visit: Visit, remaining_s: float | None) -> None: ...
+    def instance_ready(self, record: InstanceRecord) -> None: ...
+    def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None: ...
+    def trial_finished(self, record: TrialRecord) -> None: ...
+    def note(self, message: str) -> None: ...

@@ -1,0 +1,40 @@
+"""The columns of requests/*.parquet: one row per request of a trial.
+
+Times are seconds on one monotonic clock, counted from the trial's start (its wall clock is `started_at` of the
+trial record). What did not happen is null: a request without a token has no `first_token_s`.
+"""
+
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    name: str
+    arrow_type: str
+    meaning: str
+
+
+REQUEST_COLUMNS = (
+    Column("request", "int32", "number within the trial, in planned order"),
+    Column("planned_s", "float64", "when it should be sent; latencies count from here"),
+    Column("sent_s", "float64", "when its bytes were handed to the socket"),
+    Column("first_token_s", "float64", "when the first chunk with text arrived"),
+    Column("last_token_s", "float64", "when the last chunk with text arrived"),
+    Column("end_s", "float64", "when the stream was complete, or had failed"),
+    Column("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
+    Column("asked_input_tokens", "int32", "prompt tokens asked for"),
+    Column("asked_output_tokens", "int32", "output tokens asked for"),
+    Column("input_tokens", "int32", "prompt tokens, from the engine's usage"),
+    Column("output_tokens", "int32", "output tokens, from the engine's usage"),
+    Column("status", "string", "one of REQUEST_STATUSES"),
+    Column("http_status", "int16", "status code of the answer"),
+    Column("error", "string", "what went wrong, in the server's words where it gave some"),
+)
+
+REQUEST_STATUSES = (
+    "ok",  # complete, with usage
+    "refused",  # no connection
+    "http_error",  # the server answered with an error
+    "broken",  # the stream ended before it was complete
+    "stalled",  # no byte for longer than the stall limit
+    "timeout",  # longer than the request limit in all
+)

@@ -1,0 +1,113 @@
+"""What happened: outcomes, trials and instances, as they are written to disk."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Cell, Contender
+
+RECORD_FORMAT = 1
+# History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
+#   1  first published form
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    OOM = "oom"  # needed more memory than there is, or than the study allows
+    UNSUPPORTED = "unsupported"  # the engine says it cannot run this
+    TIMEOUT = "timeout"  # not ready, or no answer, within the limit
+    CRASHED = "crashed"  # the process ended, or the connection broke
+    CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
+    INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
+
+
+class Failure(Record):
+    """An outcome other than ok: its cause in one sentence and the log lines that show it."""
+
+    outcome: Outcome
+    cause: str
+    log_lines: tuple[str, ...] = ()
+
+
+class TrialMetrics(Record):
+    """One trial in numbers; definitions in `statistics.trial`. None where a figure is not defined."""
+
+    latency_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    itl_p99_s: float | None = None
+    output_throughput: float | None = None
+    input_throughput: float | None = None
+    overall_throughput: float | None = None
+    request_throughput: float | None = None
+
+
+class ClientHealth(Record):
+    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound."""
+
+    send_lateness_p99_s: float
+    loop_lag_p99_s: float
+    cpu_share: float  # of one core, while the trial ran
+
+
+class Memory(Record):
+    """Resident memory of an instance's whole process tree."""
+
+    resident_bytes: int | None = None  # proportional set size, at the end of the trial
+    peak_bytes: int | None = None  # sum of each process's own high-water mark: an upper bound
+
+
+class TrialRecord(Record):
+    """One repetition of a cell in one instance."""
+
+    format: int = RECORD_FORMAT
+    id: str
+    kind: Literal["warmup", "measured"] = "measured"
+    cell: Cell
+    block: int
+    index: int  # within its block, counted over all instances that worked on that block
+    instance_id: str
+    started_at: str  # wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times
+    duration_s: float
+    outcome: Outcome
+    cause: str | None = None
+    log_lines: tuple[str, ...] = ()
+    metrics: TrialMetrics = TrialMetrics()
+    client: ClientHealth | None = None
+    memory: Memory = Memory()
+    requests: int = 0
+    requests_file: str | None = None
+
+
+class InstanceFacts(Record):
+    """What an engine says about itself once it is up."""
+
+    engine_version: str | None = None
+    versions: dict[str, str] = Field(default_factory=dict)
+    command: tuple[str, ...] = ()  # without secrets
+    kernels: tuple[str, ...] = ()  # what was really selected, in the engine's own words
+    kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
+    weight_load_s: float | None = None
+    compile_s: float | None = None
+    prefix_caching: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+class InstanceRecord(Record):
+    """One start of an engine with one variant."""
+
+    format: int = RECORD_FORMAT
+    id: str
+    contender: Contender
+    block: int
+    started_at: str
+    ready_s: float | None = None  # from start to ready; None where it never was
+    outcome: Outcome
+    cause: str | None = None
+    log_lines: tuple[str, ...] = ()
+    facts: InstanceFacts = InstanceFacts()
+    memory: Memory = Memory()  # once ready, before the first request
+    log_file: str

@@ -1,0 +1,33 @@
+"""A model, and what a recipe made of it: an artifact on disk."""
+
+from pathlib import Path
+
+from bitbench.core.base import Record
+
+NO_MODEL = "none"  # what an engine that needs no weights (null) runs
+
+
+class ModelFacts(Record):
+    """What the folder of a model says about itself. None where it does not say."""
+
+    architecture: str | None = None
+    parameters: int | None = None
+    vocabulary_size: int | None = None
+    special_token_ids: tuple[int, ...] = ()
+    context_tokens: int | None = None
+    hidden_size: int | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+
+
+class Variant(Record):
+    """Model × recipe, resolved: where it lies, what it weighs, and the hash of what it was made from."""
+
+    name: str  # unique in a study: "smollm2-135m/bf16", or "none"
+    model: str
+    recipe: str
+    path: Path | None = None
+    content_hash: str | None = None
+    weight_bytes: int | None = None
+    facts: ModelFacts = ModelFacts()

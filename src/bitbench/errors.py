@@ -1,0 +1,37 @@
+"""Errors that a person reads.
+
+BitbenchError               one sentence: what went wrong, where, and what to do next
+├── StudyFileError          the study file says something that cannot be run
+├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
+├── ModelError              a model is missing, unreadable or could not be brought
+├── StoreError              a study folder cannot be read or written as it is
+└── NotComparableError      two things differ in a fact that would make the comparison wrong
+
+A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
+"""
+
+
+class BitbenchError(Exception):
+    """What went wrong and what to do next; the command line prints it without a traceback."""
+
+    exit_code = 1
+
+
+class StudyFileError(BitbenchError):
+    exit_code = 2
+
+
+class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class ModelError(BitbenchError):
+    pass
+
+
+class StoreError(BitbenchError):
+    pass
+
+
+class NotComparableError(BitbenchError):
+    pass
