@@ -4,6 +4,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── StudyFileError          the study file says something that cannot be run
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
 ├── ModelError              a model is missing, unreadable or could not be brought
+├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── StoreError              a study folder cannot be read or written as it is
 └── NotComparableError      two things differ in a fact that would make the comparison wrong
 
@@ -26,6 +27,10 @@ class EngineEnvironmentError(BitbenchError):
 
 
 class ModelError(BitbenchError):
+    pass
+
+
+class LoadError(BitbenchError):
     pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.base import Json
-from bitbench.core.cell import Visit
+from bitbench.core.cell import Plan, Visit
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
@@ -116,6 +116,7 @@ class LoadClient(Protocol):
 class Observer(Protocol):
     """Told what happens while a study runs; the command line draws it."""
 
+    def study_started(self, plan: Plan, trials_done: int) -> None: ...
     def visit_started(self, visit: Visit, remaining_s: float | None) -> None: ...
     def instance_ready(self, record: InstanceRecord) -> None: ...
     def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None: ...

@@ -49,6 +49,7 @@ class ClientHealth(Record):
 
     send_lateness_p99_s: float
     loop_lag_p99_s: float
+    loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
 
 

@@ -1,0 +1,1 @@
+"""What this machine is, how steady it is, and what an instance uses of it."""

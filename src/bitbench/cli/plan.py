@@ -1,0 +1,75 @@
+"""`bitbench plan`: what a study would do."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bitbench.core.cell import Plan
+from bitbench.engines import environments
+from bitbench.errors import EngineEnvironmentError
+from bitbench.lab import Lab
+from bitbench.planning.study_file import read_study
+from bitbench.units import show_bytes, show_duration
+
+
+def show_plan(lab: Lab, path: Path) -> None:
+    plan = lab.plan(read_study(path))
+    console = Console(highlight=False)
+    console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
+    console.print(_cells(plan))
+    for refusal in plan.refusals:
+        console.print(f"[yellow]refused[/] {refusal.cell.name}: {refusal.reason}")
+    console.print(_variants(plan))
+    for name in lab.environments_of(plan):
+        console.print(_environment(lab, name))
+    console.print(_amount(lab, plan))
+
+
+def _cells(plan: Plan) -> Table:
+    """One row per contender, one column per workload: thousands of cells stay readable."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("contender")
+    for workload in plan.study.workloads:
+        shape = f"{workload.concurrency} × {workload.input_tokens} → {workload.output_tokens}"
+        table.add_column(f"{workload.name}\n{shape}", justify="center")
+    refused = {refusal.cell for refusal in plan.refusals}
+    cells = dict.fromkeys([*plan.cells, *refused])
+    for contender in dict.fromkeys(cell.contender for cell in cells):
+        marks = {
+            cell.workload: "[yellow]no[/]" if cell in refused else "[green]✓[/]"
+            for cell in cells
+            if cell.contender == contender
+        }
+        table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
+    return table
+
+
+def _variants(plan: Plan) -> str:
+    lines = [
+        f"variant {variant.name}: {show_bytes(variant.weight_bytes)} of weights, is there"
+        for variant in plan.variants
+        if variant.path is not None
+    ]
+    return "\n".join(lines) or "no variant has to be made"
+
+
+def _environment(lab: Lab, name: str) -> str:
+    try:
+        environments.python_of(name, lab.home)
+    except EngineEnvironmentError as error:
+        return f"environment {name}: [yellow]{error}[/]"
+    return f"environment {name}: is there"
+
+
+def _amount(lab: Lab, plan: Plan) -> str:
+    measure = plan.study.measure
+    starts = len(plan.contenders)
+    low_s, high_s = lab.estimator(plan).range_s()
+    trials = len(plan.cells) * measure.instances.min * measure.trials.min
+    most = len(plan.cells) * measure.instances.max * measure.trials.max
+    return (
+        f"{len(plan.cells)} cells, {starts * measure.instances.min} to {starts * measure.instances.max} starts, "
+        f"{trials} to {most} trials; about {show_duration(low_s)} to {show_duration(high_s)} "
+        "(rough: nothing was measured yet)"
+    )

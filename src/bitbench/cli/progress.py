@@ -1,0 +1,99 @@
+"""What a person sees while a study runs: where it is, what came out last, and how long it may still take."""
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bitbench.core.cell import Plan, Visit
+from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.units import show_bytes, show_duration, show_seconds, significant
+
+
+class RunDisplay:
+    """An Observer: a live line at the bottom of a terminal, one line per event above it (or in a log)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._remaining_s: float | None = None
+        self._told_at = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+            refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("preparing", total=None, left="")
+
+    def __enter__(self) -> "RunDisplay":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def study_started(self, plan: Plan, trials_done: int) -> None:
+        """The bar counts the minimum; trials that precision asks for on top make it longer as they come."""
+        measure = plan.study.measure
+        minimum = len(plan.cells) * measure.instances.min * measure.trials.min
+        self._progress.update(self._task, total=max(minimum, trials_done), completed=trials_done)
+        if trials_done:
+            self._print(f"going on after {trials_done} trials")
+
+    def visit_started(self, visit: Visit, remaining_s: float | None) -> None:
+        self._remaining_s, self._told_at = remaining_s, time.monotonic()
+        self._describe(f"{visit.contender.name}: starting")
+
+    def instance_ready(self, record: InstanceRecord) -> None:
+        if record.outcome is not Outcome.OK:
+            return  # its trials say it
+        facts = [f"ready in {show_seconds(record.ready_s)}"]
+        if record.facts.engine_version:
+            facts.append(record.facts.engine_version)
+        if record.memory.resident_bytes:
+            facts.append(show_bytes(record.memory.resident_bytes))
+        self._print(f"[bold]{record.id}[/] {_escape(record.contender.name)}  [dim]{', '.join(facts)}[/]")
+
+    def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None:
+        what = "warm-up" if warmup else f"trial {index + 1}"
+        self._describe(f"{visit.contender.name}: {workload}, {what}")
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        if record.kind == "warmup":
+            return
+        self._progress.advance(self._task)
+        name = f"{_escape(record.cell.contender.name)}  {record.cell.workload}"
+        if record.outcome is Outcome.OK:
+            metrics = record.metrics
+            self._print(
+                f"  {record.id} {name}  {significant(metrics.output_throughput)} tok/s, "
+                f"TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
+            )
+        else:
+            self._print(f"  {record.id} {name}  [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
+
+    def note(self, message: str) -> None:
+        self._describe(message)
+        if not self._console.is_terminal:
+            self._print(message)
+
+    def _describe(self, text: str) -> None:
+        left = ""
+        if self._remaining_s is not None:
+            remaining = max(self._remaining_s - (time.monotonic() - self._told_at), 0.0)
+            left = f"about {show_duration(remaining)} left"
+        self._progress.update(self._task, description=_escape(text), left=left)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

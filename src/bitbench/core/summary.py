@@ -1,0 +1,160 @@
+"""What the records say, in numbers: the only thing a report may print. Made by `statistics.summarize`."""
+
+from enum import StrEnum
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.study import Study
+from bitbench.core.trial import Failure, Outcome
+
+
+class MetricDefinition(Record):
+    """What a figure is called, what it is counted in, which way is better, and what it means in one sentence."""
+
+    label: str  # as a column's title: "Output"
+    name: str  # as in a sentence: "output throughput"
+    unit: str  # "s", "tok/s", "req/s" or "bytes"
+    higher_is_better: bool
+    definition: str
+
+
+class Interval(Record):
+    low: float
+    high: float
+    confidence: float
+
+
+class Estimate(Record):
+    """The mean of instance means, and how well it is known. None where the records cannot tell."""
+
+    mean: float
+    interval: Interval | None
+    relative_half_width: float | None  # half of the interval (before it is cut off at zero) / mean
+    n_instances: int
+    n_trials: int
+    trial_sd: float | None  # of the single trials, as people know it from ± columns
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    covers_starts: bool  # False: one instance, so the interval knows nothing of variation from start to start
+
+
+class Ratio(Record):
+    """How one contender relates to another. A p-value of None: cannot be compared with so few trials."""
+
+    value: float
+    interval: Interval | None
+    p_value: float | None
+
+
+class Outlier(Record):
+    """A trial far from the others of its cell. It still counts; without all such the mean would be `mean_without`."""
+
+    trial_id: str
+    metric: str
+    value: float
+    median: float
+    mean_without: float
+
+
+class Run(Record):
+    """One measured trial, whatever came of it."""
+
+    trial_id: str
+    instance_id: str
+    block: int
+    outcome: Outcome
+    metrics: dict[str, float]  # only those that are defined
+
+
+class FailureGroup(Record):
+    """One cause, and every trial that ended with it. Causes that differ only in numbers are one; the first is shown."""
+
+    failure: Failure
+    ids: tuple[str, ...]
+
+
+class StopReason(StrEnum):
+    """Why no more trials of a cell were made."""
+
+    PRECISE = "precise enough"
+    LIMIT = "trial limit"
+    BUDGET = "budget spent"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+
+
+class WarmUp(Record):
+    """The trials before the first that counts, in each instance of a cell."""
+
+    trials: int
+    first_latency_s: float | None  # latency of the first trial of each instance, averaged
+    later_latency_s: float | None  # of the measured trials, to compare with
+
+
+class CellSummary(Record):
+    cell: Cell
+    metrics: dict[str, Estimate]
+    runs: tuple[Run, ...]
+    outliers: tuple[Outlier, ...]
+    failures: tuple[FailureGroup, ...]
+    warm_up: WarmUp
+    stop_reason: StopReason
+
+
+class Spread(Record):
+    """One figure per instance."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class ContenderSummary(Record):
+    """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
+
+    contender: Contender
+    instances: int
+    instances_ready: int
+    ready_s: Spread | None
+    weight_load_s: Spread | None
+    compile_s: Spread | None
+    idle_memory_bytes: Spread | None  # once ready, before the first request
+    kv_cache_bytes: Spread | None
+    engine_versions: tuple[str, ...]
+    kernels: tuple[str, ...]
+    commands: tuple[str, ...]
+    prefix_caching: tuple[bool, ...]
+    notes: tuple[str, ...]
+
+
+class RankingEntry(Record):
+    """The ranks this contender may have: one number where it is told apart from all others."""
+
+    contender: Contender
+    rank_low: int
+    rank_high: int
+    tied_with: tuple[Contender, ...]
+    ratio_to_baseline: Ratio | None
+
+
+class Ranking(Record):
+    """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
+
+    workload: str
+    metric: str
+    baseline: Contender | None  # None where it has no result on this workload
+    entries: tuple[RankingEntry, ...]
+
+
+class StudySummary(Record):
+    study: Study
+    headline: str  # key of `definitions`
+    baseline: Contender | None  # None where the study names one that does not exist
+    definitions: dict[str, MetricDefinition]
+    cells: tuple[CellSummary, ...]
+    contenders: tuple[ContenderSummary, ...]
+    rankings: tuple[Ranking, ...]
+    refusals: tuple[Refusal, ...]
+
+    def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
+        return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -1,0 +1,90 @@
+"""The null engine: no model, no computing, tokens at moments that are known. Baseline for our own overhead, and fake
+for the fast tests; see `workers/null_server.py` for the schedule."""
+
+import json
+import sys
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from bitbench import __version__
+from bitbench.core.base import Fraction, Seconds, Spec
+from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import InstanceFacts
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.engines.workers.null_server import KEY_VARIABLE, MODEL
+from bitbench.units import show_seconds
+
+_MODULE = "bitbench.engines.workers.null_server"
+
+
+def _numbers(value: object) -> object:
+    """`7` and `"7,20"` as well as a list."""
+    if isinstance(value, str):
+        return [part for part in value.split(",") if part.strip()]
+    return [value] if isinstance(value, int) else value
+
+
+class NullArguments(Spec):
+    """`args:` of a null engine in a study file."""
+
+    ttft: Seconds = Field(default=0.020, ge=0, description="from the request to the first token")
+    tpot: Seconds = Field(default=0.002, ge=0, description="from a token to the next")
+    vary: Fraction = Field(default=0.0, ge=0, description="relative standard deviation from request to request")
+    vary_instance: Fraction = Field(default=0.0, ge=0, description="relative standard deviation between instances")
+    slow_requests: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
+        default=(), description="these requests of an instance, counted from 1 with the warm-up, are slow"
+    )
+    slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
+    per_stream: Fraction = Field(default=0.0, ge=0, description="how much each further stream in flight slows a token")
+    fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
+        default=None, description="what goes wrong: at the start (the first three), or in the middle of each stream"
+    )
+    memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
+
+
+class NullEngine:
+    """A core.ports.Engine that runs in bitbench's own interpreter."""
+
+    name = "null"
+    environment = None
+    needs_model = False
+    start_s = 0.5
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
+        try:
+            NullArguments.model_validate(setup.args)
+        except ValidationError as invalid:
+            return _explain(invalid)
+        return None
+
+    def start(self, launch: Launch) -> Instance:
+        arguments = NullArguments.model_validate(launch.setup.args)
+        port, key = free_port(), random_key()
+        behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
+        facts = InstanceFacts(
+            engine_version=__version__,
+            kernels=(f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",),
+            prefix_caching=False,
+        )
+        plan = ServerPlan(
+            command=(sys.executable, "-P", "-m", _MODULE, str(port), behaviour),
+            env={**launch.setup.env, KEY_VARIABLE: key},
+            endpoint=Endpoint(f"http://127.0.0.1:{port}", MODEL, key),
+            log_file=launch.log_file,
+            read_facts=lambda _: facts,
+        )
+        return ServerInstance(plan)
+
+
+def _explain(invalid: ValidationError) -> str:
+    """The first thing that is wrong with the arguments, and what would be right."""
+    error = invalid.errors()[0]
+    name = ".".join(str(part) for part in error["loc"][:1])
+    if error["type"] == "extra_forbidden":
+        return f"the null engine has no argument {name}; it has {', '.join(NullArguments.model_fields)}"
+    return f"the null engine's argument {name}: {error['msg']}"

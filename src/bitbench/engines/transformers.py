@@ -1,0 +1,82 @@
+"""transformers: `generate` with static batches, behind a small HTTP server that runs in its environment."""
+
+import json
+import re
+from pathlib import Path
+
+from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import InstanceFacts
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.errors import EngineEnvironmentError, ModelError
+
+_SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
+_FACTS = "bitbench-facts: "  # begins the line of the server's log that holds its facts
+_ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
+_UNSUPPORTED = re.compile(
+    r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
+    r"(not supported|[Uu]nsupported|not support|not implemented|does not recognize this architecture|requires)"
+    r"|^NotImplementedError"
+)
+
+
+class TransformersEngine:
+    """`core.ports.Engine` over `workers/transformers_server.py`."""
+
+    name = "transformers"
+    environment: str | None = "transformers"
+    needs_model = True
+    start_s = 15.0
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
+        unknown = sorted(set(setup.args) - set(_ARGUMENTS))
+        if unknown:
+            return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
+        return refuse_long_context(variant, workload)
+
+    def start(self, launch: Launch) -> Instance:
+        port, key = free_port(), random_key()
+        return ServerInstance(
+            ServerPlan(
+                command=command_line(launch, port),
+                env={
+                    "HF_HUB_OFFLINE": "1",
+                    "TOKENIZERS_PARALLELISM": "false",
+                    **launch.setup.env,
+                    "BITBENCH_API_KEY": key,
+                },
+                endpoint=Endpoint(
+                    url=f"http://127.0.0.1:{port}",
+                    model=launch.variant.name,
+                    api_key=key,
+                    extra_body={"ignore_eos": True},
+                    batch_header="X-Batch-Size",
+                ),
+                log_file=launch.log_file,
+                read_facts=read_facts,
+                unsupported=_UNSUPPORTED,
+            )
+        )
+
+
+def command_line(launch: Launch, port: int) -> list[str]:
+    if launch.python is None:
+        raise EngineEnvironmentError(
+            "transformers needs its environment; make it with: bitbench env create transformers"
+        )
+    if launch.variant.path is None:
+        raise ModelError("transformers needs a model; name one under `models` in the study.")
+    options = [
+        f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
+    ]
+    return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
+
+
+def read_facts(log: str) -> InstanceFacts:
+    """From the line that the server writes once it is ready; undefined where it is missing."""
+    line = next((line for line in log.splitlines() if line.startswith(_FACTS)), None)
+    return InstanceFacts() if line is None else InstanceFacts.model_validate(json.loads(line.removeprefix(_FACTS)))

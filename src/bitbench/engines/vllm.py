@@ -1,0 +1,123 @@
+"""vLLM: its own OpenAI server, as `pip install` gives it, with the study's arguments."""
+
+import math
+
+from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.study import Argument, EngineSetup
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.engines import vllm_log
+from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.errors import EngineEnvironmentError, ModelError
+
+_MODEL_NAME = "model"
+# Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.
+_CONTEXT_MARGIN = 16
+_KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
+_KV_VALUE_BYTES = 2  # bf16
+_LEAST_KV_GIB = 1
+
+
+class VllmEngine:
+    """`core.ports.Engine` over `vllm.entrypoints.openai.api_server`."""
+
+    name = "vllm"
+    environment: str | None = "vllm"
+    needs_model = True
+    start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
+        longest = _spelled(setup.args).get("max-model-len")
+        if isinstance(longest, int) and workload.context_tokens > longest:
+            return (
+                f"{workload.name} needs a context of {workload.context_tokens:,} tokens, "
+                f"and max-model-len of {setup.name} is {longest:,}."
+            )
+        return refuse_long_context(variant, workload)
+
+    def start(self, launch: Launch) -> Instance:
+        port, key = free_port(), random_key()
+        return ServerInstance(
+            ServerPlan(
+                command=command_line(launch, port),
+                env=environment_variables(launch, key),
+                endpoint=Endpoint(
+                    url=f"http://127.0.0.1:{port}",
+                    model=_MODEL_NAME,
+                    api_key=key,
+                    extra_body={"ignore_eos": True},
+                ),
+                log_file=launch.log_file,
+                read_facts=vllm_log.read_facts,
+                unsupported=vllm_log.UNSUPPORTED,
+                message_of=vllm_log.message_of,
+            )
+        )
+
+
+def command_line(launch: Launch, port: int) -> list[str]:
+    """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
+    if launch.python is None:
+        raise EngineEnvironmentError("vLLM needs its environment; make it with: bitbench env create vllm")
+    if launch.variant.path is None:
+        raise ModelError("vLLM needs a model; name one under `models` in the study.")
+    defaults: dict[str, Argument] = {
+        "dtype": "bfloat16",
+        "max-model-len": _context(launch),
+        "max-num-seqs": launch.concurrency,
+        "enable-prefix-caching": False,
+    }
+    fixed: dict[str, Argument] = {
+        "model": str(launch.variant.path),
+        "served-model-name": _MODEL_NAME,
+        "host": "127.0.0.1",
+        "port": port,
+    }
+    options = {**defaults, **_spelled(launch.setup.args), **fixed}
+    module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
+    return [str(launch.python), *module, *(word for name, value in options.items() for word in _words(name, value))]
+
+
+def environment_variables(launch: Launch, key: str) -> dict[str, str]:
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch)),
+        **launch.setup.env,
+        "VLLM_API_KEY": key,
+    }
+
+
+def _context(launch: Launch) -> int:
+    wanted = launch.context_tokens + _CONTEXT_MARGIN
+    return min(wanted, launch.variant.facts.context_tokens or wanted)
+
+
+def _kv_cache_gib(launch: Launch) -> int:
+    """Room for every request at its full length, so that none waits for another's cache."""
+    facts = launch.variant.facts
+    if not (facts.layers and facts.kv_heads and facts.head_size):
+        return _LEAST_KV_GIB
+    tokens = launch.concurrency * math.ceil(_context(launch) / _KV_BLOCK) * _KV_BLOCK
+    per_token = 2 * facts.layers * facts.kv_heads * facts.head_size * _KV_VALUE_BYTES  # keys and values
+    return max(_LEAST_KV_GIB, math.ceil(tokens * per_token / 2**30))
+
+
+def _spelled(args: dict[str, Argument]) -> dict[str, Argument]:
+    """Arguments under the spelling that we use, so that `max_model_len` and `no-enforce-eager` override too."""
+    spelled: dict[str, Argument] = {}
+    for name, value in args.items():
+        option = name.lstrip("-").replace("_", "-")
+        if option.startswith("no-") and isinstance(value, bool):
+            spelled[option.removeprefix("no-")] = not value
+        else:
+            spelled[option] = value
+    return spelled
+
+
+def _words(name: str, value: Argument) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]

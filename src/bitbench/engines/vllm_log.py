@@ -1,0 +1,103 @@
+"""What vLLM says in its log, as facts. Written against 0.32; a line that is not found leaves its fact undefined."""
+
+import re
+from datetime import datetime
+
+from bitbench.core.trial import InstanceFacts
+
+_PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
+_VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
+_KERNEL = re.compile(r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b)")
+_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_KV_GIB = re.compile(
+    r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache|Available KV cache memory: ([\d.]+) GiB"
+)
+_WEIGHTS = re.compile(r"Loading weights took ([\d.]+) seconds")
+_COMPILATION = re.compile(r"init engine .* took [\d.]+ s \(compilation: ([\d.]+) s")
+_PREFIX_CACHING = re.compile(r"enable_prefix_caching=(True|False)")
+_CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
+_RESERVED = re.compile(r"reserved_cpus=\[([\d, ]+)\]")
+_COMPILED_FROM_CACHE = re.compile(r"[Dd]irectly load .*compil|reusing compiled|[Ll]oaded AOT compiled function")
+_MISSING_PRELOAD = re.compile(r"(lib\w+) is not found in LD_PRELOAD")
+
+# A start that ends with one of these is not a crash: vLLM says that it cannot run this. The line of a kernel that
+# refuses comes before the generic ones, so that the cause names the quantization type.
+UNSUPPORTED = re.compile(
+    r"cannot implement due to: Quant type"
+    r"|is greater than the derived max_model_len"
+    r"|^api_server\.py: error: "
+    r"|^(ValueError|NotImplementedError|KeyError): .*(not supported|[Uu]nsupported|not support|not implemented"
+    r"|[Uu]nknown quantization|must be divisible|not divisible)"
+    r"|^NotImplementedError"
+    r"|^\s*Value error, .*(not supported|[Uu]nsupported|not support|[Uu]nknown quantization)"
+)
+
+
+def message_of(line: str) -> str:
+    """A log line without the name of the process, the level, the time and the place."""
+    return _PREFIX.sub("", line, count=1)
+
+
+def read_facts(log: str) -> InstanceFacts:
+    messages = [message_of(line) for line in log.splitlines()]
+    gib = _first(_KV_GIB, messages)
+    tokens = _first(_KV_TOKENS, messages)
+    caching = _first(_PREFIX_CACHING, messages)
+    return InstanceFacts(
+        engine_version=_first(_VERSION, messages),
+        kernels=tuple(dict.fromkeys(message for message in messages if _KERNEL.match(message))),
+        kv_cache_bytes=round(float(gib) * 2**30) if gib else None,
+        kv_cache_tokens=int(tokens.replace(",", "")) if tokens else None,
+        weight_load_s=_seconds(_first(_WEIGHTS, messages)),
+        compile_s=_compile_seconds(log, messages),
+        prefix_caching=caching == "True" if caching else None,
+        notes=tuple(_notes(messages)),
+    )
+
+
+def _compile_seconds(log: str, messages: list[str]) -> float | None:
+    """As vLLM says it on GPUs; on the CPU it only says when its compiling warm-up began and ended (to the second)."""
+    said = _seconds(_first(_COMPILATION, messages))
+    if said is not None:
+        return said
+    began = _time_of("Warming up model for the compilation", log)
+    ended = _time_of("Warming up done", log)
+    return (ended - began).total_seconds() if began and ended else None
+
+
+def _time_of(message: str, log: str) -> datetime | None:
+    for line in log.splitlines():
+        found = _PREFIX.match(line)
+        if message in line and found and found[3]:
+            # The log gives no year; any leap year will do for a difference.
+            return datetime.strptime(f"2024-{found[3]}", "%Y-%m-%d %H:%M:%S")
+    return None
+
+
+def _notes(messages: list[str]) -> list[str]:
+    notes = []
+    cores, reserved = _first(_CORES, messages), _first(_RESERVED, messages)
+    if cores:
+        held_back = f", and keeps {reserved} free for its scheduler" if reserved else ""
+        notes.append(
+            f"vLLM computes on CPU {cores}{held_back}; "
+            "env VLLM_CPU_OMP_THREADS_BIND in the study chooses others, such as 0-1"
+        )
+    missing = sorted({found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))})
+    if missing:
+        notes.append(f"vLLM runs without {' and '.join(missing)}, which it advises to preload (env LD_PRELOAD)")
+    if _first(_COMPILED_FROM_CACHE, messages) is not None:
+        notes.append("the compiled graph came from vLLM's cache")
+    return notes
+
+
+def _first(pattern: re.Pattern[str], messages: list[str]) -> str | None:
+    """The first group that matched in the first message that does; the whole match where there is no group."""
+    for message in messages:
+        if found := pattern.search(message):
+            return next((group for group in found.groups() if group), found[0])
+    return None
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,199 @@
+"""Joins the stages: a study file in, a study folder and its report out."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bitbench import __version__
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.ports import Engine, Observer
+from bitbench.core.study import Study
+from bitbench.core.summary import StudySummary
+from bitbench.core.trial import TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.engines import environments, registry
+from bitbench.errors import NotComparableError, StoreError
+from bitbench.load.worker import LoadWorker
+from bitbench.models import library
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.expand import expand
+from bitbench.planning.schedule import Progress
+from bitbench.planning.study_file import parse_study, read_study
+from bitbench.probes.host import collect_host_facts
+from bitbench.probes.noise import measure_noise
+from bitbench.report.markdown import write_report
+from bitbench.statistics.stopping import enough_instances, enough_trials
+from bitbench.statistics.summarize import headline_value, summarize
+from bitbench.store.folder import StudyFolder, Writer
+from bitbench.visit import Bench, TrialDraft, VisitRunner, now
+
+# Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
+TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
+# What may change in a study file between two runs into the same folder: how long to look, not what to look at.
+CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+
+
+def default_home() -> Path:
+    """Where environments and models are kept: $BITBENCH_HOME, or a folder in the user's cache."""
+    if chosen := os.environ.get("BITBENCH_HOME"):
+        return Path(chosen).expanduser().resolve()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "bitbench"
+
+
+class Lab:
+    """One workplace: its home folder, and what can be done there."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or default_home()
+
+    def plan(self, study: Study) -> Plan:
+        return expand(study, self.engines_of(study), self._variant)
+
+    def estimator(self, plan: Plan) -> Estimator:
+        return Estimator(plan, self.engines_of(plan.study))
+
+    def run(self, study_path: Path, into: Path | None, observer: Observer) -> StudyFolder:
+        """Run what is left of a study; the same call again continues it."""
+        study = read_study(study_path)
+        plan = self.plan(study)
+        bench_engines = self.engines_of(study)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
+        folder = StudyFolder(into or Path(study.name))
+        with folder.writing() as writer, LoadWorker() as load:
+            self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
+            bench = Bench(bench_engines, lambda name: environments.python_of(name, self.home), load)
+            _run_until_done(plan, bench, writer, observer)
+        return folder
+
+    def summary(self, folder: StudyFolder) -> StudySummary:
+        """From the records alone: neither the engines nor the model need to be there any more."""
+        return summarize(plan_of(folder), folder.trials(), folder.instances())
+
+    def report(self, folder: StudyFolder) -> Path:
+        """Write report/ from the records and say where it begins."""
+        return write_report(self.summary(folder), folder.lock(), folder.report)
+
+    def engines_of(self, study: Study) -> dict[str, Engine]:
+        return {setup.engine: registry.engine(setup.engine) for setup in study.engines}
+
+    def environments_of(self, plan: Plan) -> list[str]:
+        engines = self.engines_of(plan.study)
+        used = {contender.engine for contender in plan.contenders}
+        names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
+        return sorted({name for name in names if name is not None})
+
+    def _variant(self, model: str, recipe: str) -> Variant:
+        found = library.resolve(model, self.home)
+        return Variant(
+            name=f"{found.name}/{recipe}",
+            model=model,
+            recipe=recipe,
+            path=found.path,
+            content_hash=found.content_hash,
+            weight_bytes=found.weight_bytes,
+            facts=found.facts,
+        )
+
+    def _open(self, writer: Writer, plan: Plan, study_text: str, observer: Observer) -> None:
+        """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
+        folder, lock = writer.folder, writer.folder.lock()
+        facts = self._facts(plan)
+        if lock:
+            refuse_other_study(
+                parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
+            )
+            refuse_other_facts(lock, facts, folder)
+        else:
+            observer.note("measuring how steady this machine is")
+            lock = {"created_at": now(), "noise": measure_noise().model_dump()}
+        writer.write_study(study_text)
+        writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
+
+    def _facts(self, plan: Plan) -> dict[str, Json]:
+        return {
+            "bitbench": __version__,
+            "host": collect_host_facts().model_dump(mode="json"),
+            "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
+            "variants": {variant.name: variant.content_hash for variant in plan.variants},
+        }
+
+
+def plan_of(folder: StudyFolder) -> Plan:
+    lock = folder.lock()
+    if "plan" not in lock:
+        raise StoreError(
+            f"{folder.path} has no lock.json with a plan: its run was stopped before it began; run it again"
+        )
+    return Plan.model_validate(lock["plan"])
+
+
+def refuse_other_study(old: Study, new: Study) -> None:
+    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS):
+        if getattr(old, field) != getattr(new, field):
+            raise StoreError(
+                f"this folder holds another study: `{field}` differs from the file; "
+                "give another folder with --into (only `measure`, `baseline` and `description` may change)"
+            )
+
+
+def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], folder: StudyFolder) -> None:
+    """Trials from before and after such a change would be averaged as if they were the same thing."""
+    differing = [
+        f"host {name}: {lock['host'].get(name)} then, {facts['host'][name]} now"
+        for name in TELLING_HOST_FACTS
+        if lock["host"].get(name) != facts["host"][name]
+    ]
+    for group in ("environments", "variants"):
+        differing += [
+            f"{group.removesuffix('s')} {name} has changed"
+            for name, value in facts[group].items()
+            if name in lock[group] and lock[group][name] != value
+        ]
+    if differing:
+        raise NotComparableError(
+            f"{folder.path} was measured under other conditions ({'; '.join(differing)}); "
+            "give a new folder with --into, so that the two are not mixed"
+        )
+
+
+def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer) -> None:
+    headline = plan.study.measure.headline
+    progress = Progress(
+        plan,
+        headline=lambda trial: headline_value(trial, headline),
+        enough_trials=enough_trials,
+        enough_instances=enough_instances,
+    )
+    trials, instances = writer.folder.trials(), writer.folder.instances()
+    progress.add([*trials, *instances])
+    estimator = Estimator(plan, bench.engines, trials, instances)
+    done = Counter(_measured(trials))
+    starts = len(instances)
+    observer.study_started(plan, sum(done.values()))
+    while (visit := progress.next_visit()) is not None:
+        observer.visit_started(visit, estimator.remaining_s(done, starts))
+        instance_id, log_file = writer.new_instance()
+        before = sum(done.values())
+        for draft in VisitRunner(visit, plan, bench, progress, observer, instance_id, log_file).run():
+            if isinstance(draft, TrialDraft):
+                record = writer.append_trial(draft.record, draft.requests)
+                progress.add([record])
+                estimator.add(record)
+                done.update(_measured([record]))
+                observer.trial_finished(record)
+            else:
+                writer.append_instance(draft)
+                progress.add([draft])
+                estimator.add(draft)
+                observer.instance_ready(draft)
+        starts += 1
+        if sum(done.values()) == before:
+            raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
+
+
+def _measured(trials: Iterable[TrialRecord]) -> Iterable[Cell]:
+    return (trial.cell for trial in trials if trial.kind == "measured")

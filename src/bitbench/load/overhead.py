@@ -1,0 +1,105 @@
+"""What our own client adds: against a schedule that is known, and against a client that does next to nothing."""
+
+import random
+import socket
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from bitbench.core.ports import Endpoint, LoadClient, LoadJob, Vocabulary
+from bitbench.core.workload import Workload
+from bitbench.errors import LoadError
+from bitbench.load.prompts import PromptSource
+from bitbench.load.wire import address, completion_request
+
+_TIMEOUT_S = 600.0
+_RESAMPLES = 4_000
+
+
+class Difference(NamedTuple):
+    """A trial on the null engine: reported times over scheduled ones, minus 1."""
+
+    ttft: float
+    tpot: float
+
+
+class Ratio(NamedTuple):
+    """Decode throughput through bitbench over that through the bare client, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def differences_to_schedule(
+    client: LoadClient, endpoint: Endpoint, workload: Workload, *, ttft_s: float, tpot_s: float, trials: int
+) -> list[Difference]:
+    """One per trial, from its means over requests."""
+    differences = []
+    for trial in range(trials):
+        result = client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial))
+        planned, first, last = (
+            result.requests[name].to_numpy() for name in ("planned_s", "first_token_s", "last_token_s")
+        )
+        tpot = np.mean((last - first) / (workload.output_tokens - 1))
+        differences.append(Difference(float(np.mean(first - planned) / ttft_s - 1), float(tpot / tpot_s - 1)))
+    return differences
+
+
+def decode_throughput(client: LoadClient, job: LoadJob) -> float:
+    """Tokens per second from the first to the end, through bitbench's client; for a single stream."""
+    result = client.run(job)
+    (row,) = result.requests.to_pylist()
+    if row["status"] != "ok" or row["output_tokens"] != job.workload.output_tokens:
+        raise LoadError(f"A request was not answered as asked ({row['status']}): {row['error']}")
+    return float((job.workload.output_tokens - 1) / (row["end_s"] - row["first_token_s"]))
+
+
+def bare_decode_throughput(job: LoadJob) -> float:
+    """The same request through a blocking socket that only waits for the first event and for the end."""
+    prompt = PromptSource(job.vocabulary, job.seed).prompt(0, job.workload.input_tokens)
+    request = completion_request(job.endpoint, job.workload, prompt)
+    with socket.create_connection(address(job.endpoint), timeout=_TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(request)
+        first, seen = None, b""
+        while b"data: [DONE]" not in seen:
+            data = connection.recv(65_536)
+            now = time.monotonic()
+            if not data:
+                raise LoadError("The server closed the connection of the bare client in mid-stream.")
+            seen = seen[-16:] + data
+            if first is None and b"data:" in seen:
+                first = now
+    assert first is not None
+    return (job.workload.output_tokens - 1) / (now - first)
+
+
+def compare_to_bare_client(
+    client: LoadClient, endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, *, pairs: int, seed: int
+) -> Ratio:
+    """Both clients send the same requests, in pairs whose order is random, to one instance."""
+    order = random.Random(seed)
+    ours, bare = [], []
+    for pair in range(pairs):
+        job = _job(endpoint, workload, vocabulary, pair)
+        if order.random() < 0.5:
+            ours.append(decode_throughput(client, job))
+            bare.append(bare_decode_throughput(job))
+        else:
+            bare.append(bare_decode_throughput(job))
+            ours.append(decode_throughput(client, job))
+    return ratio_of_pairs(ours, bare, seed)
+
+
+def ratio_of_pairs(ours: list[float], bare: list[float], seed: int) -> Ratio:
+    """Median of the ratios within pairs; the interval is a bootstrap over pairs."""
+    ratios = np.array(ours) / np.array(bare)
+    draws = np.random.default_rng(seed).integers(len(ratios), size=(_RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def _job(endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, number: int) -> LoadJob:
+    return LoadJob(endpoint, workload, vocabulary, (number,), _TIMEOUT_S, _TIMEOUT_S)

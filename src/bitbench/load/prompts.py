@@ -1,0 +1,27 @@
+"""Prompts of exact length that no cache has seen."""
+
+import numpy as np
+
+from bitbench.core.ports import Vocabulary
+
+
+class PromptSource:
+    """Random token ids, reproducible from the seed and the number of the request.
+
+    No two prompts of a trial begin with the same token (as long as the vocabulary lasts), so not even a part of one
+    can come out of a prefix cache. Special ids never appear: an end-of-text inside a prompt would change the work.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, seed: tuple[int, ...]) -> None:
+        excluded = [token for token in vocabulary.excluded if 0 <= token < vocabulary.size]
+        self._allowed = np.delete(np.arange(vocabulary.size), excluded)
+        if self._allowed.size == 0:
+            raise ValueError(f"all {vocabulary.size} token ids of the vocabulary are special: no prompt can be made")
+        self._seed = seed
+        self._first = np.random.default_rng(seed).permutation(self._allowed)
+
+    def prompt(self, request: int, tokens: int) -> list[int]:
+        draw = np.random.default_rng((*self._seed, request)).integers(self._allowed.size, size=tokens)
+        ids = self._allowed[draw]
+        ids[0] = self._first[request % self._first.size]
+        return [int(token) for token in ids]

@@ -1,0 +1,40 @@
+"""Server-sent events, found in a body that is complete: nothing of this runs while a stream is being timed."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bitbench.load.response import ResponseReader
+
+# A line ends with CRLF, LF or CR, and an empty line ends an event.
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+
+
+class Event(NamedTuple):
+    data: bytes
+    arrived: float  # when the last byte of it did; events of one read have one time
+
+
+def events(response: ResponseReader) -> Iterator[Event]:
+    """The events that carry data, in order. Comments, pings and other fields are passed over.
+
+    An event that the end of the body cut off before its empty line counts too: some servers end with a bare
+    `data: [DONE]`, and one that is really cut does not parse.
+    """
+    body = bytes(response.body)
+    start = 0
+    for boundary in _EVENT_END.finditer(body):
+        data = _data(body[start : boundary.start()])
+        if data is not None:
+            yield Event(data, response.arrival(boundary.end()))
+        start = boundary.end()
+    data = _data(body[start:])
+    if data is not None:
+        yield Event(data, response.arrival(len(body)))
+
+
+def _data(event: bytes) -> bytes | None:
+    lines = [
+        line[6:] if line.startswith(b"data: ") else line[5:] for line in event.splitlines() if line.startswith(b"data:")
+    ]
+    return b"\n".join(lines) if lines else None

@@ -1,0 +1,128 @@
+"""Does this trial count? Pure: from the rows and the client's health alone."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bitbench.core.base import Json
+from bitbench.core.trial import ClientHealth, Failure, Outcome
+from bitbench.core.workload import Workload
+from bitbench.units import show_percent, show_seconds
+
+# The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
+# reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
+MEAN_DELAY_SHARE = 0.02
+# Where no core is idle, the first byte that reaches the server lets it take the sender's core: 0.5 to 1 ms were
+# measured in sending eight requests on two busy cores, and any client would wait as long. A shorter delay is not held
+# against a trial; on a machine with an idle core it is below 0.1 ms.
+MEAN_DELAY_FLOOR_S = 0.001
+# A single wait can lengthen a gap between two tokens by all of it. Past half, the reported p99 of the gaps would say
+# more about the client than about the engine.
+TAIL_LAG_SHARE = 0.5
+# Two or three slices of the scheduler (3 to 4 ms each): one such hiccup in a short trial is its p99.
+TAIL_LAG_FLOOR_S = 0.010
+
+_OUTCOME_OF_STATUS = {
+    "refused": Outcome.CRASHED,
+    "broken": Outcome.CRASHED,
+    "stalled": Outcome.TIMEOUT,
+    "timeout": Outcome.TIMEOUT,
+    "http_error": Outcome.INVALID,
+}
+# What servers say in an error's text, in lower case, when it is not the request that is wrong.
+_SAID_OF_MEMORY = ("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory")
+_SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum context length", "max_model_len")
+
+_NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "input_tokens", "output_tokens", "status",
+           "http_status", "error")  # fmt: skip
+
+
+class _Distortion(NamedTuple):
+    """How much the client may have added to a figure, and how much of it is allowed."""
+
+    what: str
+    added_s: float
+    of_s: float
+    allowed_s: float
+
+
+def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
+    """Why the trial does not count, or None. The failure that came first is the cause that is named."""
+    rows = requests.select(_NEEDED).to_pylist()
+    failed = [row for row in rows if row["status"] != "ok"]
+    if failed:
+        return _failed_request(failed, len(rows))
+    if len(rows) != workload.request_count:
+        return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
+    return _wrong_tokens(rows, workload) or _client_bound(requests, health)
+
+
+def _failed_request(failed: list[dict[str, Json]], count: int) -> Failure:
+    first = min(failed, key=lambda row: row["end_s"])
+    answer = f"HTTP {first['http_status']}: " if first["status"] == "http_error" else ""
+    cause = f"Request {first['request']}: {answer}{first['error']}".rstrip(".")
+    if len(failed) > 1:
+        cause += f" ({len(failed)} of {count} requests failed)"
+    return Failure(outcome=_outcome(first), cause=f"{cause}.")
+
+
+def _outcome(row: dict[str, Json]) -> Outcome:
+    said = str(row["error"]).lower()
+    if any(words in said for words in _SAID_OF_MEMORY):
+        return Outcome.OOM
+    if row["status"] == "http_error" and (
+        row["http_status"] == 501 or any(words in said for words in _SAID_OF_SUPPORT)
+    ):
+        return Outcome.UNSUPPORTED
+    return _OUTCOME_OF_STATUS[row["status"]]
+
+
+def _wrong_tokens(rows: list[dict[str, Json]], workload: Workload) -> Failure | None:
+    for kind, asked in (("output", workload.output_tokens), ("input", workload.input_tokens)):
+        wrong = [row for row in rows if row[f"{kind}_tokens"] != asked]
+        if wrong:
+            counted = wrong[0][f"{kind}_tokens"]
+            cause = (
+                f"Asked for {asked} {kind} tokens, the engine counted {counted} ({len(wrong)} of {len(rows)} requests)."
+            )
+            return Failure(outcome=Outcome.INVALID, cause=cause)
+    return None
+
+
+def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
+    for what, added_s, of_s, allowed_s in _distortions(requests, health):
+        if added_s > allowed_s:
+            share = f", {show_percent(added_s / of_s)} of {show_seconds(of_s)}" if of_s > 0 else ""
+            cause = (
+                f"The load client was late: it may have added {show_seconds(added_s)} to {what}{share} "
+                f"(allowed: {show_seconds(allowed_s)}); leave it a free core or ask for fewer streams."
+            )
+            return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
+    return None
+
+
+def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
+    planned, sent, first = (_column(requests, name) for name in ("planned_s", "sent_s", "first_token_s"))
+    mean_delay_s = float(np.mean(sent - planned)) + (health.loop_lag_mean_s or 0.0)
+    mean_ttft_s = float(np.nanmean(first - planned)) if not np.isnan(first).all() else 0.0
+    gaps = [gap for times in requests["chunk_s"].to_pylist() for gap in np.diff(times)]
+    gap_p99_s = float(np.quantile(gaps, 0.99)) if gaps else mean_ttft_s
+    return [
+        _Distortion(
+            "the mean time to first token",
+            mean_delay_s,
+            mean_ttft_s,
+            max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s),
+        ),
+        _Distortion(
+            "one gap between tokens in a hundred",
+            health.loop_lag_p99_s,
+            gap_p99_s,
+            max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s),
+        ),
+    ]
+
+
+def _column(requests: pa.Table, name: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    return np.asarray(requests[name].to_numpy(), dtype=np.float64)

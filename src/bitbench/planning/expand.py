@@ -1,0 +1,70 @@
+"""A study, expanded into cells; the meaningless ones set aside with the reason."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.ports import Engine
+from bitbench.core.study import EngineSetup, Study
+from bitbench.core.variant import NO_MODEL, Variant
+from bitbench.errors import StudyFileError
+
+RECIPES = ("bf16",)
+
+
+def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant]) -> Plan:
+    """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
+    _check_names(study, engines)
+    with_model: Sequence[Variant] = [resolve(model, recipe) for model in study.models for recipe in study.recipes]
+    without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+    cells, refusals = [], []
+    for setup in study.engines:
+        engine = engines[setup.engine]
+        for variant in with_model if engine.needs_model else [without]:
+            contender = Contender(variant=variant.name, engine=setup.name)
+            for workload in study.workloads:
+                cell = Cell(contender=contender, workload=workload.name)
+                reason = engine.refuse(setup, variant, workload)
+                if reason is None:
+                    cells.append(cell)
+                else:
+                    refusals.append(Refusal(cell=cell, reason=reason))
+    used = {cell.contender.variant for cell in cells} | {refusal.cell.contender.variant for refusal in refusals}
+    variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
+    plan = Plan(study=study, variants=variants, cells=tuple(cells), refusals=tuple(refusals))
+    _check_baseline(plan)
+    return plan
+
+
+def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
+    for recipe in study.recipes:
+        if recipe not in RECIPES:
+            raise StudyFileError(f"recipes: {recipe!r} is not a recipe; known are {', '.join(RECIPES)}")
+    needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
+    if needs_model and not study.models:
+        raise StudyFileError(
+            f"models: {', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder"
+        )
+    unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
+    if study.models and len(unused) == len(study.engines):
+        raise StudyFileError("models: none of the engines of this study runs a model; leave `models` out")
+
+
+def _check_baseline(plan: Plan) -> None:
+    wanted = plan.study.baseline
+    if wanted is None:
+        return
+    contenders = dict.fromkeys([*plan.contenders, *(refusal.cell.contender for refusal in plan.refusals)])
+    matching = [contender for contender in contenders if wanted in (contender.name, contender.engine)]
+    if not matching:
+        names = ", ".join(f"`{contender.name}`" for contender in contenders)
+        raise StudyFileError(f"baseline: {wanted!r} is not a contender of this study; they are {names}")
+    if len(matching) > 1:
+        names = ", ".join(f"`{contender.name}`" for contender in matching)
+        raise StudyFileError(f"baseline: {wanted!r} could be {names}; give the whole name")
+
+
+def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
+    """The longest context and the most requests in flight that an instance of this setup will see."""
+    names = {cell.workload for cell in plan.cells if cell.contender.engine == setup.name}
+    workloads = [plan.study.workload(name) for name in names]
+    return max(w.context_tokens for w in workloads), max(w.concurrency for w in workloads)

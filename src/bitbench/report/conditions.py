@@ -1,0 +1,237 @@
+"""Around the figures: what failed, how it started, what was run and where, and how each figure is made."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bitbench.core.base import Json
+from bitbench.core.study import EngineSetup
+from bitbench.core.summary import ContenderSummary, StudySummary
+from bitbench.report.answer import failures_by_cause
+from bitbench.report.figures import Scale, percent, spread
+from bitbench.report.text import code, code_block, escape, listing, table
+from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, significant
+
+MAX_LOG_LINES = 12
+MAX_IDS = 8
+# A study's own arguments and variables are printed for whoever repeats it; these names hold secrets.
+_SECRET = re.compile(r"api[-_]?key|token$|secret|password|credential", re.IGNORECASE)
+
+SECONDS = Scale("s")
+MIB = Scale("MiB", 2**20)
+
+
+def failures_section(summary: StudySummary) -> str:
+    parts = ["## What failed, and why"]
+    for one in failures_by_cause(summary):
+        ids = ", ".join(code(trial) for trial in one.ids[:MAX_IDS])
+        more = f" and {len(one.ids) - MAX_IDS} more" if len(one.ids) > MAX_IDS else ""
+        parts.append(
+            f"- **{one.failure.outcome.value}**: {code(one.contender.name)} on "
+            f"{listing([code(name) for name in one.workloads])}: {escape(one.failure.cause)} ({ids}{more})"
+        )
+        if one.failure.log_lines:
+            parts.append(code_block(one.failure.log_lines[-MAX_LOG_LINES:]))
+    if len(parts) == 1:
+        parts.append("Nothing failed.")
+    return "\n\n".join(parts)
+
+
+def refusals_section(summary: StudySummary) -> str:
+    rows = [[code(one.cell.contender.name), code(one.cell.workload), escape(one.reason)] for one in summary.refusals]
+    return f"## Refused up front\n\n{table(['Contender', 'Workload', 'Reason'], rows, left=(0, 1, 2))}"
+
+
+def warm_up_section(summary: StudySummary) -> str:
+    starts = [
+        [
+            code(one.contender.name),
+            f"{one.instances_ready} of {one.instances}",
+            spread(one.ready_s, SECONDS),
+            spread(one.weight_load_s, SECONDS),
+            spread(one.compile_s, SECONDS),
+            spread(one.idle_memory_bytes, MIB),
+            spread(one.kv_cache_bytes, MIB),
+        ]
+        for one in summary.contenders
+    ]
+    header = [
+        "Contender",
+        "Ready",
+        "Start to ready (s)",
+        "Weights (s)",
+        "Compile (s)",
+        "Memory idle (MiB)",
+        "KV cache (MiB)",
+    ]
+    first = [
+        [
+            code(cell.cell.contender.name),
+            code(cell.cell.workload),
+            str(cell.warm_up.trials),
+            significant(cell.warm_up.first_latency_s),
+            significant(cell.warm_up.later_latency_s),
+        ]
+        for cell in summary.cells
+        if cell.warm_up.trials
+    ]
+    parts = [
+        "## Warm-up",
+        "Kept apart: none of this is in the figures above. Mean over instances (lowest – highest).",
+        table(header, starts),
+    ]
+    if first:
+        parts += [
+            "Latency of the first trial in each instance, against that of the trials that count:",
+            table(["Contender", "Workload", "Warm-up trials", "First (s)", "Later (s)"], first, left=(0, 1)),
+        ]
+    return "\n\n".join(parts)
+
+
+def contenders_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+    parts = ["## What was run"]
+    for one in summary.contenders:
+        setup = next((setup for setup in summary.study.engines if setup.name == one.contender.engine), None)
+        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup)]
+        parts.append("\n".join(lines))
+        if one.commands:
+            parts.append(code_block(one.commands))
+    if variants := _variants(lock):
+        header = ["Variant", "Weights", "Parameters", "Hash"]
+        parts += ["### Variants", table(header, variants)]
+    return "\n\n".join(parts)
+
+
+def _contender_lines(one: ContenderSummary, setup: EngineSetup | None) -> list[str]:
+    lines = []
+    if setup is not None:
+        version = listing([escape(version) for version in one.engine_versions]) if one.engine_versions else UNKNOWN
+        lines.append(f"- engine: {code(setup.engine)} {version}")
+        lines += [
+            f"- {label}: {_settings(chosen)}"
+            for label, chosen in (("arguments", setup.args), ("environment", setup.env))
+            if chosen
+        ]
+    kernels = "; ".join(escape(kernel) for kernel in one.kernels) or UNKNOWN
+    lines.append(f"- kernels it selected: {kernels}")
+    if one.prefix_caching:
+        lines.append(f"- prefix caching: {listing(['on' if state else 'off' for state in one.prefix_caching])}")
+    if len(one.engine_versions) > 1:
+        lines.append("- **its instances differ in version: their trials should not be averaged**")
+    return [*lines, *(f"- note: {escape(note)}" for note in one.notes)]
+
+
+def _settings(chosen: Mapping[str, object]) -> str:
+    return ", ".join(code(f"{name}={'•••' if _SECRET.search(name) else value}") for name, value in chosen.items())
+
+
+def _variants(lock: Mapping[str, Json]) -> list[list[str]]:
+    plan = lock.get("plan")
+    variants = plan.get("variants") if isinstance(plan, Mapping) else lock.get("variants")
+    if not isinstance(variants, Sequence):
+        return []
+    return [
+        [
+            code(str(one.get("name"))),
+            show_bytes(one.get("weight_bytes")),
+            _count((one.get("facts") or {}).get("parameters")),
+            code(str(one["content_hash"])[:16]) if one.get("content_hash") else UNKNOWN,
+        ]
+        for one in variants
+        if isinstance(one, Mapping) and one.get("model") != one.get("name")
+    ]
+
+
+def _count(value: Json) -> str:
+    return f"{value:,}" if isinstance(value, int) else UNKNOWN
+
+
+def host_section(lock: Mapping[str, Json]) -> str:
+    host, noise = lock.get("host") or {}, lock.get("noise") or {}
+    rows: list[tuple[str, Json]] = [
+        ("Processor", host.get("cpu_model")),
+        ("Cores / threads", f"{host.get('cores') or UNKNOWN} / {host.get('threads') or UNKNOWN}"),
+        ("Flags that choose kernels", ", ".join(host.get("cpu_flags") or ())),
+        ("Governor", host.get("governor")),
+        ("NUMA nodes", host.get("numa_nodes")),
+        ("Memory", show_bytes(host.get("memory_bytes"))),
+        *(("Accelerator", _accelerator(one)) for one in host.get("accelerators") or ()),
+        ("Virtualization", host.get("virtualization")),
+        ("System", " · ".join(str(host[name]) for name in ("os", "kernel") if host.get(name))),
+        ("Python", host.get("python")),
+        ("Noise of fixed work", _noise(noise)),
+        ("Measured", lock.get("created_at")),
+        ("bitbench", lock.get("bitbench")),
+    ]
+    shown = [[label, escape(str(value)) if value not in (None, "") else UNKNOWN] for label, value in rows]
+    parts = ["## Where it was measured", table(["Fact", "Value"], shown, left=(0, 1))]
+    for name, packages in (lock.get("environments") or {}).items():
+        versions = ", ".join(code(f"{package} {version}") for package, version in packages.items())
+        parts.append(f"Environment {code(name)}: {versions or UNKNOWN}")
+    return "\n\n".join(parts)
+
+
+def _accelerator(one: Mapping[str, Json]) -> str:
+    facts = [one.get("name"), show_bytes(one.get("memory_bytes")), one.get("driver"), one.get("runtime")]
+    return ", ".join(str(fact) for fact in facts if fact)
+
+
+def _noise(noise: Mapping[str, Json]) -> str | None:
+    """Spread is (90th − 10th percentile) / median, worst is slowest / median − 1."""
+    if not noise:
+        return None
+    kinds = [
+        f"{kind} {show_percent(noise.get(f'{kind}_spread'))} spread, {show_percent(noise.get(f'{kind}_worst'))} worst"
+        for kind in ("compute", "memory")
+    ]
+    return f"{'; '.join(kinds)} ({noise.get('repetitions')} repetitions)"
+
+
+def method_section(summary: StudySummary) -> str:
+    measure = summary.study.measure
+    confidence, headline = percent(measure.confidence), summary.definitions[summary.headline]
+    rows = [
+        [one.label, escape(one.name), one.unit, "more" if one.higher_is_better else "less", escape(one.definition)]
+        for one in summary.definitions.values()
+    ]
+    return "\n\n".join(
+        [
+            "## How the figures are made",
+            table(["Figure", "Name", "Unit", "Better", "Definition for one trial"], rows, left=(0, 1, 2, 3, 4)),
+            f"- **`mean [low, high]`** is the mean of instance means with its {confidence} interval. An instance is "
+            "one start of the engine; trials of one instance are not independent, so the width comes from the spread "
+            "of instance means (Student's t; never less than the spread within instances supports) and its two sides "
+            "from a bootstrap over instances, then trials.\n"
+            "- **vs. baseline** is the ratio of the means, with an interval made the same way (Welch).\n"
+            f"- **Rank** is by {headline.name}. Two contenders are told apart only where their difference stands at "
+            f"{confidence} after Holm's correction for all pairs of the workload; the others are ties, and a rank is "
+            "the range of places that this leaves. The correction asks for more than a single interval does, so "
+            "a ratio whose interval just excludes 1 may still be a tie.\n"
+            "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
+            "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",
+        ]
+    )
+
+
+def reproduce_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+    study = summary.study
+    measure = study.measure
+    version = lock.get("bitbench")
+    budget = f", budget {show_duration(measure.budget)}" if measure.budget is not None else ""
+    return "\n\n".join(
+        [
+            "## How to repeat it",
+            code_block(
+                [
+                    f"pip install bitbench{f'=={version}' if version else ''}",
+                    f"bitbench run study.yaml --into {study.name}-again",
+                ]
+            ),
+            "`study.yaml` and `lock.json` lie beside the records from which `bitbench report` made this page. "
+            f"Seed {study.seed}; {_range(measure.instances.min, measure.instances.max)} instances, "
+            f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}.",
+        ]
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

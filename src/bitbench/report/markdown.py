@@ -1,0 +1,58 @@
+"""report.md: the answer first, then the tables, then what they rest on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bitbench.core.base import Json
+from bitbench.core.summary import StudySummary
+from bitbench.report.answer import answer
+from bitbench.report.conditions import (
+    contenders_section,
+    failures_section,
+    host_section,
+    method_section,
+    refusals_section,
+    reproduce_section,
+    warm_up_section,
+)
+from bitbench.report.text import code, escape
+from bitbench.report.workloads import runs_section, workload_section
+
+FILE_NAME = "report.md"
+
+
+def write_report(summary: StudySummary, lock: Mapping[str, Json], folder: Path) -> Path:
+    """Write report.md into `folder` and say where it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    path.write_text(markdown(summary, lock), encoding="utf-8", newline="\n")
+    return path
+
+
+def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+    """The whole report. Parts that the lock does not know are shown as unknown."""
+    sections = [
+        _opening(summary),
+        *(workload_section(summary, ranking) for ranking in summary.rankings),
+        failures_section(summary),
+        *([refusals_section(summary)] if summary.refusals else []),
+        warm_up_section(summary),
+        contenders_section(summary, lock),
+        host_section(lock),
+        method_section(summary),
+        reproduce_section(summary, lock),
+        runs_section(summary),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _opening(summary: StudySummary) -> str:
+    parts = [f"# {escape(summary.study.name)}"]
+    if summary.study.description:
+        parts.append(escape(summary.study.description))
+    parts.append("\n".join(f"- {sentence}" for sentence in answer(summary, code)))
+    parts.append(
+        "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "
+        "([how](#how-the-figures-are-made))."
+    )
+    return "\n\n".join(parts)

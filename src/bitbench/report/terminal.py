@@ -1,0 +1,74 @@
+"""The same summary for a terminal: fewer columns where it is narrow, nothing but text from names."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bitbench.core.summary import CellSummary, Ranking, StudySummary
+from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of
+from bitbench.report.figures import mean, plus_minus
+from bitbench.report.text import MAX_NAME, listing, plain
+from bitbench.report.workloads import MAIN_METRICS, column_scale, entry_of, in_order, rank_text, shape, versus_baseline
+
+WIDE = 110  # columns from which all main figures fit beside a contender's name
+MORE_METRICS = (*MAIN_METRICS, "peak_bytes")
+MAX_CAUSE = 200
+
+
+def render(summary: StudySummary, console: Console) -> None:
+    """Print the tables, then the answer: what is read last stays on the screen."""
+    for ranking in summary.rankings:
+        console.print()
+        console.print(Text(_name(ranking.workload), style="bold"))
+        console.print(Text(shape(summary.study.workload(ranking.workload)), style="dim"))
+        console.print(_table(summary, ranking, wide=console.width >= WIDE))
+    if summary.refusals or any(cell.failures for cell in summary.cells):
+        console.print()
+    for one in failures_by_cause(summary):
+        where = f"{_name(one.contender.name)} on {listing([_name(name) for name in one.workloads])}"
+        _line(console, one.failure.outcome.value, where, one.failure.cause)
+    for refusal in summary.refusals:
+        _line(console, "refused", _name(refusal.cell.name), refusal.reason)
+    console.print()
+    for sentence in answer(summary, _name):
+        console.print(Text(f"• {sentence}"))
+
+
+def _line(console: Console, outcome: str, where: str, why: str) -> None:
+    console.print(Text.assemble((outcome, "bold red"), f" {where}: {plain(why, MAX_CAUSE)}"))
+
+
+def _name(text: str) -> str:
+    return plain(text, MAX_NAME)
+
+
+def _table(summary: StudySummary, ranking: Ranking, *, wide: bool) -> Table:
+    cells = in_order(summary, ranking)
+    others = tuple(metric for metric in MORE_METRICS if metric != ranking.metric) if wide else ()
+    metrics = (ranking.metric, *others)
+    scales = {metric: column_scale(summary, cells, metric) for metric in metrics}
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("Rank")
+    table.add_column("Contender", overflow="fold")
+    for metric in metrics:
+        table.add_column(f"{summary.definitions[metric].label}\n{scales[metric].unit}", justify="right")
+        if metric == ranking.metric:
+            table.add_column("±", justify="right")
+            table.add_column("vs. baseline", justify="right", no_wrap=True)
+    for cell in cells:
+        entry = entry_of(ranking, cell)
+        figures = [Text(mean(cell.metrics.get(metric), scales[metric])) for metric in metrics]
+        table.add_row(
+            Text(rank_text(entry)),
+            Text(_name(cell.cell.contender.name)),
+            figures[0],
+            Text(plus_minus(cell.metrics.get(ranking.metric)).removeprefix("± ")),
+            Text(versus_baseline(ranking, entry) if has_result(summary, cell) else _instead(cell)),
+            *figures[1:],
+            style="bold" if entry is not None and entry.rank_low == 1 else None,
+        )
+    return table
+
+
+def _instead(cell: CellSummary) -> str:
+    return outcomes_of(cell) or "not run"

@@ -1,0 +1,216 @@
+"""One workload: its shape, its tables, its outliers, and why each cell stopped."""
+
+from collections.abc import Sequence
+
+from bitbench.core.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
+from bitbench.core.trial import Outcome
+from bitbench.core.workload import Arrival, Workload
+from bitbench.report.answer import has_result, outcomes_of
+from bitbench.report.figures import Scale, lone, mean_and_interval, percent, plus_minus, scale_for, times
+from bitbench.report.text import code, listing, table
+from bitbench.units import UNKNOWN
+
+MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
+MORE_METRICS = (
+    "input_throughput",
+    "overall_throughput",
+    "request_throughput",
+    "itl_p99_s",
+    "peak_bytes",
+    "resident_bytes",
+)
+FLAG = "outlier"
+
+
+def workload_section(summary: StudySummary, ranking: Ranking) -> str:
+    cells = in_order(summary, ranking)
+    parts = [
+        f"## Workload {code(ranking.workload)}",
+        shape(summary.study.workload(ranking.workload)),
+        _main_table(summary, ranking, cells),
+        "The rest, in the same order:",
+        _metric_table(summary, cells, MORE_METRICS),
+    ]
+    if flagged := _outlier_table(summary, cells):
+        parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
+    parts.append(_why_stopped(summary, cells))
+    return "\n\n".join(parts)
+
+
+def shape(workload: Workload) -> str:
+    """`concurrency 8, 256 tokens in, 128 tokens out, batch: 8 requests per trial`"""
+    arrival = {Arrival.BATCH: "all at once", Arrival.CLOSED_LOOP: "closed loop"}[workload.arrival]
+    return (
+        f"Concurrency {workload.concurrency:,}, input {workload.input_tokens:,} tokens, "
+        f"output {workload.output_tokens:,} tokens, {arrival}, {workload.request_count:,} "
+        f"{'request' if workload.request_count == 1 else 'requests'} per trial."
+    )
+
+
+def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+    """Best first; those without a result last."""
+    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+
+
+def entry_of(ranking: Ranking, cell: CellSummary) -> RankingEntry | None:
+    return next((entry for entry in ranking.entries if entry.contender == cell.cell.contender), None)
+
+
+def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> str:
+    if entry is None:
+        return UNKNOWN
+    return "baseline" if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
+
+
+def rank_text(entry: RankingEntry | None) -> str:
+    if entry is None:
+        return UNKNOWN
+    if entry.rank_low == entry.rank_high:
+        return str(entry.rank_low)
+    return f"{entry.rank_low}–{entry.rank_high} (tie)"
+
+
+def column_scale(summary: StudySummary, cells: Sequence[CellSummary], metric: str) -> Scale:
+    means = [cell.metrics[metric].mean for cell in cells if metric in cell.metrics]
+    return scale_for(summary.definitions[metric], means)
+
+
+def _main_table(
+    summary: StudySummary,
+    ranking: Ranking,
+    cells: Sequence[CellSummary],
+) -> str:
+    scales = {metric: column_scale(summary, cells, metric) for metric in MAIN_METRICS}
+    header = [
+        "Rank",
+        "Contender",
+        *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in MAIN_METRICS),
+        f"{summary.definitions[ranking.metric].label} vs. baseline",
+        "Instances / trials",
+    ]
+    rows = []
+    for cell in cells:
+        entry = entry_of(ranking, cell)
+        rows.append(
+            [
+                rank_text(entry),
+                code(cell.cell.contender.name),
+                *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in MAIN_METRICS),
+                versus_baseline(ranking, entry),
+                _how_many(cell.metrics.get(summary.headline))
+                if has_result(summary, cell)
+                else outcomes_of(cell) or "not run",
+            ]
+        )
+    for refusal in summary.refusals:
+        if refusal.cell.workload == ranking.workload:
+            unknown = [UNKNOWN] * (len(MAIN_METRICS) + 1)
+            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, "refused"])
+    return table(header, rows, left=(0, 1))
+
+
+def _how_many(estimate: Estimate | None) -> str:
+    return UNKNOWN if estimate is None else f"{estimate.n_instances} / {estimate.n_trials}"
+
+
+def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str]) -> str:
+    scales = {metric: column_scale(summary, cells, metric) for metric in metrics}
+    header = ["Contender", *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in metrics)]
+    rows = [
+        [
+            code(cell.cell.contender.name),
+            *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in metrics),
+        ]
+        for cell in cells
+        if has_result(summary, cell)
+    ]
+    return table(header, rows)
+
+
+def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
+    rows = []
+    for cell in cells:
+        for outlier in cell.outliers:
+            definition = summary.definitions[outlier.metric]
+            scale = scale_for(definition, [outlier.value, outlier.median])
+            rows.append(
+                [
+                    code(outlier.trial_id),
+                    code(cell.cell.contender.name),
+                    f"{definition.label} ({scale.unit})",
+                    *(
+                        lone(one, scale)
+                        for one in (
+                            outlier.value,
+                            outlier.median,
+                            cell.metrics[outlier.metric].mean,
+                            outlier.mean_without,
+                        )
+                    ),
+                ]
+            )
+    header = ["Trial", "Contender", "Figure", "Value", "Median", "Mean", "Mean without such"]
+    return table(header, rows, left=(0, 1, 2)) if rows else ""
+
+
+def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
+    measure = summary.study.measure
+    target = percent(measure.target_precision)
+    reasons = {
+        StopReason.PRECISE: f"precise enough (half width of {target} or less)",
+        StopReason.LIMIT: f"limit of {measure.instances.max} instances × {measure.trials.max} trials",
+        StopReason.BUDGET: "the budget was spent",
+        StopReason.FAILED: "stopped by failures",
+        StopReason.UNFINISHED: "not finished",
+    }
+    lines = ["Why no more trials were made:", ""]
+    for reason, words in reasons.items():
+        names = [
+            f"{code(cell.cell.contender.name)} ({plus_minus(cell.metrics.get(summary.headline))})"
+            if has_result(summary, cell)
+            else code(cell.cell.contender.name)
+            for cell in cells
+            if cell.stop_reason is reason
+        ]
+        if names:
+            lines.append(f"- {words}: {listing(names)}")
+    return "\n".join(lines)
+
+
+def runs_section(summary: StudySummary) -> str:
+    """Every measured trial by its own name."""
+    parts = ["## Single runs"]
+    for ranking in summary.rankings:
+        cells = in_order(summary, ranking)
+        runs = [(cell, run) for cell in cells for run in cell.runs]
+        if not runs:
+            continue
+        scales = {
+            metric: scale_for(
+                summary.definitions[metric], [run.metrics[metric] for _, run in runs if metric in run.metrics]
+            )
+            for metric in MAIN_METRICS
+        }
+        header = [
+            "Trial",
+            "Contender",
+            "Instance",
+            *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in MAIN_METRICS),
+            "Outcome",
+        ]
+        rows = []
+        for cell, run in runs:
+            flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
+            counts = run.outcome is Outcome.OK
+            rows.append(
+                [
+                    code(run.trial_id),
+                    code(cell.cell.contender.name),
+                    code(run.instance_id),
+                    *(lone(run.metrics.get(metric) if counts else None, scales[metric]) for metric in MAIN_METRICS),
+                    f"{run.outcome.value}, {FLAG}" if flagged else run.outcome.value,
+                ]
+            )
+        parts += [f"### {code(ranking.workload)}", table(header, rows, left=(0, 1, 2, 7))]
+    return "\n\n".join(parts)

@@ -1,0 +1,185 @@
+"""From the records of a study to everything a report may say."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from zlib import crc32
+
+import numpy as np
+
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.study import Measure
+from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.statistics.contenders import failures_of, summarize_contender
+from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.statistics.outliers import outliers
+from bitbench.statistics.ranking import rank
+from bitbench.statistics.stop_reason import stop_reason
+from bitbench.statistics.trial import DEFINITIONS
+
+HEADLINES = {
+    "output_throughput": "output_throughput",
+    "latency": "latency_s",
+    "ttft": "ttft_s",
+    "tpot": "tpot_s",
+}
+# Looked at for outliers: the four a headline can be. The others follow from them or are extremes themselves.
+FLAGGED_METRICS = tuple(HEADLINES.values())
+
+
+def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> StudySummary:
+    """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
+    headline = HEADLINES[plan.study.measure.headline]
+    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in plan.cells}
+    for trial in trials:
+        if trial.cell in of_cell:
+            of_cell[trial.cell].append(trial)
+    samples: dict[Cell, dict[str, Sample]] = {}
+    cells = []
+    for cell, records in of_cell.items():
+        samples[cell] = _samples(plan.study.seed, cell, _counted(records))
+        cells.append(_summarize_cell(cell, records, samples=samples[cell], measure=plan.study.measure))
+    baseline = find_baseline(plan)
+    return StudySummary(
+        study=plan.study,
+        headline=headline,
+        baseline=baseline,
+        definitions=DEFINITIONS,
+        cells=tuple(cells),
+        contenders=tuple(summarize_contender(contender, instances) for contender in plan.contenders),
+        rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
+        refusals=plan.refusals,
+    )
+
+
+def headline_value(record: TrialRecord, headline: str) -> float | None:
+    """What the stopping rules look at; `headline` as a study spells it."""
+    return _metrics(record).get(HEADLINES[headline])
+
+
+def find_baseline(plan: Plan) -> Contender | None:
+    """The contender the study names, or the first on the engine it names; without a name the first of all."""
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    contenders = list(dict.fromkeys([*plan.contenders, *refused]))
+    wanted = plan.study.baseline
+    if wanted is None:
+        return contenders[0] if contenders else None
+    by_name = (contender for contender in contenders if contender.name == wanted)
+    by_engine = (contender for contender in contenders if contender.engine == wanted)
+    return next(by_name, None) or next(by_engine, None)
+
+
+def _counted(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    return [record for record in records if record.kind == "measured" and record.outcome is Outcome.OK]
+
+
+def _metrics(record: TrialRecord) -> dict[str, float]:
+    """Those that are defined, by the keys of DEFINITIONS."""
+    known = {**dict(record.metrics), **dict(record.memory)}
+    return {name: known[name] for name in DEFINITIONS if known.get(name) is not None}
+
+
+def _samples(seed: int, cell: Cell, counted: Sequence[TrialRecord]) -> dict[str, Sample]:
+    grouped: dict[str, dict[str, list[float]]] = {}
+    for record in counted:
+        for metric, value in _metrics(record).items():
+            grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
+    if "peak_bytes" in grouped:  # a high-water mark only rises: one value per instance
+        grouped["peak_bytes"] = {key: [max(values)] for key, values in grouped["peak_bytes"].items()}
+    resampler = Resampler(np.random.default_rng([seed, crc32(cell.name.encode())]))
+    return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
+
+
+def _summarize_cell(
+    cell: Cell,
+    records: Sequence[TrialRecord],
+    *,
+    samples: Mapping[str, Sample],
+    measure: Measure,
+) -> CellSummary:
+    counted = _counted(records)
+    failures = failures_of(records)
+    estimates = {name: estimate(samples[name], measure.confidence) for name in DEFINITIONS if name in samples}
+    blocks: dict[int, list[float]] = {}
+    for record in counted:
+        if (value := headline_value(record, measure.headline)) is not None:
+            blocks.setdefault(record.block, []).append(value)
+    return CellSummary(
+        cell=cell,
+        metrics=estimates,
+        runs=tuple(_run(record) for record in records if record.kind == "measured"),
+        outliers=_outliers(counted),
+        failures=failures,
+        warm_up=_warm_up(records, counted),
+        stop_reason=stop_reason(
+            list(blocks.values()), estimates.get(HEADLINES[measure.headline]), measure, failed=bool(failures)
+        ),
+    )
+
+
+def _run(record: TrialRecord) -> Run:
+    return Run(
+        trial_id=record.id,
+        instance_id=record.instance_id,
+        block=record.block,
+        outcome=record.outcome,
+        metrics=_metrics(record),
+    )
+
+
+def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
+    found = []
+    for metric in FLAGGED_METRICS:
+        known = [(record, value) for record in counted if (value := _metrics(record).get(metric)) is not None]
+        values = [value for _, value in known]
+        flagged = outliers(values)
+        others: dict[str, list[float]] = {}
+        for place, (record, value) in enumerate(known):
+            if place not in flagged:
+                others.setdefault(record.instance_id, []).append(value)
+        found += [
+            Outlier(
+                trial_id=known[place][0].id,
+                metric=metric,
+                value=values[place],
+                median=float(np.median(values)),
+                mean_without=mean_of_means(list(others.values())),
+            )
+            for place in flagged
+        ]
+    return tuple(found)
+
+
+def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> WarmUp:
+    warm = [record for record in records if record.kind == "warmup"]
+    first = {record.instance_id: record for record in reversed(warm)}
+    return WarmUp(
+        trials=len(warm),
+        first_latency_s=_mean_latency(record.metrics for record in first.values()),
+        later_latency_s=_mean_latency(record.metrics for record in counted),
+    )
+
+
+def _mean_latency(metrics: Iterable[TrialMetrics]) -> float | None:
+    known = [one.latency_s for one in metrics if one.latency_s is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _rank(
+    plan: Plan,
+    workload: str,
+    headline: str,
+    samples: Mapping[Cell, Mapping[str, Sample]],
+    baseline: Contender | None,
+) -> Ranking:
+    return rank(
+        workload,
+        headline,
+        {
+            cell.contender: samples[cell][headline]
+            for cell in plan.cells
+            if cell.workload == workload and headline in samples[cell]
+        },
+        higher_is_better=DEFINITIONS[headline].higher_is_better,
+        baseline=baseline,
+        confidence=plan.study.measure.confidence,
+    )

@@ -1,0 +1,132 @@
+"""One trial in numbers. This is the one place where each figure is defined; the report prints it."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bitbench.core.summary import MetricDefinition
+from bitbench.core.trial import TrialMetrics
+
+Floats = npt.NDArray[np.float64]
+
+
+def _less(label: str, name: str, unit: str, definition: str) -> MetricDefinition:
+    return MetricDefinition(label=label, name=name, unit=unit, higher_is_better=False, definition=definition)
+
+
+def _more(label: str, name: str, unit: str, definition: str) -> MetricDefinition:
+    return MetricDefinition(label=label, name=name, unit=unit, higher_is_better=True, definition=definition)
+
+
+DEFINITIONS = {
+    "output_throughput": _more(
+        "Output",
+        "output throughput",
+        "tok/s",
+        "Output tokens of all requests / makespan (last end − first planned send).",
+    ),
+    "latency_s": _less("Latency", "latency", "s", "Mean over requests of the end of the stream − the planned send."),
+    "ttft_s": _less("TTFT", "time to first token", "s", "Mean over requests of the first token − the planned send."),
+    "tpot_s": _less(
+        "TPOT",
+        "time per output token",
+        "s",
+        "Mean over requests of (last token − first token) / (output tokens − 1); not defined for one token.",
+    ),
+    "input_throughput": _more(
+        "Input",
+        "input throughput",
+        "tok/s",
+        "Input tokens / time during which at least one request was waiting for its first token; "
+        "for a batch this is the prefill.",
+    ),
+    "overall_throughput": _more(
+        "Overall", "overall throughput", "tok/s", "Input and output tokens of all requests / makespan."
+    ),
+    "request_throughput": _more("Requests", "request throughput", "req/s", "Requests / makespan."),
+    "itl_p99_s": _less(
+        "ITL p99",
+        "inter-token latency, 99th percentile",
+        "s",
+        "99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
+        "a chunk may carry several tokens.",
+    ),
+    "peak_bytes": _less(
+        "Memory peak",
+        "peak memory",
+        "bytes",
+        "Largest resident memory of the engine's processes since their instance started (other workloads included): "
+        "the sum of each process's own high-water mark, so an upper bound; one value per instance.",
+    ),
+    "resident_bytes": _less(
+        "Memory resident",
+        "resident memory",
+        "bytes",
+        "Proportional set size of the engine's processes at the end of a trial.",
+    ),
+}
+
+
+def measure(table: pa.Table) -> TrialMetrics:
+    """The figures of one trial from its request rows (core.records); only complete requests count."""
+    rows = table.filter(pc.equal(table["status"], "ok"))
+    if rows.num_rows == 0:
+        return TrialMetrics()
+    planned, first, last, end, tokens_in, tokens_out = (
+        _column(rows, name)
+        for name in ("planned_s", "first_token_s", "last_token_s", "end_s", "input_tokens", "output_tokens")
+    )
+    makespan = float(end.max() - planned.min())
+    several = tokens_out > 1
+    answered = ~np.isnan(first)
+    waiting = _union_length(planned[answered], first[answered])
+    return TrialMetrics(
+        latency_s=_mean(end - planned),
+        ttft_s=_mean(first - planned),
+        tpot_s=_mean((last - first)[several] / (tokens_out[several] - 1)),
+        itl_p99_s=_percentile_99(_gaps(rows["chunk_s"])),
+        output_throughput=_rate(tokens_out, makespan),
+        input_throughput=_rate(tokens_in[answered], waiting),
+        overall_throughput=_rate(tokens_in + tokens_out, makespan),
+        request_throughput=_rate(np.ones(rows.num_rows), makespan),
+    )
+
+
+def _column(rows: pa.Table, name: str) -> Floats:
+    """As floats, null as NaN."""
+    return np.asarray(rows[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
+
+
+def _percentile_99(values: Floats) -> float | None:
+    return float(np.percentile(values, 99)) if values.size else None
+
+
+def _rate(counts: Floats, seconds: float) -> float | None:
+    """Per second; None where a count is unknown or no time passed."""
+    total = float(counts.sum())
+    if np.isnan(total) or total == 0 or not seconds > 0:
+        return None
+    return total / seconds
+
+
+def _union_length(starts: Floats, ends: Floats) -> float:
+    """How long at least one of these intervals was open."""
+    order = np.argsort(starts)
+    starts, ends = starts[order], ends[order]
+    reached = np.concatenate([starts[:1], np.maximum.accumulate(ends)[:-1]])
+    return float(np.maximum(ends - np.maximum(starts, reached), 0.0).sum())
+
+
+def _gaps(chunks: pa.ChunkedArray) -> Floats:
+    """Differences between neighbours within each list, pooled."""
+    lengths = pc.fill_null(pc.list_value_length(chunks), 0).to_numpy()
+    times = np.asarray(pc.list_flatten(chunks).to_numpy(), dtype=np.float64)
+    stream = np.repeat(np.arange(len(lengths)), lengths)
+    same_stream: npt.NDArray[np.bool_] = stream[1:] == stream[:-1]
+    return np.diff(times)[same_stream]

@@ -1,0 +1,202 @@
+"""A study on disk. Records are only ever appended; a kill at any moment loses at most the trial that was running.
+
+study.yaml  lock.json     what was asked; what it was resolved to
+instances.jsonl           one line per engine start
+trials.jsonl              one line per trial, appended and synced when it ends
+requests/ID.parquet       one row per request of that trial
+logs/                     one file per engine instance
+report/                   can be rebuilt from the rest
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from bitbench.core.base import Json, Record
+from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.errors import StoreError
+
+R = TypeVar("R", TrialRecord, InstanceRecord)
+
+
+class StudyFolder:
+    """Reading needs no more than a path; appending needs `with folder.writing():`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.study_file = path / "study.yaml"
+        self.lock_file = path / "lock.json"
+        self.logs = path / "logs"
+        self.requests = path / "requests"
+        self.report = path / "report"
+        self._trials = path / "trials.jsonl"
+        self._instances = path / "instances.jsonl"
+
+    @classmethod
+    def existing(cls, path: Path) -> "StudyFolder":
+        folder = cls(path)
+        if not folder.study_file.is_file():
+            raise StoreError(
+                f"{path} is not a study folder (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
+            )
+        return folder
+
+    def writing(self) -> "Writer":
+        return Writer(self)
+
+    def trials(self) -> list[TrialRecord]:
+        return list(_read_lines(self._trials, TrialRecord))
+
+    def instances(self) -> list[InstanceRecord]:
+        return list(_read_lines(self._instances, InstanceRecord))
+
+    def requests_of(self, trial: TrialRecord) -> pa.Table:
+        if trial.requests_file is None:
+            raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
+        return pq.read_table(self.path / trial.requests_file)
+
+    def lock(self) -> dict[str, Json]:
+        if not self.lock_file.exists():
+            return {}
+        content: dict[str, Json] = json.loads(self.lock_file.read_text(encoding="utf-8"))
+        return content
+
+
+class Writer:
+    """The only one who appends to a folder; a second one is refused."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self._guard: IO[str] | None = None
+
+    def __enter__(self) -> "Writer":
+        folder = self.folder
+        for path in (folder.path, folder.logs, folder.requests):
+            path.mkdir(parents=True, exist_ok=True)
+        self._guard = (folder.path / ".writer").open("w")
+        try:
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._guard.close()
+            raise StoreError(
+                f"another bitbench is writing to {folder.path}; wait for it, or use another folder"
+            ) from None
+        for lines in (folder._trials, folder._instances):
+            _cut_torn_line(lines)
+        self._drop_orphans()
+        self._next_trial = 1 + max((int(trial.id[1:]) for trial in folder.trials()), default=0)
+        numbers = [int(log.stem[1:]) for log in folder.logs.glob("i*.log") if log.stem[1:].isdigit()]
+        self._next_instance = 1 + max(numbers, default=0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._guard is not None:
+            self._guard.close()
+
+    def new_instance(self) -> tuple[str, Path]:
+        """A fresh id and its log file; the file is made at once, so that no later run takes the same id."""
+        instance_id = f"i{self._next_instance:04d}"
+        self._next_instance += 1
+        log = self.folder.logs / f"{instance_id}.log"
+        log.touch()
+        return instance_id, log
+
+    def append_instance(self, record: InstanceRecord) -> None:
+        _append_line(self.folder._instances, record)
+
+    def append_trial(self, draft: TrialRecord, requests: pa.Table | None) -> TrialRecord:
+        """Give the trial its id, write its rows, then its line: the line is what makes it exist."""
+        trial_id = f"t{self._next_trial:05d}"
+        self._next_trial += 1
+        requests_file = None
+        if requests is not None:
+            requests_file = f"requests/{trial_id}.parquet"
+            _write_table(self.folder.path / requests_file, requests)
+        record = draft.model_copy(update={"id": trial_id, "requests_file": requests_file})
+        _append_line(self.folder._trials, record)
+        return record
+
+    def write_study(self, text: str) -> None:
+        write_atomically(self.folder.study_file, text)
+
+    def write_lock(self, content: Mapping[str, Json]) -> None:
+        write_atomically(self.folder.lock_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+    def _drop_orphans(self) -> None:
+        """Rows whose trial never got its line: the trial did not end, so they are no result."""
+        known = {trial.requests_file for trial in self.folder.trials()}
+        for path in self.folder.requests.iterdir():
+            if f"requests/{path.name}" not in known:
+                path.unlink()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".partial")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    temporary = path.with_name(path.name + ".partial")
+    pq.write_table(table, temporary, compression="zstd")
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _append_line(path: Path, record: Record) -> None:
+    line = record.model_dump_json(exclude_defaults=False) + "\n"
+    with path.open("ab") as file:
+        file.write(line.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    complete = content.rfind(b"\n") + 1
+    if complete < len(content):
+        with path.open("r+b") as file:
+            file.truncate(complete)
+
+
+def _read_lines(path: Path, kind: type[R]) -> Iterator[R]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):  # still being written, or torn by a kill
+                return
+            yield _parse_line(line, kind, f"{path.name}:{number} in {path.parent}")
+
+
+def _parse_line(line: str, kind: type[R], where: str) -> R:
+    try:
+        content = json.loads(line)
+        if content.get("format", RECORD_FORMAT) > RECORD_FORMAT:
+            raise StoreError(
+                f"{where} was written by a newer bitbench (record format {content['format']}, "
+                f"this one knows {RECORD_FORMAT}); update bitbench to read it"
+            )
+        return kind.model_validate(content)
+    except (ValueError, ValidationError) as error:
+        raise StoreError(
+            f"{where} is damaged and cannot be read: {error}; remove that line to go on without it"
+        ) from error

@@ -1,0 +1,228 @@
+"""One visit: start an instance, warm it up, run trials of its workloads until there are enough, stop it.
+
+A visit touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before
+asking for the next one: here that is `lab`, on a cluster it would be the node that owns the folder.
+"""
+
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bitbench.core.cell import Cell, Plan, Visit
+from bitbench.core.ports import (
+    Endpoint,
+    Engine,
+    Instance,
+    InstanceFailed,
+    Launch,
+    LoadClient,
+    LoadJob,
+    Observer,
+    Vocabulary,
+)
+from bitbench.core.trial import Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.load.verdict import judge
+from bitbench.planning.expand import launch_size
+from bitbench.planning.schedule import Progress
+from bitbench.probes.memory import MemoryWatch, read_memory
+from bitbench.statistics.trial import measure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
+# A connection breaks a moment before the exit of the process behind it can be seen.
+DEATH_NOTICE_S = 3.0
+# After these the instance cannot be trusted with another workload.
+ENDS_THE_VISIT = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.OOM})
+
+
+@dataclass(frozen=True)
+class TrialDraft:
+    """A trial before the store has given it an id, with its request rows."""
+
+    record: TrialRecord
+    requests: "pa.Table | None" = None
+
+
+Draft = InstanceRecord | TrialDraft
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The tools on the table: engines, their interpreters, and the load generator."""
+
+    engines: Mapping[str, Engine]
+    python_of: Callable[[str], Path]
+    load: LoadClient
+
+
+@dataclass(frozen=True)
+class VisitRunner:
+    visit: Visit
+    plan: Plan
+    bench: Bench
+    progress: Progress
+    observer: Observer
+    instance_id: str
+    log_file: Path
+
+    def run(self) -> Iterator[Draft]:
+        started_at, started = now(), time.monotonic()
+        instance = self._engine.start(self._launch())
+        try:
+            limit = self.plan.study.limits.memory
+            with MemoryWatch(instance.pid, limit, instance.stop) as watch:
+                try:
+                    endpoint = instance.wait_ready(self.plan.study.limits.start)
+                except InstanceFailed as failed:
+                    yield from self._never_ready(watch.failure or failed.failure, started_at)
+                    return
+                yield InstanceRecord(
+                    id=self.instance_id,
+                    contender=self.visit.contender,
+                    block=self.visit.block,
+                    started_at=started_at,
+                    ready_s=time.monotonic() - started,
+                    outcome=Outcome.OK,
+                    facts=instance.facts(),
+                    memory=read_memory(instance.pid),
+                    log_file=f"logs/{self.log_file.name}",
+                )
+                for workload in self.visit.workloads:
+                    outcome = yield from self._run_cell(workload, instance, endpoint, watch)
+                    if outcome in ENDS_THE_VISIT:
+                        return
+        finally:
+            instance.stop()
+
+    @property
+    def _engine(self) -> Engine:
+        return self.bench.engines[self.plan.study.engine(self.visit.contender.engine).engine]
+
+    @property
+    def _variant(self) -> Variant:
+        return self.plan.variant(self.visit.contender.variant)
+
+    def _launch(self) -> Launch:
+        setup = self.plan.study.engine(self.visit.contender.engine)
+        environment = self._engine.environment
+        context_tokens, concurrency = launch_size(self.plan, setup)
+        return Launch(
+            setup=setup,
+            variant=self._variant,
+            python=self.bench.python_of(environment) if environment else None,
+            log_file=self.log_file,
+            context_tokens=context_tokens,
+            concurrency=concurrency,
+            seed=zlib.crc32(f"{self.plan.study.seed}/{self.visit.block}/{self.visit.contender.name}".encode()),
+        )
+
+    def _never_ready(self, failure: Failure, started_at: str) -> Iterator[Draft]:
+        """An instance that did not come up is the result of each of its cells."""
+        yield InstanceRecord(
+            id=self.instance_id,
+            contender=self.visit.contender,
+            block=self.visit.block,
+            started_at=started_at,
+            outcome=failure.outcome,
+            cause=failure.cause,
+            log_lines=failure.log_lines,
+            log_file=f"logs/{self.log_file.name}",
+        )
+        for workload in self.visit.workloads:
+            cell = Cell(contender=self.visit.contender, workload=workload)
+            yield TrialDraft(
+                self._record(cell, "measured", len(self.progress.trials_of(cell, self.visit.block)), failure)
+            )
+
+    def _run_cell(
+        self, workload: str, instance: Instance, endpoint: Endpoint, watch: MemoryWatch
+    ) -> Generator[Draft, None, Outcome]:
+        """One warm-up, then trials until there are enough. Returns how the last one ended."""
+        cell = Cell(contender=self.visit.contender, workload=workload)
+        warm_up = self._trial(cell, "warmup", instance, endpoint, watch)
+        yield warm_up
+        outcome = warm_up.record.outcome
+        while outcome in (Outcome.OK, Outcome.CLIENT_BOUND) and self.progress.wants_trial(cell, self.visit.block):
+            trial = self._trial(cell, "measured", instance, endpoint, watch)
+            yield trial
+            outcome = trial.record.outcome
+        return outcome
+
+    def _trial(
+        self,
+        cell: Cell,
+        kind: Literal["warmup", "measured"],
+        instance: Instance,
+        endpoint: Endpoint,
+        watch: MemoryWatch,
+    ) -> TrialDraft:
+        index = len(self.progress.trials_of(cell, self.visit.block))
+        self.observer.trial_started(self.visit, cell.workload, index, warmup=kind == "warmup")
+        result = self.bench.load.run(self._job(cell, kind, index, endpoint))
+        workload = self.plan.study.workload(cell.workload)
+        failure = judge(result.requests, workload, result.health)
+        if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
+            failure = None  # a warm-up has no figures that could be ours
+        if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
+            failure = watch.failure or _cause_of_death(instance, failure) or failure
+            kind = "measured"  # a warm-up that fails is the result of its cell
+        record = self._record(cell, kind, index, failure).model_copy(
+            update={
+                "started_at": result.started_at,
+                "duration_s": result.duration_s,
+                "metrics": measure(result.requests) if failure is None else TrialMetrics(),
+                "client": result.health,
+                "memory": read_memory(instance.pid),
+                "requests": result.requests.num_rows,
+            }
+        )
+        return TrialDraft(record, result.requests)
+
+    def _job(self, cell: Cell, kind: str, index: int, endpoint: Endpoint) -> LoadJob:
+        """The prompts of a trial are the same for all contenders, and never come twice in an instance."""
+        study, facts = self.plan.study, self._variant.facts
+        return LoadJob(
+            endpoint=endpoint,
+            workload=study.workload(cell.workload),
+            vocabulary=Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids),
+            seed=(study.seed, zlib.crc32(cell.workload.encode()), self.visit.block, index, int(kind == "warmup")),
+            request_timeout_s=study.limits.request,
+            stall_timeout_s=study.limits.stall,
+        )
+
+    def _record(
+        self, cell: Cell, kind: Literal["warmup", "measured"], index: int, failure: Failure | None
+    ) -> TrialRecord:
+        return TrialRecord(
+            id="",
+            kind=kind,
+            cell=cell,
+            block=self.visit.block,
+            index=index,
+            instance_id=self.instance_id,
+            started_at=now(),
+            duration_s=0.0,
+            outcome=failure.outcome if failure else Outcome.OK,
+            cause=failure.cause if failure else None,
+            log_lines=failure.log_lines if failure else (),
+        )
+
+
+def _cause_of_death(instance: Instance, failure: Failure) -> Failure | None:
+    """What the process says, where the client only saw its connection break."""
+    deadline = time.monotonic() + (DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0)
+    while (death := instance.failure()) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return death
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

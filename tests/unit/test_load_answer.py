@@ -1,0 +1,78 @@
+"""What is read out of a stream once it has ended."""
+
+import json
+
+import pytest
+
+from bitbench.load.answer import read_answer, server_sentence
+from bitbench.load.response import ResponseReader
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
+
+
+def answer_to(*messages: object, done: bool = True) -> tuple[object, ...]:
+    """Each message arrives at the second of its place, from 1."""
+    reader = ResponseReader()
+    reader.feed(b"HTTP/1.1 200 OK\r\n\r\n", 0.0)
+    for second, message in enumerate(messages, start=1):
+        reader.feed(b"data: " + json.dumps(message).encode() + b"\n\n", float(second))
+    if done:
+        reader.feed(b"data: [DONE]\n\n", 99.0)
+    return read_answer(reader)
+
+
+def token(text: str, finish_reason: str | None = None) -> dict[str, object]:
+    return {"choices": [{"index": 0, "text": text, "finish_reason": finish_reason}], "usage": None}
+
+
+def test_chunks_and_usage() -> None:
+    assert answer_to(token("a"), token("b"), token("c", "length"), {"choices": [], "usage": USAGE}) == (
+        [1.0, 2.0, 3.0],
+        5,
+        3,
+        None,
+    )
+
+
+def test_a_token_without_text_counts() -> None:
+    """Half a character decodes to nothing, in the middle of a stream and at its end."""
+    assert answer_to(token(""), token("é"), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+
+
+def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:
+    assert answer_to(token("a"), token("b"), token("c"), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("messages", "done", "said"),
+    [
+        ([token("a"), {"usage": USAGE}], False, "without [DONE]"),
+        ([token("a")], True, "without usage"),
+        ([token("a"), {"error": {"message": "engine died"}}], True, "engine died"),
+        ([token("a"), 7, {"usage": USAGE}], True, "not a JSON object: 7"),
+        ([{"usage": {"prompt_tokens": "5", "completion_tokens": True}}], True, "without usage"),
+        ([{"choices": {"0": 1}, "usage": [1]}], True, "without usage"),
+    ],
+)
+def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) -> None:
+    problem = answer_to(*messages, done=done)[3]
+    assert said in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"error": {"message": "too long", "code": 400}}', "too long"),
+        (b'{"error": "too long"}', "too long"),
+        (b'{"object": "error", "message": "too long"}', "too long"),
+        (b'{"detail": "too long"}', "too long"),
+        (b"<h1>Bad\n gateway</h1>", "<h1>Bad gateway</h1>"),
+        (b"", "no explanation"),
+    ],
+)
+def test_a_server_is_quoted(body: bytes, said: str) -> None:
+    assert server_sentence(body) == said
+
+
+def test_a_long_quotation_is_shortened() -> None:
+    assert len(server_sentence(b"x" * 100_000)) == 400

@@ -1,0 +1,125 @@
+"""Which trials count."""
+
+import pyarrow as pa
+import pytest
+
+from bitbench.core.base import Json
+from bitbench.core.trial import ClientHealth, Failure, Outcome
+from bitbench.core.workload import Workload
+from bitbench.load.table import REQUEST_SCHEMA
+from bitbench.load.verdict import MEAN_DELAY_FLOOR_S, judge
+
+WORKLOAD = Workload(name="w", concurrency=2, input_tokens=8, output_tokens=3)
+WELL = ClientHealth(send_lateness_p99_s=0.0001, loop_lag_p99_s=0.0002, loop_lag_mean_s=0.00005, cpu_share=0.05)
+
+
+def row(request: int = 0, **changes: Json) -> dict[str, Json]:
+    """A request with a first token after 100 ms and one each 20 ms, unless changed."""
+    return {
+        "request": request,
+        "planned_s": 0.0,
+        "sent_s": 0.00005,
+        "first_token_s": 0.1,
+        "last_token_s": 0.14,
+        "end_s": 0.14,
+        "chunk_s": [0.1, 0.12, 0.14],
+        "asked_input_tokens": 8,
+        "asked_output_tokens": 3,
+        "input_tokens": 8,
+        "output_tokens": 3,
+        "status": "ok",
+        "http_status": 200,
+        "error": None,
+    } | changes
+
+
+def verdict(*rows: dict[str, Json], health: ClientHealth = WELL) -> Failure | None:
+    return judge(pa.Table.from_pylist(list(rows), schema=REQUEST_SCHEMA), WORKLOAD, health)
+
+
+def test_a_good_trial_counts() -> None:
+    assert verdict(row(0), row(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"output_tokens": 2}, "Asked for 3 output tokens, the engine counted 2 (1 of 2 requests)."),
+        ({"input_tokens": 9}, "Asked for 8 input tokens, the engine counted 9 (1 of 2 requests)."),
+    ],
+)
+def test_a_wrong_token_count_is_invalid_and_says_the_numbers(changes: dict[str, Json], said: str) -> None:
+    failure = verdict(row(0), row(1, **changes))
+    assert failure is not None
+    assert failure.outcome is Outcome.INVALID
+    assert said in failure.cause
+
+
+@pytest.mark.parametrize(
+    ("status", "http_status", "error", "outcome"),
+    [
+        ("refused", None, "no connection to 127.0.0.1:1", Outcome.CRASHED),
+        ("broken", 200, "the server closed the connection", Outcome.CRASHED),
+        ("stalled", 200, "no byte for 30 s", Outcome.TIMEOUT),
+        ("timeout", 200, "not complete after 600 s", Outcome.TIMEOUT),
+        ("http_error", 401, "wrong key", Outcome.INVALID),
+        ("http_error", 500, "something", Outcome.INVALID),
+        ("http_error", 501, "no", Outcome.UNSUPPORTED),
+        ("http_error", 400, "This model's maximum context length is 2048 tokens.", Outcome.UNSUPPORTED),
+        ("http_error", 400, "logit bias is not supported", Outcome.UNSUPPORTED),
+        ("http_error", 500, "CUDA out of memory. Tried to allocate 2 GiB", Outcome.OOM),
+    ],
+)
+def test_a_failed_request_is_the_outcome(status: str, http_status: int | None, error: str, outcome: Outcome) -> None:
+    failure = verdict(row(0), row(1, status=status, http_status=http_status, error=error))
+    assert failure is not None
+    assert failure.outcome is outcome
+    assert error.rstrip(".") in failure.cause
+    assert failure.cause.endswith(".")
+    assert ("HTTP" in failure.cause) == (status == "http_error")
+
+
+def test_the_failure_that_came_first_is_the_cause() -> None:
+    failure = verdict(
+        row(0, status="broken", error="later", end_s=0.3), row(1, status="stalled", error="earlier", end_s=0.2)
+    )
+    assert failure is not None
+    assert failure.outcome is Outcome.TIMEOUT
+    assert "Request 1: earlier (2 of 2 requests failed)." in failure.cause
+
+
+def test_a_trial_with_requests_missing_does_not_count() -> None:
+    failure = verdict(row(0))
+    assert failure is not None
+    assert failure.outcome is Outcome.INVALID
+
+
+def health(*, mean_lag_s: float = 0.00005, p99_lag_s: float = 0.0002) -> ClientHealth:
+    return WELL.model_copy(update={"loop_lag_mean_s": mean_lag_s, "loop_lag_p99_s": p99_lag_s})
+
+
+@pytest.mark.parametrize(
+    ("sent_s", "client", "counts"),
+    [
+        (0.0015, health(), True),  # 1.55 % of the time to first token
+        (0.0025, health(), False),  # 2.55 %
+        (0.0015, health(mean_lag_s=0.0010), False),  # together 2.5 %
+        (0.0001, health(mean_lag_s=0.003), False),
+        (0.0001, health(p99_lag_s=0.009), True),  # a scheduler's hiccup
+        (0.0001, health(p99_lag_s=0.015), False),  # three quarters of a gap between tokens
+    ],
+)
+def test_a_late_client_is_client_bound(sent_s: float, client: ClientHealth, counts: bool) -> None:
+    failure = verdict(row(0, sent_s=sent_s), row(1, sent_s=sent_s), health=client)
+    if counts:
+        assert failure is None
+    else:
+        assert failure is not None
+        assert failure.outcome is Outcome.CLIENT_BOUND
+        assert "load client was late" in failure.cause
+
+
+def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
+    quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
+    late_s = 0.9 * MEAN_DELAY_FLOOR_S
+    assert verdict(row(0, **quick, sent_s=late_s), row(1, **quick, sent_s=late_s)) is None

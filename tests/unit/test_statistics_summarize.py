@@ -1,0 +1,176 @@
+import numpy as np
+import pytest
+
+from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.study import Count, Measure
+from bitbench.core.summary import CellSummary, StopReason
+from bitbench.core.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.statistics.summarize import find_baseline, headline_value, summarize
+from tests.unit.synthetic import make_instance, make_plan, make_trial
+
+INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
+MEASURE = Measure(instances=Count(min=2, max=3), trials=Count(min=2, max=4))
+
+
+def speed(value: float) -> TrialMetrics:
+    return TrialMetrics(output_throughput=value, latency_s=64 / value)
+
+
+def one_cell(values: dict[int, list[float]], measure: Measure = MEASURE, *more: TrialRecord) -> CellSummary:
+    """A cell with these values by block."""
+    plan = make_plan(["a"], [INTERACTIVE], measure)
+    trials = [
+        make_trial(plan.cells[0], block, index, metrics=speed(value))
+        for block, row in values.items()
+        for index, value in enumerate(row)
+    ]
+    return summarize(plan, [*trials, *more], []).cells[0]
+
+
+def cell() -> Cell:
+    return make_plan(["a"], [INTERACTIVE]).cells[0]
+
+
+def test_only_measured_and_ok_trials_count() -> None:
+    warm = make_trial(cell(), 0, 0, id="warm", kind="warmup", metrics=speed(1.0))
+    late = make_trial(
+        cell(), 0, 2, id="late", outcome=Outcome.CLIENT_BOUND, cause="our client was late", metrics=speed(2)
+    )
+    summary = one_cell({0: [100.0, 102.0], 1: [101.0, 99.0]}, MEASURE, warm, late)
+    assert summary.metrics["output_throughput"].mean == pytest.approx(100.5)
+    assert summary.metrics["output_throughput"].n_trials == 4
+    assert [run.trial_id for run in summary.runs] == [
+        *(f"a-interactive-{b}-{i}" for b in (0, 1) for i in (0, 1)),
+        "late",
+    ]
+    assert [(group.failure.outcome, group.ids) for group in summary.failures] == [(Outcome.CLIENT_BOUND, ("late",))]
+    assert summary.warm_up.trials == 1
+    assert summary.warm_up.first_latency_s == 64.0
+
+
+def test_what_is_not_defined_has_no_estimate() -> None:
+    summary = one_cell({0: [100.0, 102.0], 1: [101.0, 99.0]})
+    assert "input_throughput" not in summary.metrics
+    assert "peak_bytes" not in summary.metrics
+
+
+def test_a_block_taken_up_by_a_second_instance_counts_as_two_starts() -> None:
+    extra = [
+        make_trial(cell(), 0, index, instance_id="again", id=f"x{index}", metrics=speed(110.0)) for index in (2, 3)
+    ]
+    summary = one_cell({0: [100.0, 100.0], 1: [100.0, 100.0]}, MEASURE, *extra)
+    assert summary.metrics["output_throughput"].n_instances == 3
+    assert summary.metrics["output_throughput"].mean == pytest.approx(310 / 3)
+
+
+def test_peak_memory_is_one_value_for_each_instance() -> None:
+    trials = [
+        make_trial(cell(), block, index, memory=Memory(peak_bytes=peak, resident_bytes=peak))
+        for block, row in enumerate([(100, 200), (300, 400)])
+        for index, peak in enumerate(row)
+    ]
+    metrics = summarize(make_plan(["a"], [INTERACTIVE]), trials, []).cells[0].metrics
+    assert metrics["peak_bytes"].mean == 300
+    assert metrics["resident_bytes"].mean == 250
+
+
+@pytest.mark.parametrize(
+    ("values", "budget", "reason"),
+    [
+        ({0: [100.0, 100.0], 1: [100.0, 100.0]}, None, StopReason.PRECISE),
+        ({b: [90.0 + 10 * b] * 4 for b in range(3)}, None, StopReason.LIMIT),
+        ({0: [90.0, 110.0], 1: [95.0, 112.0]}, 60.0, StopReason.BUDGET),
+        ({0: [90.0, 110.0], 1: [95.0, 112.0]}, None, StopReason.UNFINISHED),
+        ({0: [100.0, 100.0]}, 60.0, StopReason.UNFINISHED),
+        ({}, None, StopReason.UNFINISHED),
+    ],
+)
+def test_why_it_stopped(values: dict[int, list[float]], budget: float | None, reason: StopReason) -> None:
+    assert one_cell(values, MEASURE.model_copy(update={"budget": budget})).stop_reason is reason
+
+
+def test_a_cell_without_enough_because_it_failed() -> None:
+    dead = make_trial(cell(), 1, 0, outcome=Outcome.CRASHED, cause="it died", log_lines=("boom",))
+    summary = one_cell({0: [100.0, 100.0]}, MEASURE, dead)
+    assert summary.stop_reason is StopReason.FAILED
+    assert summary.failures[0].failure.log_lines == ("boom",)
+
+
+def test_failures_with_one_cause_are_one_group() -> None:
+    dead = [make_trial(cell(), block, 0, outcome=Outcome.OOM, cause=f"it took {block}.5 GiB") for block in range(3)]
+    summary = one_cell({}, MEASURE, *dead)
+    assert [len(group.ids) for group in summary.failures] == [3]
+    assert summary.failures[0].failure.cause == "it took 0.5 GiB"
+
+
+def test_outliers_do_not_hide_behind_each_other() -> None:
+    summary = one_cell({0: [100.0, 101.0, 99.0, 50.0], 1: [100.0, 102.0, 98.0, 50.0]})
+    flagged = [outlier for outlier in summary.outliers if outlier.metric == "output_throughput"]
+    assert [outlier.mean_without for outlier in flagged] == [pytest.approx(100.0)] * 2
+
+
+def test_an_outlier_is_flagged_and_still_counts() -> None:
+    summary = one_cell({0: [4153.26, 1526.74, 3906.77]})
+    flagged = {outlier.metric: outlier for outlier in summary.outliers}
+    assert flagged.keys() == {"output_throughput", "latency_s"}
+    assert flagged["output_throughput"].value == 1526.74
+    assert flagged["output_throughput"].median == 3906.77
+    assert flagged["output_throughput"].mean_without == pytest.approx(4030.015)
+    assert summary.metrics["output_throughput"].mean == pytest.approx(3195.59)
+
+
+def test_instances_tell_what_was_run() -> None:
+    plan = make_plan(["a", "b"], [INTERACTIVE])
+    first, second = plan.contenders
+    facts = InstanceFacts(engine_version="2.0", kernels=("Marlin", "Flash"), compile_s=3.0, command=("run", "a b"))
+    summary = summarize(
+        plan,
+        [],
+        [
+            make_instance(first, 0, facts=facts),
+            make_instance(first, 1, facts=facts),
+            make_instance(first, 2, ready_s=None, outcome=Outcome.CRASHED),
+            make_instance(second, 0),
+        ],
+    ).contenders[0]
+    assert (summary.instances, summary.instances_ready) == (3, 2)
+    assert summary.kernels == ("Marlin", "Flash")
+    assert summary.commands == ("run 'a b'",)
+    assert summary.ready_s is not None
+    assert (summary.ready_s.low, summary.ready_s.high) == (4.0, 5.0)
+    assert summary.weight_load_s is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [(None, "m/x @ e"), ("m/y @ f", "m/y @ f"), ("f", "m/x @ f"), ("g", None)]
+)
+def test_baseline(wanted: str | None, found: str | None) -> None:
+    contenders = [Contender(variant=f"m/{variant}", engine=engine) for engine in "ef" for variant in "xy"]
+    plan = make_plan(["e", "f"], [INTERACTIVE], baseline=wanted)
+    cells = tuple(Cell(contender=contender, workload="interactive") for contender in contenders)
+    chosen = find_baseline(Plan(study=plan.study, variants=(), cells=cells))
+    assert (chosen.name if chosen else None) == found
+
+
+def test_a_refused_baseline_is_still_the_baseline() -> None:
+    plan = make_plan(["a", "b"], [INTERACTIVE], baseline="a")
+    refused = Plan(
+        study=plan.study, variants=(), cells=plan.cells[1:], refusals=(Refusal(cell=plan.cells[0], reason="no"),)
+    )
+    summary = summarize(refused, [], [])
+    assert summary.baseline is not None
+    assert summary.baseline.name == "a"
+    assert summary.rankings[0].baseline is None
+
+
+def test_the_same_records_give_the_same_digits() -> None:
+    rng = np.random.default_rng(4)
+    values = {block: (100 * np.exp(0.02 * rng.normal(size=3))).tolist() for block in range(3)}
+    assert one_cell(values) == one_cell(values)
+
+
+def test_headline_value() -> None:
+    trial = make_trial(cell(), 0, 0, metrics=speed(32.0))
+    assert headline_value(trial, "latency") == 2.0
+    assert headline_value(trial, "ttft") is None

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from bitbench.core.trial import Memory, TrialMetrics
+from bitbench.statistics.trial import DEFINITIONS, measure
+from tests.unit.synthetic import request_rows
+
+
+def test_every_figure_by_hand() -> None:
+    metrics = measure(
+        request_rows(
+            {"planned_s": 0.0, "sent_s": 0.5, "chunk_s": [1.0, 1.5, 2.0], "end_s": 2.5},
+            {"planned_s": 1.0, "chunk_s": [4.0, 4.1, 4.2, 4.3, 4.4], "end_s": 5.0, "input_tokens": 30},
+        )
+    )
+    assert metrics.latency_s == pytest.approx((2.5 + 4.0) / 2)  # from planned, not from sent
+    assert metrics.ttft_s == pytest.approx((1.0 + 3.0) / 2)
+    assert metrics.tpot_s == pytest.approx((0.5 + 0.1) / 2)
+    assert metrics.itl_p99_s == pytest.approx(np.percentile([0.5, 0.5, 0.1, 0.1, 0.1, 0.1], 99))
+    assert metrics.output_throughput == pytest.approx(8 / 5)
+    assert metrics.overall_throughput == pytest.approx(48 / 5)
+    assert metrics.request_throughput == pytest.approx(2 / 5)
+    assert metrics.input_throughput == pytest.approx(40 / 4.0)  # waiting from 0 to 1 and from 1 to 4
+
+
+def test_waiting_counts_overlaps_once_and_leaves_out_pauses() -> None:
+    metrics = measure(
+        request_rows(
+            {"planned_s": 0.0, "chunk_s": [4.0, 5.0]},
+            {"planned_s": 1.0, "chunk_s": [2.0, 3.0]},  # inside the first
+            {"planned_s": 3.0, "chunk_s": [6.0, 7.0]},  # overlaps it
+            {"planned_s": 9.0, "chunk_s": [10.0, 11.0]},  # after a pause
+        )
+    )
+    assert metrics.input_throughput == pytest.approx(40 / 7.0)
+
+
+def test_one_token_has_no_time_per_token_and_no_gap() -> None:
+    metrics = measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+    assert metrics.tpot_s is None
+    assert metrics.itl_p99_s is None
+    assert metrics.ttft_s == 1.0
+
+
+def test_several_tokens_in_a_chunk_do_not_change_tpot() -> None:
+    metrics = measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 3.0], "output_tokens": 11}))
+    assert metrics.tpot_s == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("status", ["refused", "http_error", "broken", "stalled", "timeout"])
+def test_nothing_complete_gives_none_never_zero(status: str) -> None:
+    assert measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status})) == TrialMetrics()
+    assert measure(request_rows({"planned_s": 0.0}).slice(0, 0)) == TrialMetrics()
+
+
+def test_unknown_token_counts_give_no_throughput() -> None:
+    metrics = measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "input_tokens": None}))
+    assert metrics.overall_throughput is None
+    assert metrics.input_throughput is None
+    assert metrics.output_throughput == pytest.approx(1.0)
+
+
+def test_a_stream_without_chunks_between_two_others() -> None:
+    metrics = measure(
+        request_rows(
+            {"planned_s": 0.0, "chunk_s": [1.0, 1.25]},
+            {"planned_s": 0.0, "chunk_s": None, "first_token_s": 1.0, "last_token_s": 1.0, "end_s": 1.0},
+            {"planned_s": 0.0, "chunk_s": [2.0, 2.25]},
+        )
+    )
+    assert metrics.itl_p99_s == pytest.approx(0.25)
+
+
+def test_every_metric_is_defined() -> None:
+    assert DEFINITIONS.keys() == TrialMetrics.model_fields.keys() | Memory.model_fields.keys()

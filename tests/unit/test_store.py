@@ -1,0 +1,94 @@
+"""A study folder loses nothing that had ended and keeps nothing that had not."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.trial import Outcome, TrialRecord
+from bitbench.errors import StoreError
+from bitbench.store.folder import StudyFolder
+
+DRAFT = TrialRecord(
+    id="",
+    cell=Cell(contender=Contender(variant="none", engine="e"), workload="w"),
+    block=0,
+    index=0,
+    instance_id="i0001",
+    started_at="2026-01-01T00:00:00+00:00",
+    duration_s=1.0,
+    outcome=Outcome.OK,
+)
+ROWS = pa.table({"request": [0, 1]})
+
+
+def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        record = writer.append_trial(DRAFT, ROWS)
+    assert folder.trials() == [record]
+    assert record.id == "t00001"
+    assert folder.requests_of(record) == ROWS
+
+
+def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.append_trial(DRAFT, ROWS)
+    with (folder.path / "trials.jsonl").open("a") as file:
+        file.write('{"format": 1, "id": "t000')
+    assert len(folder.trials()) == 1
+    with folder.writing() as writer:
+        writer.append_trial(DRAFT, ROWS)
+    assert [trial.id for trial in folder.trials()] == ["t00001", "t00002"]
+
+
+def test_rows_without_a_trial_are_dropped_on_the_next_run(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.append_trial(DRAFT, ROWS)
+    (folder.requests / "t00002.parquet").write_bytes(b"half")
+    (folder.requests / "t00003.parquet.partial").write_bytes(b"half")
+    with folder.writing():
+        pass
+    assert [path.name for path in folder.requests.iterdir()] == ["t00001.parquet"]
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing(), pytest.raises(StoreError, match="another bitbench is writing"), folder.writing():
+        pass
+
+
+def test_instance_ids_are_never_used_twice_even_after_a_kill(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        first, _ = writer.new_instance()
+    with folder.writing() as writer:
+        second, log = writer.new_instance()
+    assert (first, second) == ("i0001", "i0002")
+    assert log.exists()
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.append_trial(DRAFT, None)
+    path = folder.path / "trials.jsonl"
+    path.write_text("garbage\n" + path.read_text())
+    with pytest.raises(StoreError, match=r"trials\.jsonl:1"):
+        folder.trials()
+
+
+def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.append_trial(DRAFT.model_copy(update={"format": 99}), None)
+    with pytest.raises(StoreError, match="newer bitbench"):
+        folder.trials()
+
+
+def test_a_folder_without_a_study_is_no_study_folder(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not a study folder"):
+        StudyFolder.existing(tmp_path)

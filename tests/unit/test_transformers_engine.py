@@ -1,0 +1,259 @@
+"""The transformers engine: how its server is started, and the server itself over a model that answers by rote."""
+
+import http.client
+import importlib.util
+import json
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bitbench.core.ports import Launch
+from bitbench.core.study import EngineSetup
+from bitbench.core.variant import ModelFacts, Variant
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.engines import transformers as engine_module
+from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
+
+SERVER = Path(engine_module.__file__).parent / "workers" / "transformers_server.py"
+VARIANT = Variant(
+    name="m/bf16", model="m", recipe="bf16", path=Path("/models/m"), facts=ModelFacts(context_tokens=8192)
+)
+KEY = "secret"
+
+
+def setup(**args: Any) -> EngineSetup:
+    return EngineSetup(name="transformers", engine="transformers", args=args)
+
+
+def test_command_line_and_refusals() -> None:
+    launch = Launch(
+        setup=setup(dtype="float32", attn_implementation="eager", threads=2),
+        variant=VARIANT,
+        python=Path("/env/bin/python"),
+        log_file=Path("log"),
+        context_tokens=192,
+        concurrency=1,
+        seed=0,
+    )
+    command = command_line(launch, 8123)
+    assert command[:2] == ["/env/bin/python", "-I"]
+    assert command[3:] == [
+        "--model=/models/m", "--port=8123", "--dtype=float32", "--attn-implementation=eager", "--threads=2",
+    ]  # fmt: skip
+    engine = TransformersEngine()
+    assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
+    assert "made for 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
+    assert "takes no argument enforce-eager" in (
+        engine.refuse(setup(**{"enforce-eager": True}), VARIANT, BUILT_IN_WORKLOADS["base"]) or ""
+    )
+
+
+def test_facts_come_from_the_servers_own_line() -> None:
+    line = 'bitbench-facts: {"engine_version": "5.19.0", "kernels": ["attention sdpa"], "weight_load_s": 0.5}'
+    facts = read_facts(f"a warning\n{line}\nbatch of 1: 2.1 s")
+    assert (facts.engine_version, facts.kernels, facts.weight_load_s) == ("5.19.0", ("attention sdpa",), 0.5)
+    assert read_facts("nothing yet").engine_version is None
+
+
+class Decoder:
+    """Text of a token, as tokenizers' DecodeStream gives it: None while a character is incomplete."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def step(self, _: object, token: int) -> str | None:
+        return None if token % 2 else f"<{token}>"
+
+
+class Row(list[int]):
+    def tolist(self) -> list[int]:
+        return list(self)
+
+
+class RoteModel:
+    """Answers token n of request r with 100 r + n; remembers its batches."""
+
+    tokenizer = None
+    context_tokens = 64
+
+    def __init__(self, server: types.ModuleType) -> None:
+        self._server = server
+        self.batches: list[list[int]] = []
+        self.error: Exception | None = None
+
+    def generate(self, jobs: list[Any]) -> None:
+        self.batches.append([len(job.prompt) for job in jobs])
+        if self.error:
+            raise self.error
+        streamer = self._server.BatchStreamer(jobs)
+        streamer.put(Row())
+        for step in range(max(job.max_tokens for job in jobs)):
+            streamer.put(Row(100 * number + step for number in range(len(jobs))))
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """The worker's module, with stand-ins for what only its environment has."""
+    stand_ins: dict[str, dict[str, Any]] = {
+        "torch": {"Tensor": object},
+        "transformers": {"AutoModelForCausalLM": None, "AutoTokenizer": None, "GenerationConfig": None},
+        "transformers.generation": {},
+        "transformers.generation.streamers": {"BaseStreamer": object},
+        "tokenizers": {},
+        "tokenizers.decoders": {"DecodeStream": Decoder},
+    }
+    for name, members in stand_ins.items():
+        module = types.ModuleType(name)
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    spec = importlib.util.spec_from_file_location("transformers_server", SERVER)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def model(server: types.ModuleType) -> RoteModel:
+    return RoteModel(server)
+
+
+@pytest.fixture
+def port(server: types.ModuleType, model: RoteModel) -> Iterator[int]:
+    running = server.Server(0, KEY, model)
+    threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
+    threading.Thread(target=server.serve, args=(model, running.jobs), daemon=True).start()
+    yield running.server_address[1]
+    running.shutdown()
+    running.server_close()
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    wanted = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True, "ignore_eos": True, "model": "m"}
+    return wanted | {"stream_options": {"include_usage": True}} | changes
+
+
+def ask(
+    connection: http.client.HTTPConnection, content: dict[str, Any], batch: int = 1, key: str = KEY
+) -> tuple[int, bytes]:
+    headers = {"Authorization": f"Bearer {key}", "X-Batch-Size": str(batch)}
+    connection.request("POST", "/v1/completions", json.dumps(content), headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def events(data: bytes) -> list[Any]:
+    parts = [part.removeprefix(b"data: ") for part in data.split(b"\n\n") if part]
+    assert parts[-1] == b"[DONE]"
+    return [json.loads(part) for part in parts[:-1]]
+
+
+def connect(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+
+def test_every_token_is_an_event_and_usage_comes_last(port: int) -> None:
+    connection = connect(port)
+    for _ in range(2):  # the connection is kept
+        status, data = ask(connection, body())
+        assert status == 200
+        *tokens, finish, usage = events(data)
+        assert [event["choices"][0]["token_ids"] for event in tokens] == [[0], [1], [2], [3]]
+        assert [event["choices"][0]["text"] for event in tokens] == ["<0>", "", "<2>", ""]
+        assert finish["choices"][0] == {"index": 0, "text": "", "finish_reason": "length"}
+        assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+
+
+def test_usage_only_when_asked_for(port: int) -> None:
+    _, data = ask(connect(port), body(stream_options=None))
+    assert all(event["choices"] for event in events(data))
+
+
+def ask_together(port: int, contents: list[dict[str, Any]], batch: int) -> list[list[Any]]:
+    answers: list[list[Any]] = [[] for _ in contents]
+
+    def one(number: int) -> None:
+        answers[number] = events(ask(connect(port), contents[number], batch)[1])
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(len(contents))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def test_announced_requests_are_one_batch_and_each_gets_its_own_length(port: int, model: RoteModel) -> None:
+    contents = [body(prompt=[1] * (n + 1), max_tokens=n + 2) for n in range(4)]
+    answers = ask_together(port, contents, batch=4)
+    assert sorted(model.batches[0]) == [1, 2, 3, 4]
+    assert len(model.batches) == 1
+    assert [answer[-1]["usage"]["completion_tokens"] for answer in answers] == [2, 3, 4, 5]
+    assert [answer[-1]["usage"]["prompt_tokens"] for answer in answers] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_does_not_fill_starts_soon(port: int) -> None:
+    began = time.monotonic()
+    (answer,) = ask_together(port, [body()], batch=8)
+    assert answer[-1]["usage"]["completion_tokens"] == 4
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt": "text"}, "list of token ids"),
+        ({"prompt": [True]}, "list of token ids"),
+        ({"max_tokens": 0}, "positive"),
+        ({"stream": False}, "only streams"),
+        ({"ignore_eos": False}, "always gives max_tokens"),
+        ({"max_tokens": 62}, "context of 64"),
+    ],
+)
+def test_a_request_that_it_cannot_serve_is_refused(port: int, changes: dict[str, Any], message: str) -> None:
+    connection = connect(port)
+    status, data = ask(connection, body(**changes))
+    assert status == 400
+    assert message in json.loads(data)["error"]["message"]
+    assert ask(connection, body())[0] == 200
+
+
+def test_the_key_is_asked_for(port: int) -> None:
+    assert ask(connect(port), body(), key="wrong")[0] == 401
+    connection = connect(port)
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+
+
+def test_a_client_that_goes_away_does_not_disturb_the_others(port: int) -> None:
+    leaving = connect(port)
+    headers = {"Authorization": f"Bearer {KEY}", "X-Batch-Size": "2"}
+    leaving.request("POST", "/v1/completions", json.dumps(body(max_tokens=40)), headers)
+    other = threading.Thread(target=lambda: results.append(ask(connect(port), body(max_tokens=40), batch=2)))
+    results: list[tuple[int, bytes]] = []
+    other.start()
+    leaving.getresponse()
+    leaving.close()
+    other.join()
+    assert events(results[0][1])[-1]["usage"]["completion_tokens"] == 40
+    assert ask(connect(port), body())[0] == 200
+
+
+def test_an_error_while_computing_is_told_and_ends_the_process(
+    port: int, model: RoteModel, server: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(server.os, "_exit", exits.append)
+    model.error = MemoryError("no room")
+    status, data = ask(connect(port), body())
+    assert status == 500
+    assert json.loads(data)["error"]["message"] == "MemoryError: no room"
+    time.sleep(0.4)
+    assert exits == [1]

@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitbench.units import (
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+    show_bytes,
+    show_duration,
+    show_percent,
+    show_seconds,
+    significant,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("7", 7), ("20µs", 2e-5)]
+)
+def test_seconds(text: object, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("text", "count"), [("4GiB", 2**32), ("500 MB", 500_000_000), (1024, 1024), ("1.5kib", 1536)])
+def test_bytes(text: object, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+def test_fractions() -> None:
+    assert parse_fraction("2%") == pytest.approx(0.02)
+    assert parse_fraction(0.02) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "-1s", True, None, [], "1 parsec", ""])
+def test_what_is_no_quantity_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="expected a duration such as"):
+        parse_seconds(wrong)
+
+
+def test_the_unknown_prints_as_a_dash_and_never_as_zero() -> None:
+    assert {show_seconds(None), show_bytes(None), show_percent(None), significant(None), show_duration(None)} == {"–"}
+
+
+def test_shown_quantities() -> None:
+    assert show_seconds(0.0123) == "12.3 ms"
+    assert show_seconds(1.239) == "1.24 s"
+    assert show_duration(125) == "2 min 05 s"
+    assert show_duration(7500) == "2 h 05 min"
+    assert show_bytes(269_000_000) == "257 MiB"
+    assert show_percent(0.034, signed=True) == "+3.4 %"
+    assert significant(4153.2) == "4,153"
+    assert significant(0.00123456) == "0.00123"
+
+
+@given(st.floats(min_value=1e-6, max_value=1e9))
+def test_significant_digits_keep_the_value(value: float) -> None:
+    assert float(significant(value, 4).replace(",", "")) == pytest.approx(value, rel=1e-3)
