@@ -10,9 +10,10 @@ from bitbench.statistics.intervals import Groups, Uncertainty, mean_of_means, un
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
 # instances and 2 % noise 7 % of equal pairs were then told apart instead of 5 %. So the half width of the *final*
-# interval must be within the target even at the upper limit (of this confidence) of its own uncertainty, which
-# brings it back to 5 %. Trials within an instance need no such care: their spread does not set the final interval.
-SURENESS = 0.8
+# interval must be within the target even at the upper limit (of this confidence) of its own uncertainty: 3.7 % at
+# 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %. Trials within an instance need no
+# such care: their spread does not set the final interval.
+SURENESS = 0.97
 
 
 def enough_trials(values: Sequence[float], measure: Measure) -> bool:
