@@ -69,7 +69,11 @@ def _amount(lab: Lab, plan: Plan) -> str:
     trials = len(plan.cells) * measure.instances.min * measure.trials.min
     most = len(plan.cells) * measure.instances.max * measure.trials.max
     return (
-        f"{len(plan.cells)} cells, {starts * measure.instances.min} to {starts * measure.instances.max} starts, "
-        f"{trials} to {most} trials; about {show_duration(low_s)} to {show_duration(high_s)} "
+        f"{len(plan.cells)} cells, {_range(starts * measure.instances.min, starts * measure.instances.max)} starts, "
+        f"{_range(trials, most)} trials; about {_range(show_duration(low_s), show_duration(high_s))} "
         "(rough: nothing was measured yet)"
     )
+
+
+def _range(low: object, high: object) -> str:
+    return str(low) if low == high else f"{low} to {high}"

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from bitbench.errors import BitbenchError
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
-# The guardian gives the tree 5 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
+# The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
 _STOP_TIMEOUT_S = 20.0
 _LOG_TAIL_BYTES = 256 * 1024
 _HEALTH_REQUEST_TIMEOUT_S = 5.0

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint, InstanceFailed
 from bitbench.core.trial import Failure, InstanceFacts, Outcome
@@ -68,7 +69,7 @@ class ServerInstance:
 
     def facts(self) -> InstanceFacts:
         facts = self._plan.read_facts(self._process.log())
-        return facts.model_copy(update={"command": tuple(self._plan.command)})
+        return facts.model_copy(update={"command": shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
         exit_code = self._process.exit_code()
@@ -105,6 +106,12 @@ class ServerInstance:
         place = next((number for number, line in enumerate(lines) if _EXCEPTION.match(line)), len(lines))
         said = f": {lines[place].strip()}" if place < len(lines) else "; its log gives no reason."
         return _failure(Outcome.CRASHED, f"It ended with {ended}{said}", lines, place)
+
+
+def shown_command(plan: ServerPlan) -> tuple[str, ...]:
+    """The command as it would be on any machine: without folders, and the same for every instance."""
+    port = str(urlsplit(plan.endpoint.url).port)
+    return tuple(re.sub(r"(^|=)/\S*/", r"\1", word).replace(port, "PORT") for word in plan.command)
 
 
 def _failure(outcome: Outcome, cause: str, lines: Sequence[str], place: int) -> Failure:

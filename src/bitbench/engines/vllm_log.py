@@ -8,6 +8,7 @@ from bitbench.core.trial import InstanceFacts
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
 _KERNEL = re.compile(r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b)")
+_NOT_QUANTIZED = re.compile(r"V1 LLM engine .*\bdtype=torch\.(\w+),.*\bquantization=None\b")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _KV_GIB = re.compile(
     r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache|Available KV cache memory: ([\d.]+) GiB"
@@ -45,7 +46,7 @@ def read_facts(log: str) -> InstanceFacts:
     caching = _first(_PREFIX_CACHING, messages)
     return InstanceFacts(
         engine_version=_first(_VERSION, messages),
-        kernels=tuple(dict.fromkeys(message for message in messages if _KERNEL.match(message))),
+        kernels=_kernels(messages),
         kv_cache_bytes=round(float(gib) * 2**30) if gib else None,
         kv_cache_tokens=int(tokens.replace(",", "")) if tokens else None,
         weight_load_s=_seconds(_first(_WEIGHTS, messages)),
@@ -53,6 +54,14 @@ def read_facts(log: str) -> InstanceFacts:
         prefix_caching=caching == "True" if caching else None,
         notes=tuple(_notes(messages)),
     )
+
+
+def _kernels(messages: list[str]) -> tuple[str, ...]:
+    """In vLLM's words; of a model without quantized layers it says only that."""
+    named = tuple(dict.fromkeys(message for message in messages if _KERNEL.match(message)))
+    if not named and (dense := next(filter(None, map(_NOT_QUANTIZED.search, messages)), None)):
+        return (f"dense {dense[1]}: no layer is quantized",)
+    return named
 
 
 def _compile_seconds(log: str, messages: list[str]) -> float | None:

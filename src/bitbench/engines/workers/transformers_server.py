@@ -153,10 +153,7 @@ class Model:
             "kernels": [f"attention {self._model.config._attn_implementation}"],
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
-            "notes": [
-                f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}",
-                f"peak resident memory after loading {peak_bytes() / 2**20:.0f} MiB",
-            ],
+            "notes": [f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"],
         }
 
 
