@@ -4,6 +4,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── StudyFileError          the study file says something that cannot be run
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
 ├── ModelError              a model is missing, unreadable or could not be brought
+├── RecipeError             a recipe says something that cannot be made, or does not exist
+├── QuantizeError           a variant could not be made, or may not be removed
 ├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── StoreError              a study folder cannot be read or written as it is
 └── NotComparableError      two things differ in a fact that would make the comparison wrong
@@ -19,7 +21,13 @@ class BitbenchError(Exception):
 
 
 class StudyFileError(BitbenchError):
+    """`location` leads to the field that is wrong, such as ("engines", 0); the line is found from it."""
+
     exit_code = 2
+
+    def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
+        super().__init__(message)
+        self.location = location
 
 
 class EngineEnvironmentError(BitbenchError):
@@ -27,6 +35,14 @@ class EngineEnvironmentError(BitbenchError):
 
 
 class ModelError(BitbenchError):
+    pass
+
+
+class RecipeError(BitbenchError):
+    exit_code = 2
+
+
+class QuantizeError(BitbenchError):
     pass
 
 

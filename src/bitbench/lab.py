@@ -14,13 +14,13 @@ from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.engines import environments, registry
-from bitbench.errors import NotComparableError, StoreError
+from bitbench.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.load.worker import LoadWorker
 from bitbench.models import library
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
-from bitbench.planning.study_file import parse_study, read_study
+from bitbench.planning.study_file import parse_study, read_study, with_line
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
@@ -50,23 +50,25 @@ class Lab:
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or default_home()
 
-    def plan(self, study: Study) -> Plan:
-        return expand(study, self.engines_of(study), self._variant)
+    def plan(self, study_path: Path) -> Plan:
+        study = read_study(study_path)
+        try:
+            return expand(study, self.engines_of(study), self._variant)
+        except StudyFileError as error:
+            raise with_line(error, study_path) from error
 
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(self, study_path: Path, into: Path | None, observer: Observer) -> StudyFolder:
         """Run what is left of a study; the same call again continues it."""
-        study = read_study(study_path)
-        plan = self.plan(study)
-        bench_engines = self.engines_of(study)
+        plan = self.plan(study_path)
         for name in self.environments_of(plan):
             environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
-        folder = StudyFolder(into or Path(study.name))
+        folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorker() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
-            bench = Bench(bench_engines, lambda name: environments.python_of(name, self.home), load)
+            bench = Bench(self.engines_of(plan.study), lambda name: environments.python_of(name, self.home), load)
             _run_until_done(plan, bench, writer, observer)
         return folder
 
@@ -79,7 +81,13 @@ class Lab:
         return write_report(self.summary(folder), folder.lock(), folder.report)
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
-        return {setup.engine: registry.engine(setup.engine) for setup in study.engines}
+        engines: dict[str, Engine] = {}
+        for index, setup in enumerate(study.engines):
+            try:
+                engines[setup.engine] = registry.engine(setup.engine)
+            except StudyFileError as error:
+                raise StudyFileError(str(error), ("engines", index)) from error
+        return engines
 
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)

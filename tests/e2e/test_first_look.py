@@ -51,14 +51,14 @@ def summary(folder: StudyFolder) -> StudySummary:
     return Lab().summary(folder)
 
 
-def test_every_cell_has_two_instances_and_at_least_three_trials_in_each(
+def test_every_cell_has_at_least_two_instances_and_three_trials_in_each(
     study: Study, trials: list[TrialRecord]
 ) -> None:
     for setup in study.engines:
         for workload in study.workloads:
             of_cell = [t for t in trials if t.cell.contender.engine == setup.name and t.cell.workload == workload.name]
             per_instance = [sum(t.instance_id == i for t in of_cell) for i in {t.instance_id for t in of_cell}]
-            assert len(per_instance) == 2, f"{setup.name} {workload.name}"
+            assert len(per_instance) >= 2, f"{setup.name} {workload.name}"
             assert min(per_instance) >= 3, f"{setup.name} {workload.name}"
 
 

@@ -60,7 +60,7 @@ def init(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of a study file, for an editor or another program."""
+    """Print the JSON Schema of a study file, for editors."""
     import json
 
     from bitbench.planning.study_file import study_schema
@@ -70,7 +70,10 @@ def schema() -> None:
 
 @app.command()
 def plan(study: StudyFile) -> None:
-    """Show the cells of a study, what has to be made first, and how long it may take. Runs nothing."""
+    """Show what a study would run and how long it may take.
+
+    Prints the cells, what has to be made first and an estimate of the time. Runs nothing.
+    """
     from bitbench.cli.plan import show_plan
     from bitbench.lab import Lab
 
@@ -79,7 +82,10 @@ def plan(study: StudyFile) -> None:
 
 @app.command()
 def run(study: StudyFile, into: Into = None) -> None:
-    """Run a study, or go on with one that was interrupted; then write its report."""
+    """Run a study, or go on with an interrupted one, and report.
+
+    Cells that are complete are not run again. The report is in DIR/report/report.md.
+    """
     from rich.console import Console
 
     from bitbench.cli.progress import RunDisplay
@@ -98,7 +104,7 @@ def run(study: StudyFile, into: Into = None) -> None:
 def report(
     folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
 ) -> None:
-    """Write report.md from a study's records and show its summary."""
+    """Write the report of a study from its records."""
     from rich.console import Console
 
     from bitbench.lab import Lab
@@ -115,7 +121,7 @@ def report(
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the measurement of the machine's noise.")] = False,
 ) -> None:
-    """Say what this machine is, which engines can run on it, what is missing, and how steady it is."""
+    """Say what this machine can run, what is missing, how steady it is."""
     from bitbench.cli.doctor import show_doctor
     from bitbench.lab import Lab
 

@@ -9,12 +9,11 @@ from bitbench.core.cell import Plan
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
-from bitbench.planning.study_file import read_study
 from bitbench.units import show_bytes, show_duration
 
 
 def show_plan(lab: Lab, path: Path) -> None:
-    plan = lab.plan(read_study(path))
+    plan = lab.plan(path)
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     console.print(_cells(plan))

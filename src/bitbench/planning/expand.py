@@ -36,17 +36,17 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
 
 
 def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
-    for recipe in study.recipes:
+    for index, recipe in enumerate(study.recipes):
         if recipe not in RECIPES:
-            raise StudyFileError(f"recipes: {recipe!r} is not a recipe; known are {', '.join(RECIPES)}")
+            raise StudyFileError(f"{recipe!r} is not a recipe; known are {', '.join(RECIPES)}", ("recipes", index))
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(
-            f"models: {', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder"
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder", ("engines",)
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):
-        raise StudyFileError("models: none of the engines of this study runs a model; leave `models` out")
+        raise StudyFileError("none of the engines of this study runs a model; leave `models` out", ("models",))
 
 
 def _check_baseline(plan: Plan) -> None:
@@ -57,10 +57,10 @@ def _check_baseline(plan: Plan) -> None:
     matching = [contender for contender in contenders if wanted in (contender.name, contender.engine)]
     if not matching:
         names = ", ".join(f"`{contender.name}`" for contender in contenders)
-        raise StudyFileError(f"baseline: {wanted!r} is not a contender of this study; they are {names}")
+        raise StudyFileError(f"{wanted!r} is not a contender of this study; they are {names}", ("baseline",))
     if len(matching) > 1:
         names = ", ".join(f"`{contender.name}`" for contender in matching)
-        raise StudyFileError(f"baseline: {wanted!r} could be {names}; give the whole name")
+        raise StudyFileError(f"{wanted!r} could be {names}; give the whole name", ("baseline",))
 
 
 def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:

@@ -208,9 +208,9 @@ def method_section(summary: StudySummary) -> str:
             "from a bootstrap over instances, then trials.\n"
             "- **vs. baseline** is the ratio of the means, with an interval made the same way (Welch).\n"
             f"- **Rank** is by {headline.name}. Two contenders are told apart only where their difference stands at "
-            f"{confidence} after Holm's correction for all pairs of the workload; the others are ties, and a rank is "
-            "the range of places that this leaves. The correction asks for more than a single interval does, so "
-            "a ratio whose interval just excludes 1 may still be a tie.\n"
+            f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others "
+            "are ties, and a rank is the range of places that this leaves. The correction asks for more than a single "
+            "interval does, so a ratio whose interval just excludes 1 may still be a tie.\n"
             "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
             "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",
         ]

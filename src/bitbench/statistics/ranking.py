@@ -1,7 +1,7 @@
 """Ranks with ties: two contenders are told apart only where a comparison says so, after Holm's correction.
 
 Many pairs are asked at once, so some would differ by chance; Holm keeps the chance of *any* false difference in a
-workload below 1 − confidence. A contender's rank is a range: from one more than the number that are surely better
+workload below the allowed error. A contender's rank is a range: from one more than the number that are surely better
 to the number of all less those that are surely worse.
 """
 
@@ -12,6 +12,11 @@ from bitbench.core.cell import Contender
 from bitbench.core.summary import Ranking, RankingEntry
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
+
+# A study stops when it is precise enough, and each such look gives chance another opportunity. Told apart at this share
+# of the allowed error, about 3 % of equal pairs are ranked apart over all designs that were simulated; at all of it,
+# 5 to 6 % were.
+SHARE_OF_ERROR = 0.6
 
 
 def rank(
@@ -59,7 +64,7 @@ def _told_apart(
     # A pair that cannot be compared (one trial) still counts as asked: leaving it out would favour the others.
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
     adjusted = holm(p_values)
-    return {pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < 1 - confidence}
+    return {pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < SHARE_OF_ERROR * (1 - confidence)}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,0 +1,61 @@
+"""The command line: quick, light, and one sentence when something is wrong."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HELP_LIMIT_S = 0.4  # CPU time, of which Python itself takes a tenth
+
+
+def bitbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bitbench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+
+
+def test_help_is_quick() -> None:
+    def cpu_s() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert bitbench("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cpu_s() for _ in range(3)) < HELP_LIMIT_S
+
+
+def test_importing_bitbench_imports_neither_torch_nor_an_engine() -> None:
+    script = (
+        "import sys, bitbench.lab\n"
+        "heavy = {'torch', 'transformers', 'vllm', 'scipy.stats', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Path) -> None:
+    done = bitbench("plan", "none.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no study file none.yaml")
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in bitbench("--debug", "plan", "none.yaml", cwd=tmp_path).stderr
+
+
+def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path: Path) -> None:
+    assert bitbench("init", "new.yaml", cwd=tmp_path).returncode == 0
+    again = bitbench("init", "new.yaml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    schema = json.loads(bitbench("schema").stdout)
+    assert set(schema["required"]) == {"name", "engines", "workloads"}
+
+
+@pytest.mark.parametrize("command", [["env", "list"], ["model", "list"], ["doctor", "--quick"], ["--version"]])
+def test_looking_around_always_works(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
+    done = bitbench(*command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

@@ -1,0 +1,78 @@
+"""What the lab refuses: names that do not exist, and mixing what was measured under other conditions."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.study import Study
+from bitbench.errors import NotComparableError, StoreError, StudyFileError
+from bitbench.lab import TELLING_HOST_FACTS, Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
+from bitbench.store.folder import StudyFolder
+
+STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"
+
+
+def planned(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    return [cell.name for cell in Lab(tmp_path / "home").plan(path).cells]
+
+
+def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> None:
+    assert planned(tmp_path, STUDY) == ["null · interactive", "other · interactive"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (STUDY.replace("- null", "- vlm"), r"s\.yaml:3: engines\[0\]: .*vlm.* null, transformers, vllm"),
+        (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a contender.*`null`, `other`"),
+        (STUDY + "recipes: [w3a3]\n", r"s\.yaml:6: recipes\[0\]: 'w3a3' is not a recipe; known are bf16"),
+        (STUDY.replace("- null", "- vllm"), r"s\.yaml:2: engines: vllm needs a model"),
+        (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: none of the engines .* runs a model"),
+    ],
+)
+def test_what_cannot_be_planned_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(StudyFileError, match=message):
+        planned(tmp_path, text)
+
+
+def study(**changes: object) -> Study:
+    return Study.model_validate({"name": "x", "engines": ["null"], "workloads": ["interactive"], **changes})
+
+
+def test_only_how_long_to_look_may_change_between_two_runs() -> None:
+    refuse_other_study(study(), study(measure={"instances": 9}, baseline="null", description="more"))
+    with pytest.raises(StoreError, match="`seed` differs"):
+        refuse_other_study(study(), study(seed=5))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"host": {"cpu_model": "B"}}, "host cpu_model: A then, B now"),
+        ({"environments": {"vllm": {"vllm": "2"}}}, "environment vllm has changed"),
+        ({"variants": {"m/bf16": "ff"}}, "variant m/bf16 has changed"),
+    ],
+)
+def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, dict[str, object]], named: str) -> None:
+    host = dict.fromkeys(TELLING_HOST_FACTS) | {"cpu_model": "A"}
+    then = {"host": host, "environments": {"vllm": {"vllm": "1"}}, "variants": {"m/bf16": "00"}}
+    now = {key: {**value, **change.get(key, {})} for key, value in then.items()}
+    refuse_other_facts(then, then, StudyFolder(tmp_path))
+    with pytest.raises(NotComparableError, match=named):
+        refuse_other_facts(then, now, StudyFolder(tmp_path))
+
+
+def test_a_folder_whose_run_never_began_says_so(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    with pytest.raises(StoreError, match="run it again"):
+        plan_of(StudyFolder.existing(tmp_path))
+
+
+def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
+    assert default_home() == tmp_path
+    monkeypatch.delenv("BITBENCH_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert default_home() == tmp_path / "cache" / "bitbench"
