@@ -12,11 +12,9 @@ from bitbench.core.ports import Engine, Observer
 from bitbench.core.study import Study
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
-from bitbench.core.variant import Variant
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.load.worker import LoadWorker
-from bitbench.models import library
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -29,6 +27,7 @@ from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
 from bitbench.visit import Bench, TrialDraft, VisitRunner, now
+from bitbench.workshop import Workshop
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
 TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
@@ -51,20 +50,19 @@ class Lab:
         self.home = home or default_home()
 
     def plan(self, study_path: Path) -> Plan:
-        study = read_study(study_path)
-        try:
-            return expand(study, self.engines_of(study), self._variant)
-        except StudyFileError as error:
-            raise with_line(error, study_path) from error
+        return self._plan(study_path, Workshop(self.home, study_path.parent))
 
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(self, study_path: Path, into: Path | None, observer: Observer) -> StudyFolder:
         """Run what is left of a study; the same call again continues it."""
-        plan = self.plan(study_path)
+        workshop = Workshop(self.home, study_path.parent)
+        plan = self._plan(study_path, workshop)
         for name in self.environments_of(plan):
             environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
+        if workshop.make_missing(plan, observer):
+            plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorker() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
@@ -95,17 +93,12 @@ class Lab:
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
         return sorted({name for name in names if name is not None})
 
-    def _variant(self, model: str, recipe: str) -> Variant:
-        found = library.resolve(model, self.home)
-        return Variant(
-            name=f"{found.name}/{recipe}",
-            model=model,
-            recipe=recipe,
-            path=found.path,
-            content_hash=found.content_hash,
-            weight_bytes=found.weight_bytes,
-            facts=found.facts,
-        )
+    def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
+        study = read_study(study_path)
+        try:
+            return expand(study, self.engines_of(study), workshop.variant)
+        except StudyFileError as error:
+            raise with_line(error, study_path) from error
 
     def _open(self, writer: Writer, plan: Plan, study_text: str, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""

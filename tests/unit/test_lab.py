@@ -27,7 +27,10 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
     [
         (STUDY.replace("- null", "- vlm"), r"s\.yaml:3: engines\[0\]: .*vlm.* null, transformers, vllm"),
         (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a contender.*`null`, `other`"),
-        (STUDY + "recipes: [w3a3]\n", r"s\.yaml:6: recipes\[0\]: 'w3a3' is not a recipe; known are bf16"),
+        (
+            STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",
+            r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known are bf16",
+        ),
         (STUDY.replace("- null", "- vllm"), r"s\.yaml:2: engines: vllm needs a model"),
         (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: none of the engines .* runs a model"),
     ],

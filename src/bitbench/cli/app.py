@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import environments, models
+from bitbench.cli import environments, models, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -18,6 +18,9 @@ app = typer.Typer(
 )
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
+app.add_typer(quantize.app, name="variant")
+app.command()(quantize.quantize)
+app.command()(quantize.recipes)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

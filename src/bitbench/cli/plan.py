@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bitbench.core.cell import Plan
+from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
@@ -45,12 +46,14 @@ def _cells(plan: Plan) -> Table:
 
 
 def _variants(plan: Plan) -> str:
-    lines = [
-        f"variant {variant.name}: {show_bytes(variant.weight_bytes)} of weights, is there"
-        for variant in plan.variants
-        if variant.path is not None
-    ]
+    lines = [f"variant {variant.name}: {_state(variant)}" for variant in plan.variants if variant.name != NO_MODEL]
     return "\n".join(lines) or "no variant has to be made"
+
+
+def _state(variant: Variant) -> str:
+    if variant.path is None:
+        return "[yellow]will be made[/]"
+    return f"{show_bytes(variant.weight_bytes)} of weights, is there"
 
 
 def _environment(lab: Lab, name: str) -> str:

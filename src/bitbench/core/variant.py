@@ -19,6 +19,7 @@ class ModelFacts(Record):
     layers: int | None = None
     kv_heads: int | None = None
     head_size: int | None = None
+    quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
 
 
 class Variant(Record):

@@ -18,12 +18,13 @@ from bitbench.units import show_duration
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
 _LINE_LIMIT = 400  # characters of a log line that go into a record
-# What torch, CUDA, vLLM, C++ and Python say when memory ran out.
+# What torch, CUDA, vLLM, llama.cpp, C++ and Python say when memory ran out.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
     r"|OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"
     r"|No available memory for the cache blocks"
     r"|KV cache is needed, which is larger than the available KV cache memory"
+    r"|failed to allocate (\w+ ){0,2}buffer|unable to allocate \S+ buffer"
     r"|[Cc]annot allocate memory|std::bad_alloc|^MemoryError\b"
 )
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b:? ?.*")

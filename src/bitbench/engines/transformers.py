@@ -36,6 +36,11 @@ class TransformersEngine:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
         if unknown:
             return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
+        if variant.facts.quantization is not None:
+            return (
+                f"transformers unpacks {variant.facts.quantization} while it loads and then computes in bf16: "
+                "its speed would not be that of the variant; measure it on vllm."
+            )
         return refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:

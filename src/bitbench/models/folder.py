@@ -33,6 +33,7 @@ def read_facts(folder: Path) -> ModelFacts:
         layers=config.get("num_hidden_layers"),
         kv_heads=config.get("num_key_value_heads") or heads,
         head_size=config.get("head_dim") or (hidden // heads if hidden and heads else None),
+        quantization=(whole.get("quantization_config") or {}).get("quant_method"),
     )
 
 

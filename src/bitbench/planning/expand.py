@@ -1,20 +1,18 @@
 """A study, expanded into cells; the meaningless ones set aside with the reason."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.ports import Engine
 from bitbench.core.study import EngineSetup, Study
 from bitbench.core.variant import NO_MODEL, Variant
-from bitbench.errors import StudyFileError
-
-RECIPES = ("bf16",)
+from bitbench.errors import RecipeError, StudyFileError
 
 
 def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant]) -> Plan:
     """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
     _check_names(study, engines)
-    with_model: Sequence[Variant] = [resolve(model, recipe) for model in study.models for recipe in study.recipes]
+    with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     cells, refusals = [], []
     for setup in study.engines:
@@ -35,10 +33,16 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
     return plan
 
 
+def _variants(study: Study, resolve: Callable[[str, str], Variant]) -> Iterator[Variant]:
+    for model in study.models:
+        for index, recipe in enumerate(study.recipes):
+            try:
+                yield resolve(model, recipe)
+            except RecipeError as error:
+                raise StudyFileError(str(error), ("recipes", index)) from error
+
+
 def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
-    for index, recipe in enumerate(study.recipes):
-        if recipe not in RECIPES:
-            raise StudyFileError(f"{recipe!r} is not a recipe; known are {', '.join(RECIPES)}", ("recipes", index))
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(

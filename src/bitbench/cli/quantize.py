@@ -1,0 +1,130 @@
+"""`bitbench quantize`, `bitbench recipes` and `bitbench variant`: making variants and looking at them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="The quantized variants in the cache.", no_args_is_help=True)
+
+
+def quantize(
+    model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="a name from `bitbench recipes`, or a recipe file")],
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", help="text file, folder or JSONL [default: the recipe's]")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="which samples of the text are used")] = 0,
+) -> None:
+    """Make a quantized variant of a model, unless it is there already."""
+    from rich.console import Console
+
+    from bitbench.cli.quantize_progress import QuantizeDisplay
+    from bitbench.engines import environments
+    from bitbench.lab import Lab
+    from bitbench.models import library
+    from bitbench.quantize import catalog, variants
+    from bitbench.quantize.backends import maker_of
+    from bitbench.units import show_bytes, show_duration
+
+    home, console = Lab().home, Console(highlight=False)
+    chosen = catalog.find(recipe)
+    environment = maker_of(chosen).environment
+    found = library.resolve(model, home)
+    wanted = variants.order(
+        variants.SourceModel(found.name, found.path, found.content_hash),
+        chosen,
+        versions=environments.versions(environment, home),
+        calibration=calibration,
+        seed=seed,
+    )
+    if (there := variants.find(wanted, home)) is not None:
+        console.print(f"{there.folder.name} is there already, at {there.path}", soft_wrap=True)
+        return
+    with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:
+        made = variants.ensure(
+            wanted, home=home, python=environments.python_of(environment, home), on_progress=display.update
+        )
+    facts = made.manifest
+    console.print(
+        f"{made.folder.name}: {show_bytes(found.weight_bytes)} became {show_bytes(facts.weight_bytes)} "
+        f"in {show_duration(facts.seconds)}, at {made.path}",
+        soft_wrap=True,
+    )
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="print this one, to copy and change")] = None,
+) -> None:
+    """Show the built-in recipes, or print one as YAML."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from bitbench.quantize import catalog
+
+    if name is not None:
+        typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
+        return
+    table = Table("recipe", "made by", "calibrated", "what it is", box=None, header_style="bold")
+    for recipe in catalog.built_in_recipes():
+        calibrated = "yes" if recipe.needs_calibration else "no"
+        table.add_row(recipe.name, recipe.backend, calibrated, recipe.description)
+    Console(highlight=False).print(table)
+
+
+@app.command("list")
+def list_() -> None:
+    """Say which variants are there, and their size."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from bitbench.cli.quantize_facts import show_bits
+    from bitbench.lab import Lab
+    from bitbench.quantize import variants
+    from bitbench.units import show_bytes
+
+    there = variants.list_variants(Lab().home)
+    console = Console(highlight=False)
+    if not there:
+        console.print("no variant is there; make one with: bitbench quantize MODEL --recipe NAME")
+        return
+    table = Table(
+        Column("variant", overflow="fold"), "weights", "bits per weight", "made", box=None, header_style="bold"
+    )
+    for variant in there:
+        facts = variant.manifest
+        bits = show_bits(facts.bits_per_weight)
+        table.add_row(variant.folder.name, show_bytes(facts.weight_bytes), bits, facts.created_at[:10])
+    console.print(table)
+    console.print(f"together {show_bytes(sum(variant.manifest.size_bytes for variant in there))}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="a name from `bitbench variant list`, or its beginning")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
+) -> None:
+    """Say what a variant was made from, how, and what came out."""
+    from rich.console import Console
+
+    from bitbench.cli.quantize_facts import facts_table
+    from bitbench.lab import Lab
+    from bitbench.quantize import variants
+
+    variant = variants.get(name, Lab().home)
+    if as_json:
+        typer.echo(variant.manifest.model_dump_json(indent=2))
+        return
+    Console(highlight=False).print(facts_table(variant))
+
+
+@app.command()
+def rm(name: Annotated[str, typer.Argument(help="a name from `bitbench variant list`, or its beginning")]) -> None:
+    """Remove a variant; the same recipe makes it again."""
+    from bitbench.lab import Lab
+    from bitbench.quantize import variants
+    from bitbench.units import show_bytes
+
+    variant = variants.get(name, Lab().home)
+    variants.remove(variant)
+    typer.echo(f"{variant.folder.name} is gone: {show_bytes(variant.manifest.size_bytes)} are free again")

@@ -1,0 +1,40 @@
+"""A variant's manifest as a person reads it."""
+
+from rich.table import Column, Table
+
+from bitbench.quantize.manifest import LayerError, StoredBits
+from bitbench.quantize.variants import MadeVariant
+from bitbench.units import show_bytes, show_duration, significant
+
+_WORST_SHOWN = 5
+
+
+def show_bits(bits: StoredBits) -> str:
+    return f"{significant(bits.linear_layers)} in layers, {significant(bits.whole_model)} in all"
+
+
+def facts_table(variant: MadeVariant) -> Table:
+    facts, work = variant.manifest, variant.manifest.work
+    table = Table("", Column(overflow="fold"), box=None, show_header=False)
+    table.add_row("variant", variant.folder.name)
+    table.add_row("checkpoint", str(variant.path))
+    table.add_row("recipe", f"{facts.recipe.name}: {facts.recipe.description}")
+    table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
+    table.add_row("bits per weight", show_bits(facts.bits_per_weight))
+    if facts.calibration:
+        used = f"{facts.calibration.samples} samples, {facts.calibration.tokens} tokens, seed {facts.seed}"
+        table.add_row("calibrated on", f"{facts.calibration.description}; {used}")
+    table.add_row("made", f"{facts.created_at}, in {show_duration(facts.seconds)}")
+    table.add_row("peak memory", show_bytes(work.peak_memory_bytes))
+    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in work.versions.items()))
+    for method in dict.fromkeys(error.method for error in work.layer_errors):
+        table.add_row(f"{method} error", _worst([error for error in work.layer_errors if error.method == method]))
+    if work.rounded_instead:
+        table.add_row("could not be solved", f"{', '.join(work.rounded_instead)} (rounded to the nearest instead)")
+    return table
+
+
+def _worst(errors: list[LayerError]) -> str:
+    ranked = sorted(errors, key=lambda error: error.error, reverse=True)[:_WORST_SHOWN]
+    shown = ", ".join(f"{error.layer} {significant(error.error)}" for error in ranked)
+    return f"{len(errors)} layers, the largest: {shown}"

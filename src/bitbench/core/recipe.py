@@ -1,0 +1,133 @@
+"""How a model is compressed: a named list of steps, or a backend of its own. Written as a short YAML file."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from bitbench.core.base import Fraction, Spec
+from bitbench.core.study import Argument, Name
+
+
+class Backend(StrEnum):
+    NONE = "none"  # the model as it is
+    LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
+    GGUF = "gguf"  # llama.cpp's own tools
+    ENGINE = "engine"  # the engine compresses while it loads; `options` say how
+
+
+class Scheme(Spec):
+    """What the numbers of a linear layer become."""
+
+    weight_bits: Literal[4, 8]
+    activation_bits: Literal[8, 16] = Field(default=16, description="8: rounded per token while it runs")
+    type: Literal["int", "float"] = "int"
+    group_size: int | None = Field(
+        default=None, ge=16, description="weights of a row that share a scale; left out: one scale per row"
+    )
+    symmetric: bool = Field(default=True, description="false: a zero point is stored with each scale")
+    ignore: tuple[str, ...] = Field(
+        default=("lm_head",), description="layers to leave alone: a name, or re: and a pattern"
+    )
+
+    @model_validator(mode="after")
+    def _float_is_eight_bits_per_row(self) -> "Scheme":
+        if self.type == "float" and (self.weight_bits != 8 or self.group_size is not None or not self.symmetric):
+            raise ValueError("type: float goes with weight_bits: 8, symmetric: true and no group_size")
+        return self
+
+
+class SmoothQuant(Spec):
+    """Moves outliers of the activations into the weights."""
+
+    step: Literal["smoothquant"]
+    strength: Fraction = Field(default=0.8, ge=0, le=1, description="0: weights stay; 1: activations become even")
+
+
+class SparseGpt(Spec):
+    """Sets the weights that matter least to zero and corrects the others."""
+
+    step: Literal["sparsegpt"]
+    sparsity: Fraction = Field(default=0.5, gt=0, lt=1, description="share of the weights that become zero")
+    mask: str = Field(default="2:4", pattern=r"^\d+:\d+$", description="N:M, or 0:0 for zeros anywhere")
+    ignore: tuple[str, ...] = ("lm_head",)
+
+
+class Awq(Spec):
+    """Scales the channels that matter most before they are rounded; a `quantize` step must follow."""
+
+    step: Literal["awq"]
+    # llm-compressor divides by the number of points less two.
+    grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; the time grows with it")
+    duo_scaling: bool = Field(default=True, description="look at the weights too, not at the activations alone")
+
+
+class Gptq(Scheme):
+    """Rounds weights one column at a time and corrects the columns that follow."""
+
+    step: Literal["gptq"]
+    block_size: int = Field(default=128, ge=1, description="columns per pass")
+    dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
+
+
+class Quantize(Scheme):
+    """Rounds to the nearest."""
+
+    step: Literal["quantize"]
+
+
+Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize, Field(discriminator="step")]
+
+
+class CalibrationNeed(Spec):
+    """How much text the steps look at, and which."""
+
+    samples: int = Field(default=64, ge=1, le=100_000)
+    tokens: int = Field(default=512, ge=16, le=1_000_000, description="length of a sample")
+    source: Path | None = Field(
+        default=None, description="text file, folder or JSONL; left out: text that ships with Python"
+    )
+
+
+class Recipe(Spec):
+    """One way to compress a model."""
+
+    name: Name
+    description: str = ""
+    backend: Backend = Backend.LLMCOMPRESSOR
+    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
+    calibration: CalibrationNeed = CalibrationNeed()
+    options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
+
+    @field_validator("name")
+    @classmethod
+    def _fits_a_folder_name(cls, value: str) -> str:
+        if "--" in value:
+            raise ValueError("a recipe's name holds no `--`")
+        return value
+
+    @model_validator(mode="after")
+    def _says_what_its_backend_needs(self) -> "Recipe":
+        if self.backend is not Backend.LLMCOMPRESSOR:
+            if self.steps:
+                raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
+            if self.options and self.backend is Backend.NONE:
+                raise ValueError("`options` are for the backends gguf and engine")
+            return self
+        if self.options:
+            raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
+        rounding = [step for step in self.steps if isinstance(step, Scheme)]
+        if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
+            raise ValueError("the last step, and no other, must be `quantize` or `gptq`: it rounds the weights")
+        return self
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """What llm-compressor makes of the linear layers; None for the other backends."""
+        last = self.steps[-1] if self.steps else None
+        return last if isinstance(last, Scheme) else None
+
+    @property
+    def needs_calibration(self) -> bool:
+        return any(not isinstance(step, Quantize) for step in self.steps)

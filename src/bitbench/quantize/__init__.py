@@ -1,0 +1,1 @@
+"""Makes variants: recipes, the text they are calibrated on, and the backends that run them."""

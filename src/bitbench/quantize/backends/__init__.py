@@ -1,0 +1,39 @@
+"""Who makes what kind of recipe."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bitbench.core.recipe import Backend, Recipe
+from bitbench.errors import QuantizeError
+from bitbench.quantize.backends import llmcompressor
+from bitbench.quantize.manifest import WorkerFacts
+from bitbench.quantize.work import OnProgress, Work
+
+
+@dataclass(frozen=True)
+class Maker:
+    environment: str  # name of the environment it runs in
+    telling_packages: tuple[str, ...]  # those whose version changes what comes out
+    compress: Callable[[Work, OnProgress], WorkerFacts]  # fills work.checkpoint, or raises QuantizeError
+
+
+MAKERS = {
+    Backend.LLMCOMPRESSOR: Maker(
+        environment="quantize",
+        telling_packages=("compressed-tensors", "llmcompressor", "torch", "transformers"),
+        compress=llmcompressor.compress,
+    ),
+}
+
+
+_MADE_ELSEWHERE = {
+    Backend.NONE: "it leaves the model as it is",
+    Backend.ENGINE: "the engine does it while it loads",
+}
+
+
+def maker_of(recipe: Recipe) -> Maker:
+    if recipe.backend not in MAKERS:
+        reason = _MADE_ELSEWHERE.get(recipe.backend, f"nothing here makes {recipe.backend}")
+        raise QuantizeError(f"The recipe {recipe.name} makes no variant on disk: {reason}; use it in a study.")
+    return MAKERS[recipe.backend]

@@ -1,0 +1,115 @@
+"""The text that calibrated recipes look at: what a user names, or text that every Python has. Needs no hub."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitbench.core.base import Json
+from bitbench.errors import QuantizeError
+from bitbench.units import show_bytes
+
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
+# 64 samples of 512 tokens are about 150 kB; a corpus above this was most likely named by mistake.
+LARGEST_SOURCE_BYTES = 256 * 2**20
+
+Document = dict[str, Json]  # {"text": …} or {"messages": [{"role": …, "content": …}, …]}
+
+
+@dataclass(frozen=True)
+class CalibrationText:
+    """Documents in a fixed order, with a sentence about them and a hash over them."""
+
+    description: str
+    documents: tuple[Document, ...]
+
+    @property
+    def content_hash(self) -> str:
+        return hashlib.sha256(self.as_jsonl().encode()).hexdigest()
+
+    def as_jsonl(self) -> str:
+        return "".join(json.dumps(document, sort_keys=True) + "\n" for document in self.documents)
+
+
+def read_calibration(source: Path | None) -> CalibrationText:
+    """The text of a file or folder, or the default; raises QuantizeError where there is none in it."""
+    if source is None:
+        return _default()
+    files = _files_of(source)
+    size_bytes = sum(path.stat().st_size for path in files)
+    if size_bytes > LARGEST_SOURCE_BYTES:
+        raise QuantizeError(
+            f"The calibration text {source} has {show_bytes(size_bytes)}; a few hundred kilobytes do, and more than "
+            f"{show_bytes(LARGEST_SOURCE_BYTES)} is not read: name a part of it."
+        )
+    documents = tuple(document for path in files for document in _documents_in(path))
+    if not documents:
+        raise QuantizeError(f"The calibration text {source} is empty; name a file with some pages of text.")
+    kind = "conversations" if any("messages" in document for document in documents) else "documents"
+    return CalibrationText(f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", documents)
+
+
+def _default() -> CalibrationText:
+    """The chapters of the language reference that `help()` shows: English prose, the same for one Python version."""
+    from pydoc_data.topics import topics
+
+    documents = tuple({"text": topics[name]} for name in sorted(topics))
+    size_bytes = sum(len(document["text"].encode()) for document in documents)
+    description = (
+        f"language reference that ships with Python {platform.python_version()} (pydoc topics): "
+        f"{len(documents)} documents, {show_bytes(size_bytes)}"
+    )
+    return CalibrationText(description, documents)
+
+
+def _files_of(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise QuantizeError(
+            f"There is no calibration text {source}; name a text file, a folder of them, or a JSONL file."
+        )
+    files = sorted(path for path in source.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file())
+    if not files:
+        raise QuantizeError(
+            f"The folder {source} holds no text for calibration; it reads files that end in {', '.join(TEXT_SUFFIXES)}."
+        )
+    return files
+
+
+def _documents_in(path: Path) -> Iterator[Document]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    except OSError as error:
+        raise QuantizeError(f"The calibration text {path} cannot be read: {error.strerror}.") from error
+    if "\0" in text:
+        raise QuantizeError(f"The calibration file {path} is not text; save it as UTF-8 text or JSONL.")
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.strip():
+                yield _document_of(line, f"{path}:{number}")
+    elif text.strip():
+        yield {"text": text}
+
+
+def _document_of(line: str, where: str) -> Document:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise QuantizeError(f"{where}: this line is not JSON ({error}); each line of a JSONL file is one.") from error
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return {"text": content["text"]}
+    messages = content.get("messages") if isinstance(content, dict) else None
+    if not isinstance(messages, list) or not messages or not all(_is_message(message) for message in messages):
+        raise QuantizeError(
+            f'{where}: each line holds {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, both as text.'
+        )
+    return {"messages": [{"role": message["role"], "content": message["content"]} for message in messages]}
+
+
+def _is_message(message: Json) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))

@@ -1,0 +1,63 @@
+"""Recipes under stable names, and those that a user wrote."""
+
+import difflib
+from pathlib import Path
+
+from bitbench import yaml_file
+from bitbench.core.recipe import Recipe
+from bitbench.errors import RecipeError
+
+_BUILT_IN = Path(__file__).with_name("recipes")
+
+
+def built_in_recipes() -> tuple[Recipe, ...]:
+    return tuple(read_recipe(path) for path in sorted(_BUILT_IN.glob("*.yaml")))
+
+
+def built_in_file(name: str) -> Path:
+    """Where a built-in recipe lies: something to copy and change."""
+    path = _BUILT_IN / f"{name}.yaml"
+    if name != path.stem or not path.is_file():
+        known = sorted(path.stem for path in _BUILT_IN.glob("*.yaml"))
+        guess = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {guess[0]}? " if guess else ""
+        raise RecipeError(
+            f"{name!r} is not a recipe; {hint}known are {', '.join(known)}, or give the path of a recipe file (.yaml)"
+        )
+    return path
+
+
+def find(reference: str, folder: Path | None = None) -> Recipe:
+    """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
+    if not reference.endswith((".yaml", ".yml")):
+        return read_recipe(built_in_file(reference))
+    recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
+    taken = _BUILT_IN / f"{recipe.name}.yaml"
+    if taken.is_file() and read_recipe(taken) != recipe:
+        raise RecipeError(
+            f"{reference}: name: {recipe.name} is a built-in recipe that says something else; give yours another name"
+        )
+    return recipe
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A checked recipe; the source of its calibration text counts from the file's own folder."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError(
+            f"there is no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    recipe = yaml_file.parse(
+        text,
+        Recipe,
+        name=str(path),
+        outline="a recipe is a mapping (`name: …`, `steps: …`)",
+        error=RecipeError,
+    )
+    if recipe.calibration.source is None:
+        return recipe
+    source = (path.parent / recipe.calibration.source.expanduser()).absolute()
+    return recipe.model_copy(update={"calibration": recipe.calibration.model_copy(update={"source": source})})

@@ -1,0 +1,49 @@
+"""What a checkpoint weighs on disk, and in bits per weight."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from bitbench.core.recipe import Recipe
+from bitbench.quantize.checks import linear_layers
+from bitbench.quantize.manifest import StoredBits
+from bitbench.tensor_files import read_headers
+
+_WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES)
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    hashes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            hashes[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def content_hash(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
+
+
+def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
+    """Counted in weights of the model: a packed tensor's own shape says nothing about them."""
+    before, after = read_headers(model), read_headers(checkpoint)
+    if not before or not after:
+        return StoredBits()
+    weights = sum(math.prod(tensor.shape) for tensor in before.values())
+    stored_bytes = sum(tensor.size_bytes for tensor in after.values())
+    layers = linear_layers(before, recipe.scheme.ignore) if recipe.scheme else {}
+    layer_weights = sum(math.prod(tensor.shape) for tensor in layers.values())
+    layer_bytes = sum(
+        tensor.size_bytes
+        for name, tensor in after.items()
+        if name.rpartition(".")[0] in layers and not name.endswith(".bias")
+    )
+    return StoredBits(
+        linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,
+        whole_model=round(8 * stored_bytes / weights, 3),
+    )

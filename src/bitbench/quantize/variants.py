@@ -1,0 +1,249 @@
+"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, made once.
+
+A variant is made in a folder of another name and renamed when it is complete, so that none is ever half there.
+Whoever makes it holds its lock; a second process waits and then uses what the first one made.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from pydantic import ValidationError
+
+from bitbench.core.recipe import Recipe
+from bitbench.errors import QuantizeError
+from bitbench.quantize import locks
+from bitbench.quantize.backends import maker_of
+from bitbench.quantize.calibration import CalibrationText, read_calibration
+from bitbench.quantize.checks import (
+    refuse_group_size_that_does_not_fit,
+    refuse_other_than_causal_lm,
+    refuse_without_room,
+)
+from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
+from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
+from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.tensor_files import read_headers
+
+# Counts up when the same recipe would give other weights although no package has changed.
+WORKER_REVISION = 1
+_MANIFEST = "manifest.json"
+_UNFINISHED = ".making-"
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    name: str
+    path: Path
+    content_hash: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """One variant, by all that decides what it becomes."""
+
+    model: SourceModel
+    recipe: Recipe
+    versions: Mapping[str, str]
+    calibration: CalibrationText | None
+    seed: int
+
+    @property
+    def key(self) -> str:
+        calibration_hash = self.calibration.content_hash if self.calibration else None
+        return variant_key(self.model.content_hash, self.recipe, calibration_hash, self.versions, self.seed)
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.model.name}--{self.recipe.name}--{self.key[:12]}"
+
+
+@dataclass(frozen=True)
+class MadeVariant:
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint: what an engine loads."""
+        return self.folder / "checkpoint"
+
+    @property
+    def content_hash(self) -> str:
+        return self.manifest.content_hash
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.manifest.weight_bytes
+
+
+def variant_key(
+    model_hash: str, recipe: Recipe, calibration_hash: str | None, versions: Mapping[str, str], seed: int
+) -> str:
+    """What the recipe is called, says about itself and reads its text from does not count; that text does."""
+    asked = recipe.model_dump(mode="json", exclude={"name": True, "description": True, "calibration": {"source"}})
+    if calibration_hash is None:
+        del asked["calibration"]
+    content = {
+        "model": model_hash,
+        "recipe": asked,
+        "calibration": calibration_hash,
+        "seed": seed if calibration_hash else None,
+        "versions": dict(versions),
+        "worker": WORKER_REVISION,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def order(
+    model: SourceModel,
+    recipe: Recipe,
+    *,
+    versions: Mapping[str, str],
+    calibration: Path | None = None,
+    seed: int = 0,
+) -> Order:
+    """`versions`: packages of the recipe's environment. `calibration` goes before the source that the recipe names."""
+    telling = {name: versions[name] for name in maker_of(recipe).telling_packages if name in versions}
+    text = read_calibration(calibration or recipe.calibration.source) if recipe.needs_calibration else None
+    return Order(model, recipe, telling, text, seed)
+
+
+def find(wanted: Order, home: Path) -> MadeVariant | None:
+    return _read(_variants(home) / wanted.folder_name)
+
+
+def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
+    """The variant, made now unless it is there. Raises before any work where it is known not to be possible."""
+    if (there := find(wanted, home)) is not None:
+        return there
+    refuse_other_than_causal_lm(wanted.model.path)
+    refuse_group_size_that_does_not_fit(wanted.recipe, read_headers(wanted.model.path))
+    place = _variants(home)
+    place.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(place)
+    with locks.hold(
+        place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process makes it"))
+    ) as lock_fd:
+        if (there := find(wanted, home)) is not None:
+            return there
+        return _make(wanted, place, python, lock_fd, on_progress)
+
+
+def list_variants(home: Path) -> tuple[MadeVariant, ...]:
+    folders = sorted(path for path in _variants(home).glob("*--*--*") if not path.name.startswith("."))
+    return tuple(variant for folder in folders if (variant := _read(folder)) is not None)
+
+
+def get(name: str, home: Path) -> MadeVariant:
+    """By its folder's name, or by enough of its beginning to be the only one."""
+    there = list_variants(home)
+    matching = [variant for variant in there if variant.folder.name.startswith(name)]
+    exact = [variant for variant in matching if variant.folder.name == name]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    if matching:
+        names = ", ".join(variant.folder.name for variant in matching)
+        raise QuantizeError(f"{name} could be {names}; give more of the name.")
+    raise QuantizeError(f"There is no variant {name}; `bitbench variant list` shows those that are there.")
+
+
+def remove(variant: MadeVariant) -> None:
+    """Renamed before it is deleted, so that a kill in between leaves no variant with files missing."""
+    place, name = variant.folder.parent, variant.folder.name
+    with locks.hold(place, name):
+        doomed = place / f"{_UNFINISHED}{name}"
+        shutil.rmtree(doomed, ignore_errors=True)
+        variant.folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
+    refuse_without_room(place, weight_bytes(wanted.model.path))
+    began = monotonic()
+    with _unfinished_folder(place, wanted.folder_name) as folder:
+        work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd)
+        try:
+            facts = maker_of(wanted.recipe).compress(work, on_progress)
+        except QuantizeError as error:
+            kept = _keep_log(work, place / f"{wanted.folder_name}.log")
+            raise QuantizeError(f"{error} (its log: {kept})") from error
+        on_progress(Progress("writing the manifest"))
+        manifest = _describe(wanted, work, facts, monotonic() - began)
+        for leftover in folder.glob("*.json*"):  # the job and its text
+            leftover.unlink()
+        (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        target = place / wanted.folder_name
+        shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest that can be read is no variant
+        folder.rename(target)
+    (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
+    return MadeVariant(target, manifest)
+
+
+def _describe(wanted: Order, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
+    files = file_hashes(work.checkpoint)
+    calibration = wanted.calibration and CalibrationFacts(
+        description=wanted.calibration.description,
+        content_hash=wanted.calibration.content_hash,
+        samples=facts.samples,
+        tokens=facts.tokens,
+    )
+    return Manifest(
+        key=wanted.key,
+        model=wanted.model.name,
+        model_hash=wanted.model.content_hash,
+        recipe=wanted.recipe,
+        calibration=calibration,
+        seed=wanted.seed,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=round(seconds, 1),
+        work=facts,
+        bits_per_weight=stored_bits(wanted.model.path, work.checkpoint, wanted.recipe),
+        weight_bytes=weight_bytes(work.checkpoint),
+        size_bytes=sum(path.stat().st_size for path in work.checkpoint.rglob("*") if path.is_file()),
+        content_hash=content_hash(files),
+        files=files,
+    )
+
+
+@contextmanager
+def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
+    """A fresh folder that is gone afterwards, unless it was renamed."""
+    folder = place / f"{_UNFINISHED}{name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Unfinished folders whose lock nobody holds: their makers are dead."""
+    for folder in place.glob(f"{_UNFINISHED}*"):
+        with locks.try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
+            if got_it:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep_log(work: Work, kept: Path) -> Path:
+    if work.log_file.exists():
+        shutil.copyfile(work.log_file, kept)
+    return kept
+
+
+def _read(folder: Path) -> MadeVariant | None:
+    try:
+        return MadeVariant(folder, Manifest.model_validate_json((folder / _MANIFEST).read_bytes()))
+    except (OSError, ValidationError):
+        return None
+
+
+def _variants(home: Path) -> Path:
+    return home.absolute() / "variants"

@@ -1,0 +1,42 @@
+"""What a backend is given, and what it says while it works."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitbench.core.recipe import Recipe
+from bitbench.quantize.calibration import CalibrationText
+
+
+@dataclass(frozen=True)
+class Work:
+    """One variant to be made in `folder`, its checkpoint in `checkpoint` below it."""
+
+    model: Path
+    recipe: Recipe
+    calibration: CalibrationText | None
+    seed: int
+    folder: Path
+    python: Path  # interpreter of the backend's environment
+    lock_fd: int  # inherited by what the backend starts: while a worker lives, the variant stays locked
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "quantize.log"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`part` of `parts` of a step is done; a part is a layer. `remaining_s` is None before anything was measured."""
+
+    step: str
+    part: int = 0
+    parts: int | None = None
+    remaining_s: float | None = None
+
+
+OnProgress = Callable[[Progress], None]

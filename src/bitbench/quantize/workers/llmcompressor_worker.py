@@ -1,0 +1,240 @@
+"""Compresses one model: `python -I llmcompressor_worker.py JOB.json`, run in the quantize environment.
+
+Writes lines of JSON to its output ({"event": "stage" | "part" | "done" | "failed", …}) and everything else to its
+error stream. Imports nothing of bitbench.
+"""
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import random
+import re
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+PR_SET_PDEATHSIG = 1
+REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
+
+
+def main(job_file: str) -> int:
+    reports = Reports()
+    try:
+        job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+        die_with(job["parent"])
+        reports.send("done", facts=compress(job, reports))
+    except Exception as error:
+        traceback.print_exc()
+        reports.send("failed", cause=sentence(error))
+        return 1
+    return 0
+
+
+class Reports:
+    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+
+    def send(self, event: str, **content: Any) -> None:
+        self._file.write(json.dumps({"event": event, **content}) + "\n")
+        self._file.flush()
+
+
+def die_with(parent: int) -> None:
+    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
+
+
+def compress(job: Json, reports: Reports) -> Json:
+    import torch
+    from llmcompressor import oneshot
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(job["seed"])
+    if not torch.accelerator.is_available():
+        leave_memory_unpinned()
+    tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
+    modifiers = [modifier_of(step) for step in job["steps"]]
+    errors = collect_errors(model)
+    report_parts(reports)
+    options: Json = {}
+    samples: list[Json] = []
+    if job["calibration"]:
+        samples = calibration_samples(job, tokenizer)
+        loader = torch.utils.data.DataLoader(samples, batch_size=None)
+        options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
+    oneshot(model=model, processor=tokenizer, recipe=modifiers, **options)
+    reports.send("stage", name="writing the checkpoint")
+    model.save_pretrained(job["checkpoint"], save_compressed=True)
+    tokenizer.save_pretrained(job["checkpoint"])
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
+        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+        "samples": len(samples) or None,
+        "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
+        "layer_errors": errors,
+        "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
+    }
+
+
+def modifier_of(step: Json) -> Any:
+    from llmcompressor.modifiers.gptq import GPTQModifier
+    from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+    from llmcompressor.modifiers.transform.awq import AWQModifier
+    from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+    kind = step["step"]
+    if kind == "smoothquant":
+        return SmoothQuantModifier(smoothing_strength=step["strength"])
+    if kind == "sparsegpt":
+        ignore = [pattern_of(name) for name in step["ignore"]]
+        return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
+    if kind == "awq":
+        return AWQModifier(n_grid=step["grid"], duo_scaling=step["duo_scaling"])
+    groups = {"config_groups": {"group_0": scheme_of(step)}, "ignore": step["ignore"]}
+    if kind == "gptq":
+        return GPTQModifier(block_size=step["block_size"], dampening_frac=step["dampening"], **groups)
+    return QuantizationModifier(**groups)
+
+
+def pattern_of(name: str) -> str:
+    """SparseGPT calls a layer `lm_head.`, with a dot, so that `lm_head` alone is not found and would be pruned."""
+    return name if name.startswith("re:") else rf"re:{re.escape(name)}\.?$"
+
+
+def scheme_of(step: Json) -> Json:
+    """Weights per group or per row; activations, where they are rounded at all, per token while the model runs."""
+    weights = {
+        "num_bits": step["weight_bits"],
+        "type": step["type"],
+        "symmetric": step["symmetric"],
+        "strategy": "group" if step["group_size"] else "channel",
+        "group_size": step["group_size"],
+    }
+    activations = {"num_bits": 8, "type": step["type"], "symmetric": True, "strategy": "token", "dynamic": True}
+    rounded = step["activation_bits"] == 8
+    return {"targets": ["Linear"], "weights": weights, "input_activations": activations if rounded else None}
+
+
+def calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
+    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
+    import torch
+
+    length = job["tokens"]
+    pieces: list[list[int]] = []
+    stream: list[int] = []
+    for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
+        document = json.loads(line)
+        if "messages" in document:
+            pieces.append(conversation_ids(document["messages"], tokenizer)[:length])
+        else:
+            stream += tokenizer(document["text"])["input_ids"]
+    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
+    pieces = [piece for piece in pieces if piece] or [stream]
+    random.Random(job["seed"]).shuffle(pieces)
+    tensors = [torch.tensor([piece]) for piece in pieces[: job["samples"]]]
+    return [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tensors]
+
+
+def conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the calibration text holds conversations but this model has no chat template; give plain text"
+        )
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def leave_memory_unpinned() -> None:
+    """AWQ pins what it caches, which fails on a machine without an accelerator."""
+    from llmcompressor.pipelines.cache import IntermediatesCache
+
+    IntermediatesCache.pin_memory = lambda *_, **__: None
+
+
+def collect_errors(model: Any) -> list[Json]:
+    """A list that fills with each layer's error in full precision; the log has two digits of it."""
+    from llmcompressor.modifiers.transform.awq import AWQModifier
+    from llmcompressor.utils.metric_logging import CompressionLogger
+
+    errors: list[Json] = []
+    names = {module: name for name, module in model.named_modules()}
+    set_results, log_error_metrics = CompressionLogger.set_results, AWQModifier._log_error_metrics
+
+    def note_result(self: Any, name: str | None = None, loss: float | None = None) -> None:
+        errors.append({"layer": names.get(self.module, "?"), "method": name, "error": loss})
+        set_results(self, name=name, loss=loss)
+
+    def note_awq(self: Any) -> None:
+        for metric in self._error_metrics:
+            error, before = float(metric["best_error"]), float(metric["initial_error"])
+            errors.append({"layer": metric["layer_name"], "method": "AWQ", "error": error, "before": before})
+        log_error_metrics(self)
+
+    CompressionLogger.set_results, AWQModifier._log_error_metrics = note_result, note_awq
+    return errors
+
+
+def report_parts(reports: Reports) -> None:
+    """Each modifier goes through the model once, part by part; without calibration in a single part."""
+    from llmcompressor.core import LifecycleCallbacks
+    from llmcompressor.pipelines.sequential import pipeline
+
+    trace, start, part_end = (
+        pipeline.trace_subgraphs,
+        LifecycleCallbacks.calibration_start,
+        LifecycleCallbacks.sequential_epoch_end,
+    )
+    state: Json = {"step": -1, "part": 0, "parts": 1, "traced": None}
+
+    def send() -> None:
+        reports.send("part", step=state["step"], part=state["part"], parts=state["parts"])
+
+    def traced(*arguments: Any, **options: Any) -> Any:
+        found = trace(*arguments, **options)
+        state["traced"] = len(found)
+        return found
+
+    def started(*arguments: Any, **options: Any) -> Any:
+        state.update(step=state["step"] + 1, part=0, parts=state["traced"] or 1, traced=None)
+        send()
+        return start(*arguments, **options)
+
+    def part_ended(*arguments: Any, **options: Any) -> Any:
+        result = part_end(*arguments, **options)
+        state["part"] += 1
+        send()
+        return result
+
+    pipeline.trace_subgraphs = traced
+    LifecycleCallbacks.calibration_start = staticmethod(started)
+    LifecycleCallbacks.sequential_epoch_end = staticmethod(part_ended)
+
+
+def peak_memory_bytes() -> int | None:
+    """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def sentence(error: Exception) -> str:
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,81 @@
+"""Finds the variants that a study asks for, and makes those that are missing."""
+
+from pathlib import Path
+
+from bitbench.core.cell import Plan
+from bitbench.core.ports import Observer
+from bitbench.core.recipe import Backend, Recipe
+from bitbench.core.variant import Variant
+from bitbench.engines import environments
+from bitbench.models import library
+from bitbench.quantize import catalog, variants
+from bitbench.quantize.backends import maker_of
+from bitbench.quantize.work import Progress
+from bitbench.units import show_duration
+
+FORMATS = {Backend.LLMCOMPRESSOR: "compressed-tensors", Backend.GGUF: "gguf"}
+
+
+class Workshop:
+    """Recipe files that a study names are looked for in `recipe_folder`, where the study file lies."""
+
+    def __init__(self, home: Path, recipe_folder: Path) -> None:
+        self._home = home
+        self._recipe_folder = recipe_folder
+        self._orders: dict[str, variants.Order] = {}  # by the variant's name
+
+    def variant(self, model: str, recipe_reference: str) -> Variant:
+        """As it lies on disk; its path is None where it has still to be made."""
+        recipe = catalog.find(recipe_reference, self._recipe_folder)
+        found = library.resolve(model, self._home)
+        variant = Variant(
+            name=f"{found.name}/{recipe.name}",
+            model=model,
+            recipe=recipe.name,
+            path=found.path,
+            content_hash=found.content_hash,
+            weight_bytes=found.weight_bytes,
+            facts=found.facts,
+        )
+        if recipe.backend is Backend.NONE:
+            return variant
+        return self._quantized(variant, recipe, found)
+
+    def make_missing(self, plan: Plan, observer: Observer) -> int:
+        """How many had to be made."""
+        missing = [variant.name for variant in plan.variants if variant.path is None and variant.name in self._orders]
+        for name in missing:
+            self._make(name, observer)
+        return len(missing)
+
+    def _make(self, name: str, observer: Observer) -> None:
+        order = self._orders[name]
+        variants.ensure(
+            order,
+            home=self._home,
+            python=environments.python_of(maker_of(order.recipe).environment, self._home),
+            on_progress=lambda progress: observer.note(_shown(name, progress)),
+        )
+
+    def _quantized(self, base: Variant, recipe: Recipe, found: library.ResolvedModel) -> Variant:
+        order = variants.order(
+            variants.SourceModel(found.name, found.path, found.content_hash),
+            recipe,
+            versions=environments.versions(maker_of(recipe).environment, self._home),
+        )
+        self._orders[base.name] = order
+        made = variants.find(order, self._home)
+        return base.model_copy(
+            update={
+                "path": made.path if made else None,
+                "content_hash": made.content_hash if made else None,
+                "weight_bytes": made.weight_bytes if made else None,
+                "facts": base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]}),
+            }
+        )
+
+
+def _shown(name: str, progress: Progress) -> str:
+    done = f", layer {progress.part} of {progress.parts}" if progress.parts else ""
+    left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
+    return f"making {name}: {progress.step}{done}{left}"

@@ -1,0 +1,59 @@
+"""Variants that a recipe makes run in a study like any other; what an engine cannot run is a result."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bitbench.core.trial import Outcome
+from bitbench.store.folder import StudyFolder
+
+STUDY = """
+name: recipes
+models: [smollm2-135m]
+recipes: [bf16, w8a8-rtn, w8a16-rtn]
+engines:
+  - {engine: vllm, args: {enforce-eager: true}}
+  - transformers
+workloads:
+  - {name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}
+measure: {instances: 1, trials: 2}
+baseline: smollm2-135m/bf16 @ vllm
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    place = tmp_path_factory.mktemp("recipes")
+    (place / "study.yaml").write_text(STUDY)
+    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out"]
+    subprocess.run(command, cwd=place, check=True, timeout=1500)
+    return StudyFolder.existing(place / "out")
+
+
+def outcomes(folder: StudyFolder, contender: str) -> set[Outcome]:
+    return {
+        trial.outcome
+        for trial in folder.trials()
+        if trial.kind == "measured" and trial.cell.contender.name == f"smollm2-135m/{contender}"
+    }
+
+
+def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> None:
+    assert outcomes(folder, "bf16 @ vllm") == {Outcome.OK}
+    assert outcomes(folder, "bf16 @ transformers") == {Outcome.OK}
+    assert outcomes(folder, "w8a8-rtn @ vllm") == {Outcome.OK}
+    kernels = {instance.contender.variant: instance.facts.kernels for instance in folder.instances()}
+    assert any("CompressedTensorsW8A8Int8" in kernel for kernel in kernels["smollm2-135m/w8a8-rtn"])
+
+
+def test_what_the_engine_cannot_run_is_a_result_in_its_own_words(folder: StudyFolder) -> None:
+    assert outcomes(folder, "w8a16-rtn @ vllm") == {Outcome.UNSUPPORTED}
+    report = (folder.report / "report.md").read_text(encoding="utf-8")
+    assert "uint8b128" in report
+
+
+def test_what_would_be_meaningless_is_refused_with_its_reason(folder: StudyFolder) -> None:
+    assert outcomes(folder, "w8a8-rtn @ transformers") == set()
+    report = (folder.report / "report.md").read_text(encoding="utf-8")
+    assert "computes in bf16" in report

@@ -1,0 +1,159 @@
+"""The real llama-server with files that llama.cpp's own tools made from the demo model. Needs the environments
+llamacpp and transformers and the model smollm2-135m."""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from bitbench.core.ports import Endpoint, Launch, LoadJob, Vocabulary
+from bitbench.core.study import EngineSetup
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Arrival, Workload
+from bitbench.engines.environments import python_of
+from bitbench.engines.llamacpp import LlamaCppEngine, gguf_tools
+from bitbench.engines.server import ServerInstance
+from bitbench.lab import Lab
+from bitbench.load.verdict import judge
+from bitbench.load.worker import LoadWorker
+from bitbench.models import library
+from bitbench.quantize.gguf import GgufTools, make_gguf
+
+START_TIMEOUT_S = 60.0
+BITS_PER_WEIGHT = {"q8_0": 8.5, "q4_0": 4.5}  # by construction: a 2-byte scale for each 32 weights
+
+
+class Served:
+    def __init__(self, instance: ServerInstance, endpoint: Endpoint, variant: Variant) -> None:
+        self.instance = instance
+        self.endpoint = endpoint
+        self.variant = variant
+
+    def ask(self, path: str, body: Mapping[str, object]) -> Any:
+        parts = urlsplit(self.endpoint.url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        headers = {"Authorization": f"Bearer {self.endpoint.api_key}", "Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        assert response.status == http.HTTPStatus.OK
+        return json.loads(response.read())
+
+    def complete(self, prompt: list[int], tokens: int, **more: object) -> Any:
+        body = {"model": self.endpoint.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        return self.ask("/v1/completions", {**body, **self.endpoint.extra_body, **more})
+
+
+@pytest.fixture(scope="module", params=["q8_0", "q4_0"])
+def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Variant:
+    home = Lab().home
+    model = library.resolve("smollm2-135m", home)
+    target = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    python = python_of("transformers", home)
+    make_gguf(model.path, request.param, target, python=python, tools=GgufTools(*gguf_tools(_environment())))
+    name = f"smollm2-135m/gguf-{request.param}"
+    return Variant(
+        name=name, model="smollm2-135m", recipe=f"gguf-{request.param}", path=target.parent, facts=model.facts
+    )
+
+
+@pytest.fixture(scope="module")
+def served(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    launch = Launch(
+        setup=EngineSetup(name="llamacpp", engine="llamacpp"),
+        variant=variant,
+        python=_environment(),
+        log_file=tmp_path_factory.mktemp("logs") / "llamacpp.log",
+        context_tokens=192,
+        concurrency=3,
+        seed=0,
+    )
+    instance = LlamaCppEngine().start(launch)
+    assert isinstance(instance, ServerInstance)
+    try:
+        yield Served(instance, instance.wait_ready(START_TIMEOUT_S), variant)
+    finally:
+        pid = instance.pid
+        instance.stop()
+        assert not psutil.pid_exists(pid)
+
+
+def _environment() -> Path | None:
+    environment = LlamaCppEngine().environment
+    return python_of(environment, Lab().home) if environment else None
+
+
+def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
+    facts = served.variant.facts
+    assert facts.vocabulary_size
+    workload = Workload(
+        name="streams", concurrency=3, input_tokens=128, output_tokens=64, arrival=Arrival.CLOSED_LOOP, requests=6
+    )
+    with LoadWorker() as load:
+        result = load.run(
+            LoadJob(
+                endpoint=served.endpoint,
+                workload=workload,
+                vocabulary=Vocabulary(facts.vocabulary_size, facts.special_token_ids),
+                seed=(1,),
+                request_timeout_s=60.0,
+                stall_timeout_s=30.0,
+            )
+        )
+    rows = result.requests.to_pylist()
+    assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(128, 64)] * 6
+    assert all(32 < len(row["chunk_s"]) <= 64 for row in rows)  # a token that is part of a character has no chunk
+    failure = judge(result.requests, workload, result.health)
+    assert failure is None or failure.outcome == "client_bound"  # on a busy machine
+
+
+def test_a_prompt_that_was_seen_is_computed_again(served: Served) -> None:
+    prompt = list(range(1000, 1100))
+    answers = [served.complete(prompt, 8) for _ in range(2)]
+    assert [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers] == [0, 0]
+    assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
+
+
+def test_it_knows_the_capital_of_france(served: Served) -> None:
+    question = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    prompt = served.ask("/apply-template", question)["prompt"]
+    tokens = served.ask("/tokenize", {"content": prompt, "parse_special": True})["tokens"]
+    answer = served.complete(tokens, 16, ignore_eos=False)
+    assert answer["usage"]["prompt_tokens"] == len(tokens)
+    assert "Paris" in answer["choices"][0]["text"]
+
+
+def test_log_probabilities(served: Served) -> None:
+    answer = served.complete(list(range(2000, 2020)), 4, logprobs=5)
+    content = answer["choices"][0]["logprobs"]["content"]
+    assert len(content) == 4
+    for token in content:
+        top = [choice["logprob"] for choice in token["top_logprobs"]]
+        assert len(top) == 5
+        assert top == sorted(top, reverse=True)
+        assert token["logprob"] == top[0]  # greedy
+
+
+def test_it_says_what_it_is(served: Served) -> None:
+    facts = served.instance.facts()
+    assert facts.engine_version
+    assert facts.prefix_caching is False
+    assert facts.kv_cache_tokens == 3 * 256
+    # keys and values, 30 layers, 3 heads of 64, 2 bytes
+    assert facts.kv_cache_bytes == pytest.approx(3 * 256 * 2 * 30 * 3 * 64 * 2, rel=0.01)
+    assert facts.weight_load_s is not None
+    assert any(kernel.startswith("CPU features") for kernel in facts.kernels)
+    assert any("threads" in note for note in facts.notes)
+    assert served.endpoint.api_key not in " ".join(facts.command)
+
+
+def test_the_file_has_the_size_of_its_type(variant: Variant) -> None:
+    assert variant.path is not None
+    assert variant.facts.parameters
+    size = (variant.path / "model.gguf").stat().st_size
+    bits = BITS_PER_WEIGHT[variant.recipe.removeprefix("gguf-")]
+    assert size == pytest.approx(variant.facts.parameters * bits / 8, rel=0.25)  # vocabulary and kept layers besides

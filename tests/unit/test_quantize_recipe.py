@@ -1,0 +1,102 @@
+"""Recipes: the built-in ones, and messages about wrong ones."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.recipe import Backend, Recipe
+from bitbench.errors import RecipeError
+from bitbench.quantize import catalog
+
+NAMES = (
+    "w8a8-rtn", "w8a8-smooth-ptq", "w8a8-smooth-gptq", "w8a8-sparse-smooth-gptq",
+    "w8a16-rtn", "w8a16-gptq", "w8a16-awq", "w8a16-smooth-awq", "w8a16-sparse-awq",
+    "w4a16-rtn", "w4a16-gptq", "w4a16-awq", "fp8-dynamic",
+)  # fmt: skip
+RTN = "name: mine\nsteps:\n  - step: quantize\n    weight_bits: 8\n"
+
+
+def complaint(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        catalog.find(str(path))
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
+    recipe = catalog.find(name)
+    assert (recipe.name, recipe.backend) == (name, Backend.LLMCOMPRESSOR)
+    steps = [step.step for step in recipe.steps]
+    for word, step in {"smooth": "smoothquant", "sparse": "sparsegpt", "awq": "awq", "gptq": "gptq"}.items():
+        assert (step in steps) == (word in name.split("-"))
+    assert recipe.needs_calibration == (steps != ["quantize"])
+    assert recipe.scheme is not None
+    bits = (recipe.scheme.weight_bits, recipe.scheme.activation_bits)
+    assert bits == {"w8a8": (8, 8), "w8a16": (8, 16), "w4a16": (4, 16), "fp8": (8, 8)}[name.partition("-")[0]]
+    assert recipe.scheme.type == ("float" if name.startswith("fp8") else "int")
+    assert recipe.scheme.group_size == (64 if name.startswith("w4") else None)
+
+
+def test_every_built_in_file_is_named_like_its_recipe() -> None:
+    for recipe in catalog.built_in_recipes():
+        assert catalog.built_in_file(recipe.name).stem == recipe.name
+        assert recipe.description
+
+
+def test_bf16_leaves_the_model_alone() -> None:
+    assert catalog.find("bf16").backend is Backend.NONE
+
+
+def test_a_recipe_for_the_engine_carries_its_options() -> None:
+    recipe = Recipe.model_validate({"name": "x", "backend": "engine", "options": {"torchao": "int8wo"}})
+    assert recipe.scheme is None
+    assert not recipe.needs_calibration
+
+
+def test_a_copy_with_a_change_is_read_relative_to_the_study(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(RTN)
+    assert catalog.find("mine.yaml", tmp_path).name == "mine"
+
+
+def test_the_source_of_the_text_counts_from_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(RTN + "calibration: {source: text/a.txt}\n")
+    assert catalog.find("mine.yaml", tmp_path).calibration.source == tmp_path / "text" / "a.txt"
+
+
+def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Path) -> None:
+    message = complaint(tmp_path, RTN + "    group_sise: 64\n")
+    assert message.startswith("r.yaml:5: steps[0].group_sise: unknown field; did you mean `group_size`?")
+    assert "activation_bits" in message
+    assert "strength" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (RTN.replace("8\n", "3\n"), "r.yaml:4: steps[0].weight_bits: input should be 4 or 8, but it is 3"),
+        (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
+        (
+            "name: x\nsteps:\n  - weight_bits: 8\n",
+            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt",
+        ),
+        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
+        ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
+        (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
+        (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
+        (RTN + "options: {a: 1}\n", "`options` are for the backends gguf and engine"),
+        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf' or 'engine'"),
+        (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe that says something else"),
+        ("- a\n", "a recipe is a mapping"),
+    ],
+)
+def test_complaints(tmp_path: Path, text: str, part: str) -> None:
+    assert part in complaint(tmp_path, text)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"did you mean w4a16-gptq\?"):
+        catalog.find("w4a16-gptk")
+    with pytest.raises(RecipeError, match="no recipe file"):
+        catalog.find("nowhere.yaml")

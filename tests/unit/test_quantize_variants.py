@@ -1,0 +1,239 @@
+"""Variants are made once, by one, and never half. The backend is a stand-in; tests/e2e has the real one."""
+
+import json
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bitbench.core.recipe import Backend, Recipe
+from bitbench.errors import ModelError, QuantizeError, RecipeError
+from bitbench.quantize import backends, catalog, variants
+from bitbench.quantize.backends import Maker
+from bitbench.quantize.manifest import WorkerFacts
+from bitbench.quantize.variants import Order, SourceModel
+from bitbench.quantize.work import OnProgress, Progress, Work
+
+VERSIONS = {"llmcompressor": "1", "torch": "2", "rich": "15"}
+LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}
+DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4}
+
+
+def write_tensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
+    header, offset = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        end = offset + DTYPE_BYTES[dtype] * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> SourceModel:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    tensors = {name: ("BF16", shape) for name, shape in LAYERS.items()}
+    write_tensors(folder / "model.safetensors", {**tensors, "model.embed_tokens.weight": ("BF16", (10, 576))})
+    return SourceModel("tiny", folder, "f" * 64)
+
+
+class StandIn:
+    """Writes what int8 weights with one scale per row look like."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.seconds = 0.0
+        self.error: Exception | None = None
+
+    def compress(self, work: Work, on_progress: OnProgress) -> WorkerFacts:
+        self.made += 1
+        on_progress(Progress("quantize", 1, 1, 0.0))
+        work.checkpoint.mkdir()
+        work.log_file.write_text("what it said\n")
+        (work.folder / "job.json").write_text("{}")
+        tensors: dict[str, tuple[str, tuple[int, ...]]] = {"model.embed_tokens.weight": ("BF16", (10, 576))}
+        for name, (rows, columns) in LAYERS.items():
+            tensors |= {name: ("I8", (rows, columns)), f"{name}_scale": ("BF16", (rows, 1))}
+        time.sleep(self.seconds)
+        if self.error:
+            raise self.error
+        write_tensors(work.checkpoint / "model.safetensors", tensors)
+        return WorkerFacts(versions={"llmcompressor": "1"})
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    stand_in = StandIn()
+    maker = Maker("quantize", ("llmcompressor", "torch"), stand_in.compress)
+    monkeypatch.setitem(backends.MAKERS, Backend.LLMCOMPRESSOR, maker)
+    return stand_in
+
+
+def order(model: SourceModel, recipe: str | Recipe = "w8a8-rtn", **options: object) -> Order:
+    chosen = catalog.find(recipe) if isinstance(recipe, str) else recipe
+    return variants.order(model, chosen, versions=VERSIONS, **options)  # type: ignore[arg-type]
+
+
+def ensure(wanted: Order, home: Path, **options: object) -> variants.MadeVariant:
+    return variants.ensure(wanted, home=home, python=Path("python"), **options)  # type: ignore[arg-type]
+
+
+def names(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "variants").iterdir() if path.name != ".locks")
+
+
+def test_made_once_then_found(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    wanted = order(model)
+    assert variants.find(wanted, tmp_path) is None
+    made = ensure(wanted, tmp_path)
+    assert ensure(wanted, tmp_path) == made == variants.find(wanted, tmp_path)
+    assert backend.made == 1
+    assert names(tmp_path) == [f"tiny--w8a8-rtn--{wanted.key[:12]}"]
+    assert sorted(path.name for path in made.folder.iterdir()) == ["checkpoint", "manifest.json", "quantize.log"]
+
+
+def test_the_manifest_says_what_came_out(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    manifest = ensure(order(model), tmp_path).manifest
+    weights, embedding, scales = 8 * (576 + 1536), 10 * 576, 2 * 8
+    assert manifest.bits_per_weight.linear_layers == pytest.approx(8 + 16 * scales / weights, abs=1e-3)
+    all_bits = 8 * weights + 16 * scales + 16 * embedding
+    assert manifest.bits_per_weight.whole_model == pytest.approx(all_bits / (weights + embedding), abs=1e-3)
+    assert manifest.calibration is None
+    assert manifest.recipe == catalog.find("w8a8-rtn")
+    assert set(manifest.files) == {"model.safetensors"}
+    assert manifest.weight_bytes == manifest.size_bytes
+
+
+def test_the_key_follows_all_that_counts_and_nothing_else(model: SourceModel, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    base = order(model, "w4a16-gptq")
+    renamed = base.recipe.model_copy(update={"name": "other", "description": "x"})
+    assert order(model, renamed).key == base.key
+    assert variants.order(model, base.recipe, versions=VERSIONS | {"rich": "16"}).key == base.key
+    others = [
+        replace(base, model=replace(model, content_hash="0" * 64)),
+        order(model, "w4a16-gptq", seed=1),
+        order(model, "w4a16-gptq", calibration=tmp_path / "a.txt"),
+        variants.order(model, base.recipe, versions=VERSIONS | {"torch": "3"}),
+        order(model, "w8a16-gptq"),
+    ]
+    assert len({base.key, *(other.key for other in others)}) == 6
+
+
+def test_without_calibration_neither_seed_nor_text_count(model: SourceModel, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert order(model, seed=1, calibration=tmp_path / "a.txt").key == order(model).key
+
+
+def test_two_at_the_same_time_make_one(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    backend.seconds = 0.3
+    waited: list[str] = []
+    made: list[variants.MadeVariant] = []
+
+    def work() -> None:
+        made.append(ensure(order(model), tmp_path, on_progress=lambda progress: waited.append(progress.step)))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert backend.made == 1
+    assert made[0] == made[1]
+    assert "waiting: another process makes it" in waited
+
+
+def test_a_failure_leaves_its_log_and_nothing_else(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    backend.error = QuantizeError("no luck")
+    wanted = order(model)
+    with pytest.raises(QuantizeError, match=r"no luck \(its log: .*\.log\)"):
+        ensure(wanted, tmp_path)
+    assert names(tmp_path) == [f"{wanted.folder_name}.log"]
+    backend.error = None
+    ensure(wanted, tmp_path)
+    assert names(tmp_path) == [wanted.folder_name]
+
+
+def test_what_a_dead_process_left_is_removed_but_not_what_a_living_one_makes(
+    model: SourceModel, backend: StandIn, tmp_path: Path
+) -> None:
+    place = tmp_path / "variants"
+    (place / ".making-dead" / "checkpoint").mkdir(parents=True)
+    (place / ".making-alive").mkdir()
+    with variants.locks.hold(place, "alive"):
+        ensure(order(model), tmp_path)
+    assert names(tmp_path) == [".making-alive", order(model).folder_name]
+
+
+def test_a_folder_without_a_manifest_is_no_variant(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    wanted = order(model)
+    made = ensure(wanted, tmp_path)
+    (made.folder / "manifest.json").write_text("{")
+    assert variants.list_variants(tmp_path) == ()
+    ensure(wanted, tmp_path)
+    assert backend.made == 2
+    assert len(variants.list_variants(tmp_path)) == 1
+
+
+def test_found_by_its_beginning_and_removed(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
+    made = ensure(order(model), tmp_path)
+    ensure(order(model, "w8a16-rtn"), tmp_path)
+    assert variants.get("tiny--w8a8", tmp_path) == made
+    with pytest.raises(QuantizeError, match="could be"):
+        variants.get("tiny", tmp_path)
+    with pytest.raises(QuantizeError, match="bitbench variant list"):
+        variants.get("huge", tmp_path)
+    variants.remove(made)
+    assert [variant.manifest.recipe.name for variant in variants.list_variants(tmp_path)] == ["w8a16-rtn"]
+
+
+def test_a_full_disk_is_said_before_the_work(
+    model: SourceModel, backend: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(QuantizeError, match=r"1000 B free, but this variant may need 64\.\d MiB; make room"):
+        ensure(order(model), tmp_path)
+    assert backend.made == 0
+
+
+def test_a_group_size_that_does_not_fit_names_those_that_do(
+    model: SourceModel, backend: StandIn, tmp_path: Path
+) -> None:
+    step = {"step": "quantize", "weight_bits": 4, "group_size": 128}
+    recipe = Recipe.model_validate({"name": "mine", "steps": [step]})
+    with pytest.raises(
+        RecipeError, match=r"576 columns of model\.layers\.0\.q_proj \(1 of 2.*sizes that do: 16, 32, 64"
+    ):
+        ensure(order(model, recipe), tmp_path)
+    left_alone = Recipe.model_validate({"name": "mine", "steps": [step | {"ignore": ["re:.*q_proj"]}]})
+    ensure(order(model, left_alone), tmp_path)
+    assert backend.made == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architectures": ["BertForMaskedLM"]}, "not a causal language model.*BertForMaskedLM"),
+        ({}, "not a causal language model.*none"),
+        ({"architectures": ["LlamaForCausalLM"], "quantization_config": {}}, "is quantized already"),
+    ],
+)
+def test_a_model_that_cannot_be_compressed(
+    model: SourceModel, backend: StandIn, tmp_path: Path, config: dict[str, object], message: str
+) -> None:
+    (model.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=message):
+        ensure(order(model), tmp_path)
+
+
+def test_a_recipe_that_leaves_no_files_says_so(model: SourceModel) -> None:
+    with pytest.raises(QuantizeError, match="leaves the model as it is"):
+        order(model, "bf16")

@@ -1,0 +1,80 @@
+"""The llm-compressor backend as the parent sees it: a stand-in for the worker's interpreter plays each ending."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from bitbench.errors import QuantizeError
+from bitbench.quantize import catalog
+from bitbench.quantize.backends.llmcompressor import compress
+from bitbench.quantize.calibration import CalibrationText
+from bitbench.quantize.work import Progress, Work
+from bitbench.quantize.workers.llmcompressor_worker import pattern_of
+
+DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    text = CalibrationText("a text", ({"text": "hello"},))
+    return Work(tmp_path, catalog.find("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", lock_fd=0)
+
+
+def play(work: Work, *lines: str, ending: str = "exit 0") -> None:
+    said = "\n".join(f"echo '{line}'" for line in lines)
+    work.python.write_text(f"#!/bin/sh\necho noise >&2\n{said}\n{ending}\n")
+    work.python.chmod(0o755)
+
+
+def test_parts_become_progress_with_an_estimate(work: Work) -> None:
+    parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
+    play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
+    seen: list[Progress] = []
+    facts = compress(work, seen.append)
+    assert facts.samples == 3
+    assert [(p.step, p.part, p.parts) for p in seen[1:]] == [
+        ("smoothquant", 0, 2), ("smoothquant", 1, 2), ("smoothquant", 2, 2), ("gptq", 0, 2), ("gptq", 2, 2),
+    ]  # fmt: skip
+    assert seen[1].remaining_s is None
+    assert seen[2].remaining_s is not None
+    assert seen[-1].remaining_s == 0
+    assert work.log_file.read_text() == "noise\n"
+    assert (work.folder / "calibration.jsonl").read_text() == '{"text": "hello"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "ending", "message"),
+    [
+        ('{"event": "failed", "cause": "ValueError: no"}', "exit 1", "could not make w8a8-smooth-gptq: ValueError: no"),
+        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for want of memory"),
+        ('{"event": "stage", "name": "x"}', "exit 3", "ended with 3"),
+        ('{"event": "stage", "name": "x"}', "exit 0", "ended with 0"),
+    ],
+)
+def test_each_bad_ending_is_a_sentence(work: Work, line: str, ending: str, message: str) -> None:
+    play(work, line, ending=ending)
+    with pytest.raises(QuantizeError, match=message):
+        compress(work, lambda _: None)
+
+
+def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
+    play(work, '{"event": "stage", "name": "x"}', ending="echo $$ > pid; exec sleep 60")
+
+    def interrupt(progress: Progress) -> None:
+        if progress.step == "x":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress(work, interrupt)
+    if (work.folder / "pid").exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((work.folder / "pid").read_text()), 0)
+
+
+def test_sparsegpt_leaves_alone_what_is_ignored_under_its_name_for_it() -> None:
+    pattern = pattern_of("lm_head").removeprefix("re:")
+    assert re.match(pattern, "lm_head.")
+    assert not re.match(pattern, "lm_head_2.")
+    assert pattern_of("re:.*q_proj") == "re:.*q_proj"
