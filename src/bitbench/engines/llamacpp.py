@@ -11,6 +11,7 @@ from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 from bitbench.engines import llamacpp_build, llamacpp_log
 from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.options import command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -68,7 +69,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         raise ModelError(f"{launch.variant.path} holds no .gguf file, or several; llama.cpp needs exactly one.")
     fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
     options = {**_options(launch), **fixed}
-    return [str(_server(launch.python)), *(word for name, value in options.items() for word in _words(name, value))]
+    return [str(_server(launch.python)), *command_words(options)]
 
 
 def gguf_file(path: Path) -> Path | None:
@@ -107,26 +108,8 @@ def _options(launch: Launch) -> dict[str, Argument]:
         "cache-prompt": False,
         "cache-ram": 0,  # MiB for prompts that have left their slot
         "verbosity": _LOG_LEVEL,
-        **_spelled(launch.setup.args),
+        **spelled(launch.setup.args),
     }
-
-
-def _spelled(args: dict[str, Argument]) -> dict[str, Argument]:
-    """Arguments under the spelling that we use, so that `ctx_size` and `no-cache-prompt` override too."""
-    spelled: dict[str, Argument] = {}
-    for name, value in args.items():
-        option = name.lstrip("-").replace("_", "-")
-        if option.startswith("no-") and isinstance(value, bool):
-            spelled[option.removeprefix("no-")] = not value
-        else:
-            spelled[option] = value
-    return spelled
-
-
-def _words(name: str, value: Argument) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", str(value)]
 
 
 def _existing(path: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Compiles llama-server and llama-quantize into an environment, from the source that its lock brought there."""
 
 import os
+import platform
 import re
 import shutil
 from collections import deque
@@ -26,6 +27,9 @@ _OPTIONS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # else the build looks for a web page on the network
     "-DGGML_CCACHE=OFF",  # it only warns where there is none
 )
+# On a virtual machine that offers AMX, the kernels for it ended with an illegal instruction (tilezero, with b10605);
+# AVX-512 with VNNI is used there instead.
+_NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 _STEP = re.compile(r"^\[(\d+)/(\d+)\]")
 _STEPS_SHOWN = 25  # compiled files per line of progress
 _TELLING = re.compile(r"\berror\b|FAILED|no space left|killed", re.IGNORECASE)
@@ -42,6 +46,8 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[s
     source = next(environment.glob(_SOURCE))
     work = environment / "build"
     options = [*_OPTIONS, f"-DGGML_CUDA={'ON' if cuda else 'OFF'}"]
+    if platform.machine() == "x86_64":
+        options += [f"-DCMAKE_C_FLAGS={_NO_AMX}", f"-DCMAKE_CXX_FLAGS={_NO_AMX}"]
     cmake = environment / "bin" / "cmake"
     runner = _Runner(environment, log_file, on_step)
     on_step("configuring llama.cpp")

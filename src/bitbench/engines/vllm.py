@@ -8,6 +8,7 @@ from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 from bitbench.engines import vllm_log
 from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.options import command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -29,7 +30,7 @@ class VllmEngine:
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        longest = _spelled(setup.args).get("max-model-len")
+        longest = spelled(setup.args).get("max-model-len")
         if isinstance(longest, int) and workload.context_tokens > longest:
             return (
                 f"{workload.name} needs a context of {workload.context_tokens:,} tokens, "
@@ -75,9 +76,9 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "host": "127.0.0.1",
         "port": port,
     }
-    options = {**defaults, **_spelled(launch.setup.args), **fixed}
+    options = {**defaults, **spelled(launch.setup.args), **fixed}
     module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
-    return [str(launch.python), *module, *(word for name, value in options.items() for word in _words(name, value))]
+    return [str(launch.python), *module, *command_words(options)]
 
 
 def environment_variables(launch: Launch, key: str) -> dict[str, str]:
@@ -103,21 +104,3 @@ def _kv_cache_gib(launch: Launch) -> int:
     tokens = launch.concurrency * math.ceil(_context(launch) / _KV_BLOCK) * _KV_BLOCK
     per_token = 2 * facts.layers * facts.kv_heads * facts.head_size * _KV_VALUE_BYTES  # keys and values
     return max(_LEAST_KV_GIB, math.ceil(tokens * per_token / 2**30))
-
-
-def _spelled(args: dict[str, Argument]) -> dict[str, Argument]:
-    """Arguments under the spelling that we use, so that `max_model_len` and `no-enforce-eager` override too."""
-    spelled: dict[str, Argument] = {}
-    for name, value in args.items():
-        option = name.lstrip("-").replace("_", "-")
-        if option.startswith("no-") and isinstance(value, bool):
-            spelled[option.removeprefix("no-")] = not value
-        else:
-            spelled[option] = value
-    return spelled
-
-
-def _words(name: str, value: Argument) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", str(value)]
