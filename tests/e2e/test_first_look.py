@@ -18,6 +18,8 @@ from bitbench.lab import Lab, plan_of
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
 
+pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -8,6 +8,8 @@ import pytest
 from bitbench.core.trial import Outcome
 from bitbench.store.folder import StudyFolder
 
+pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
+
 STUDY = """
 name: recipes
 models: [smollm2-135m]

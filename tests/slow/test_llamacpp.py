@@ -24,6 +24,8 @@ from bitbench.load.worker import LoadWorker
 from bitbench.models import library
 from bitbench.quantize.gguf import GgufTools, make_gguf
 
+pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
+
 START_TIMEOUT_S = 60.0
 BITS_PER_WEIGHT = {"q8_0": 8.5, "q4_0": 4.5}  # by construction: a 2-byte scale for each 32 weights
 
