@@ -196,7 +196,7 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
                 estimator.add(draft)
                 observer.instance_ready(draft)
         starts += 1
-        if sum(done.values()) == before:
+        if sum(done.values()) == before and progress.next_visit() == visit:
             raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
 
 

@@ -147,6 +147,8 @@ class VisitRunner:
     ) -> Generator[Draft, None, Outcome]:
         """One warm-up, then trials until there are enough. Returns how the last one ended."""
         cell = Cell(contender=self.visit.contender, workload=workload)
+        if not self.progress.wants_trial(cell, self.visit.block):
+            return Outcome.OK  # the budget ran out while the instance started, or during its other workloads
         warm_up = self._trial(cell, "warmup", instance, endpoint, watch)
         yield warm_up
         outcome = warm_up.record.outcome
