@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -11,6 +12,16 @@ Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 LONGEST_SHOWN_VALUE = 60  # characters of a wrong value that a message repeats
+
+
+def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
+    """The file as text; raises `error`, with `missing` where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise error(missing) from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise error(f"{path} cannot be read as UTF-8 text: {problem}") from problem
 
 
 def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:

@@ -3,17 +3,15 @@
 import hashlib
 import json
 import math
-import struct
 from pathlib import Path
 from typing import Any
 
 from bitbench.core.variant import ModelFacts
 from bitbench.errors import ModelError
+from bitbench.tensor_files import read_header
 
 MANIFEST = "bitbench-model.json"
 _READ_BYTES = 4 * 2**20
-# A safetensors header is JSON behind its length; the format itself allows no more than this.
-_HEADER_LIMIT = 100 * 10**6
 
 
 def read_facts(folder: Path) -> ModelFacts:
@@ -56,16 +54,10 @@ def _count_parameters(folder: Path) -> int:
 
 
 def _parameters_in(path: Path) -> int:
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-        if not 2 <= length <= _HEADER_LIMIT:
-            raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.")
-        try:
-            header = json.loads(file.read(length))
-        except ValueError as error:
-            raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.") from error
-    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    try:
+        return sum(math.prod(tensor.shape) for tensor in read_header(path).values())
+    except ValueError as error:
+        raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.") from error
 
 
 def _special_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -17,14 +17,8 @@ def study_schema() -> dict[str, Any]:
 
 def read_study(path: Path) -> Study:
     """The checked study; raises StudyFileError with every mistake found."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise StudyFileError(
-            f"there is no study file {path}; `bitbench init {path}` writes one to start from"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyFileError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    missing = f"there is no study file {path}; `bitbench init {path}` writes one to start from"
+    text = yaml_file.read_text(path, missing=missing, error=StudyFileError)
     return parse_study(text, name=str(path))
 
 

@@ -42,14 +42,8 @@ def find(reference: str, folder: Path | None = None) -> Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """A checked recipe; the source of its calibration text counts from the file's own folder."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecipeError(
-            f"there is no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} cannot be read as UTF-8 text: {error}") from error
+    missing = f"there is no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
+    text = yaml_file.read_text(path, missing=missing, error=RecipeError)
     recipe = yaml_file.parse(
         text,
         Recipe,
