@@ -39,8 +39,6 @@ MAKE = """
 import sys
 from pathlib import Path
 from tests.e2e.test_quantize import make, order, quick
-
-pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 make(order(quick(sys.argv[2])), Path(sys.argv[1]), lambda progress: print(progress.part, flush=True))
 """
 
