@@ -1,0 +1,147 @@
+"""Did a trial at some rate hold its objectives, and would it have held them for longer?
+
+A trial is finite, so a rate slightly beyond what a server can serve may keep its p99 within the limit until the trial
+ends. At (1 + ε) times the capacity the queue grows by ε requests for each one served, so a request that is planned t
+seconds after the start waits ε·t longer: after T seconds the p99 has grown by about ε·T. A limit that leaves d
+seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for
+d = 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than a third of
+`precision` seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A
+trial then needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from scipy.special import stdtrit
+
+from bitbench.core.objective import Objective
+from bitbench.units import show_percent, show_seconds
+
+Floats = npt.NDArray[np.float64]
+
+# A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
+# 20 latencies per trial that is a tenth of it.
+TRIAL_LATENCIES = 20
+# Below this share of `precision` a growth is not called one: an overload of `precision` itself stands out threefold.
+GROWTH_SHARE = 1 / 3
+# The latencies of neighbours are not independent, means of eighths of a trial nearly are; six degrees of freedom stay.
+SEGMENTS = 8
+GROWTH_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class ObjectiveVerdict:
+    """`why_not` is None where every objective held. Figures are None where no request was answered."""
+
+    why_not: str | None
+    growth: float | None  # seconds of latency per second of the trial; None: too few requests to tell
+    goodput: float | None  # requests per second that met the objectives themselves
+    served_rate: float | None  # requests per second that were answered, from the first planned to the last end
+
+    @property
+    def holds(self) -> bool:
+        return self.why_not is None
+
+
+def judge_objectives(requests: pa.Table, objectives: Sequence[Objective], precision: float) -> ObjectiveVerdict:
+    """From the request rows of one trial (core.records) alone."""
+    times = _times(requests)
+    planned, end, ok = _column(requests, "planned_s"), _column(requests, "end_s"), _is_ok(requests)
+    growth = _growth(planned[ok], (end - planned)[ok])
+    span = float(np.nanmax(end) - planned.min()) if ok.any() else 0.0
+    return ObjectiveVerdict(
+        why_not=_why_not(times, objectives, ok, _unstable(growth, precision)),
+        growth=growth[0] if growth else None,
+        goodput=float(_good(times, objectives, ok).sum() / span) if span > 0 else None,
+        served_rate=float(ok.sum() / span) if span > 0 else None,
+    )
+
+
+def goodput(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
+    """Requests per second that met the objectives themselves; None without objectives or without an answer.
+
+    A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
+    counts (half of all requests may exceed a p50).
+    """
+    return judge_objectives(requests, objectives, precision=1.0).goodput if objectives else None
+
+
+def statistic(values: Floats, name: str) -> float:
+    return float(values.mean()) if name == "mean" else float(np.percentile(values, float(name.removeprefix("p"))))
+
+
+def _times(requests: pa.Table) -> dict[str, Floats]:
+    planned, first, last, end, tokens = (
+        _column(requests, name) for name in ("planned_s", "first_token_s", "last_token_s", "end_s", "output_tokens")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(tokens > 1, (last - first) / (tokens - 1), np.nan)
+    return {"ttft": first - planned, "tpot": tpot, "latency": end - planned}
+
+
+def _why_not(
+    times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_], unstable: str | None
+) -> str | None:
+    if not ok.all():
+        return f"{int((~ok).sum())} of {ok.size} requests failed"
+    for objective in objectives:
+        known = times[objective.metric]
+        known = known[~np.isnan(known)]
+        if known.size == 0:
+            return f"{objective.name} is not defined: no answer had more than one token"
+        value = statistic(known, objective.statistic)
+        if value > objective.limit:
+            return f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}"
+    return unstable
+
+
+def _good(times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_]) -> Floats:
+    good = ok.copy()
+    for metric in {objective.metric for objective in objectives}:
+        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
+        with np.errstate(invalid="ignore"):
+            good &= ~(times[metric] > loosest)  # one token has no time per further token: nothing to miss
+    return good.astype(np.float64)
+
+
+def _growth(planned: Floats, latency: Floats) -> tuple[float, float] | None:
+    """Slope of the latency over the trial and its one-sided lower limit. None: too few requests."""
+    if planned.size < 2 * SEGMENTS:
+        return None
+    # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
+    filled = planned - planned.min() >= min(float(np.median(latency)), float(np.ptp(planned)) / 3)
+    planned, latency = planned[filled], latency[filled]
+    if planned.size < 2 * SEGMENTS:
+        return None
+    order = np.argsort(planned, kind="stable")
+    at = np.array([part.mean() for part in np.array_split(planned[order], SEGMENTS)])
+    mean = np.array([part.mean() for part in np.array_split(latency[order], SEGMENTS)])
+    centred = at - at.mean()
+    spread = float((centred**2).sum())
+    if spread == 0:
+        return None  # a batch: all at once, no course of time
+    slope = float((centred * mean).sum() / spread)
+    residual = mean - mean.mean() - slope * centred
+    error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
+    return slope, slope - float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error
+
+
+def _unstable(growth: tuple[float, float] | None, precision: float) -> str | None:
+    if growth is None:
+        return None
+    slope, low = growth
+    if low <= 0 or slope <= GROWTH_SHARE * precision:
+        return None
+    return f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
+
+
+def _is_ok(requests: pa.Table) -> npt.NDArray[np.bool_]:
+    return np.array([status == "ok" for status in requests["status"].to_pylist()], dtype=np.bool_)
+
+
+def _column(rows: pa.Table, name: str) -> Floats:
+    """As floats, null as NaN."""
+    return np.asarray(rows[name].cast(pa.float64()).to_numpy(), dtype=np.float64)
