@@ -9,7 +9,7 @@ from bitbench.load.wire import completion_request
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """`at_s` counts from the trial's start; None: as soon as the request before it on its `stream` has ended.
+    """`at_s` counts from the trial's start; None: `think_s` after the request before it on its `stream` has ended.
 
     A stream is one client that waits for its answers; None where requests come on a schedule (open loop).
     """
@@ -20,6 +20,7 @@ class PlannedRequest:
     at_s: float | None
     asked_input_tokens: int | None
     asked_output_tokens: int | None
+    think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
 
 
 def plan_requests(job: LoadJob) -> list[PlannedRequest]:
