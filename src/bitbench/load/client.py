@@ -12,9 +12,9 @@ import uvloop
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.load.connection import Connection, Exchange
 from bitbench.load.health import HealthMonitor
-from bitbench.load.prompts import PromptSource
+from bitbench.load.requests import PlannedRequest, plan_requests
 from bitbench.load.table import request_table
-from bitbench.load.wire import address, completion_request
+from bitbench.load.wire import address
 from bitbench.units import show_seconds
 
 # How often limits are checked, as a share of the shorter limit: a stream is given up at most 5 % late.
@@ -29,7 +29,7 @@ def run_job(job: LoadJob) -> LoadResult:
 
 
 async def _run(job: LoadJob) -> LoadResult:
-    trial = _Trial(job, _request_bytes(job))
+    trial = _Trial(job, plan_requests(job))
     await trial.open_connections()
     monitor = HealthMonitor(asyncio.get_running_loop())
     with _without_garbage_collection():
@@ -42,20 +42,11 @@ async def _run(job: LoadJob) -> LoadResult:
         health = monitor.stop(trial.exchanges)
     trial.close_connections()
     return LoadResult(
-        requests=request_table(trial.exchanges, job.workload, zero),
+        requests=request_table(trial.exchanges, zero),
         health=health,
         started_at=started_at.isoformat(),
         duration_s=duration_s,
     )
-
-
-def _request_bytes(job: LoadJob) -> list[bytes]:
-    """Every request of the trial, made before the clock starts."""
-    prompts = PromptSource(job.vocabulary, job.seed)
-    return [
-        completion_request(job.endpoint, job.workload, prompts.prompt(number, job.workload.input_tokens))
-        for number in range(job.workload.request_count)
-    ]
 
 
 @contextmanager
@@ -83,7 +74,7 @@ class _Trial:
     count any more. Those in flight finish.
     """
 
-    def __init__(self, job: LoadJob, requests: list[bytes]) -> None:
+    def __init__(self, job: LoadJob, requests: list[PlannedRequest]) -> None:
         self.exchanges: list[Exchange] = []
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._job = job
@@ -115,7 +106,7 @@ class _Trial:
 
     def _begin(self, planned: float, connection: Connection | None) -> None:
         number = len(self.exchanges)
-        exchange = Exchange(number, self._requests[number], planned)
+        exchange = Exchange(self._requests[number], planned)
         self.exchanges.append(exchange)
         self._in_flight[number] = (exchange, connection)
         if connection is not None and connection.usable:
@@ -126,7 +117,7 @@ class _Trial:
             task.add_done_callback(self._connecting.discard)
 
     async def _connect(self) -> Connection:
-        host, port = self._address
+        host, port, _ = self._address
         limit_s = min(self._job.stall_timeout_s, self._job.request_timeout_s)
         loop = asyncio.get_running_loop()
         opening = loop.create_connection(lambda: Connection(self._ended), host, port)
@@ -138,7 +129,7 @@ class _Trial:
         try:
             connection = await self._connect()
         except OSError as problem:  # includes TimeoutError
-            host, port = self._address
+            host, port, _ = self._address
             why = str(problem) or "no answer to the attempt to connect"
             exchange.failure = ("refused", f"no connection to {host}:{port}: {why}")
             exchange.end = monotonic()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import cast
 
+from bitbench.load.requests import PlannedRequest
 from bitbench.load.response import ResponseReader
 
 
@@ -15,14 +16,17 @@ from bitbench.load.response import ResponseReader
 class Exchange:
     """One request and what came back, with raw times on time.monotonic(). Decoded after the trial."""
 
-    number: int
-    request: bytes
+    request: PlannedRequest
     planned: float
     sent: float | None = None
     end: float | None = None
     response: ResponseReader = field(default_factory=ResponseReader)
     # One of core.records.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
     failure: tuple[str, str] | None = None
+
+    @property
+    def number(self) -> int:
+        return self.request.number
 
     @property
     def succeeded(self) -> bool:
@@ -56,14 +60,14 @@ class Connection(asyncio.Protocol):
         # Before the write, not after: the write wakes the server, which may take this core for milliseconds.
         exchange.sent = monotonic()
         try:
-            written = os.write(self._descriptor, exchange.request)
+            written = os.write(self._descriptor, exchange.request.data)
         except BlockingIOError:
             written = 0
         except OSError as problem:
             self.abort("broken", f"the server closed the connection as the request was sent ({problem.strerror})")
             return
-        if written < len(exchange.request):
-            self._transport.write(exchange.request[written:])
+        if written < len(exchange.request.data):
+            self._transport.write(exchange.request.data[written:])
 
     def data_received(self, data: bytes) -> None:
         now = monotonic()
