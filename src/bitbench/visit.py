@@ -30,6 +30,7 @@ from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
 from bitbench.probes.memory import MemoryWatch, read_memory
+from bitbench.statistics.objectives import goodput, judge_objectives
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -150,16 +151,16 @@ class VisitRunner:
         cell = Cell(contender=self.visit.contender, workload=workload)
         if not self.progress.wants_trial(cell, self.visit.block):
             return Outcome.OK  # the budget ran out while the instance started, or during its other workloads
-        warm_up = self._trial(cell, "warmup", instance, endpoint, watch)
+        warm_up = self.trial(cell, "warmup", instance, endpoint, watch)
         yield warm_up
         outcome = warm_up.record.outcome
         while outcome in (Outcome.OK, Outcome.CLIENT_BOUND) and self.progress.wants_trial(cell, self.visit.block):
-            trial = self._trial(cell, "measured", instance, endpoint, watch)
+            trial = self.trial(cell, "measured", instance, endpoint, watch)
             yield trial
             outcome = trial.record.outcome
         return outcome
 
-    def _trial(
+    def trial(
         self,
         cell: Cell,
         kind: Literal["warmup", "measured"],
@@ -167,6 +168,7 @@ class VisitRunner:
         endpoint: Endpoint,
         watch: MemoryWatch,
     ) -> TrialDraft:
+        """One trial in an instance that is ready."""
         index = len(self.progress.trials_of(cell, self.visit.block))
         self.observer.trial_started(self.visit, cell.workload, index, warmup=kind == "warmup")
         result = self.bench.load.run(self._job(cell, kind, index, endpoint))
@@ -181,13 +183,18 @@ class VisitRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": measure(result.requests) if failure is None else TrialMetrics(),
+                "metrics": self._measured(result.requests) if failure is None else TrialMetrics(),
                 "client": result.health,
                 "memory": read_memory(instance.pid),
+                "objectives": judge_objectives(result.requests, self.plan.study.objectives),
                 "requests": result.requests.num_rows,
+                "failed_requests": sum(status != "ok" for status in result.requests["status"].to_pylist()),
             }
         )
         return TrialDraft(record, result.requests)
+
+    def _measured(self, requests: "pa.Table") -> TrialMetrics:
+        return measure(requests).model_copy(update={"goodput": goodput(requests, self.plan.study.objectives)})
 
     def _job(self, cell: Cell, kind: str, index: int, endpoint: Endpoint) -> LoadJob:
         """The prompts of a trial are the same for all contenders, and never come twice in an instance."""
@@ -195,7 +202,8 @@ class VisitRunner:
         return LoadJob(
             endpoint=endpoint,
             workload=study.workload(cell.workload),
-            vocabulary=Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids),
+            vocabulary=endpoint.vocabulary
+            or Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids),
             seed=(study.seed, zlib.crc32(cell.workload.encode()), self.visit.block, index, int(kind == "warmup")),
             request_timeout_s=study.limits.request,
             stall_timeout_s=study.limits.stall,

@@ -45,9 +45,7 @@ def parse_objectives(value: object) -> object:
             )
         if names.count(name) > 1:
             raise ValueError(f"{name} is given more than once")
-    return [
-        {"metric": name.split("_")[0], "statistic": name.split("_")[1], "limit": limit} for name, limit in pairs
-    ]
+    return [{"metric": name.split("_")[0], "statistic": name.split("_")[1], "limit": limit} for name, limit in pairs]
 
 
 Objectives = Annotated[

@@ -40,6 +40,7 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
+    vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
 
 
 class InstanceFailed(Exception):
@@ -52,8 +53,8 @@ class InstanceFailed(Exception):
 
 class Instance(Protocol):
     @property
-    def pid(self) -> int:
-        """Root of the process tree whose memory is this instance's."""
+    def pid(self) -> int | None:
+        """Root of the process tree whose memory is this instance's; None where it is not on this machine."""
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         """Block until it answers; raises InstanceFailed."""

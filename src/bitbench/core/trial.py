@@ -32,11 +32,20 @@ class Failure(Record):
     log_lines: tuple[str, ...] = ()
 
 
+class ObjectiveResult(Record):
+    """Whether a trial held the objectives of its study; see `statistics.objectives`."""
+
+    holds: bool
+    why_not: str | None = None
+    growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell
+
+
 class TrialMetrics(Record):
     """One trial in numbers; definitions in `statistics.trial`. None where a figure is not defined."""
 
     latency_s: float | None = None
     ttft_s: float | None = None
+    ttft_p50_s: float | None = None
     ttft_p99_s: float | None = None
     first_answer_s: float | None = None
     tpot_s: float | None = None
@@ -48,6 +57,7 @@ class TrialMetrics(Record):
     request_throughput: float | None = None
     offered_rate: float | None = None
     achieved_rate: float | None = None
+    goodput: float | None = None
 
 
 class ClientHealth(Record):
@@ -84,7 +94,9 @@ class TrialRecord(Record):
     metrics: TrialMetrics = TrialMetrics()
     client: ClientHealth | None = None
     memory: Memory = Memory()
+    objectives: ObjectiveResult | None = None  # None where the study has none
     requests: int = 0
+    failed_requests: int = 0
     requests_file: str | None = None
 
 

@@ -16,7 +16,7 @@ from bitbench.units import show_bytes
 WATCH_PERIOD_S = 0.1
 
 
-def read_memory(root_pid: int) -> Memory:
+def read_memory(root_pid: int | None) -> Memory:
     """Now and at its peak so far; None where this system does not tell."""
     resident, peak, seen = 0, 0, False
     for process in _tree(root_pid):
@@ -33,7 +33,7 @@ def read_memory(root_pid: int) -> Memory:
 class MemoryWatch:
     """Calls `stop` as soon as the tree holds more than the limit, and remembers why."""
 
-    def __init__(self, root_pid: int, limit_bytes: int | None, stop: Callable[[], None]) -> None:
+    def __init__(self, root_pid: int | None, limit_bytes: int | None, stop: Callable[[], None]) -> None:
         self._root_pid = root_pid
         self._limit_bytes = limit_bytes
         self._stop = stop
@@ -65,7 +65,9 @@ class MemoryWatch:
                 return
 
 
-def _tree(root_pid: int) -> Iterator[psutil.Process]:
+def _tree(root_pid: int | None) -> Iterator[psutil.Process]:
+    if root_pid is None:
+        return
     try:
         root = psutil.Process(root_pid)
         yield root

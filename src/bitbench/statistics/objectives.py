@@ -4,13 +4,12 @@ A trial is finite, so a rate slightly beyond what a server can serve may keep it
 ends. At (1 + ε) times the capacity the queue grows by ε requests for each one served, so a request that is planned t
 seconds after the start waits ε·t longer: after T seconds the p99 has grown by about ε·T. A limit that leaves d
 seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for
-d = 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than a third of
-`precision` seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A
-trial then needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+d = 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than `GROWTH_LIMIT`
+seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A trial then
+needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from bitbench.core.objective import Objective
+from bitbench.core.trial import ObjectiveResult
 from bitbench.units import show_percent, show_seconds
 
 Floats = npt.NDArray[np.float64]
@@ -25,39 +25,22 @@ Floats = npt.NDArray[np.float64]
 # A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
 # 20 latencies per trial that is a tenth of it.
 TRIAL_LATENCIES = 20
-# Below this share of `precision` a growth is not called one: an overload of `precision` itself stands out threefold.
-GROWTH_SHARE = 1 / 3
+# A third of the precision with which a rate is usually wanted: an overload of 3 % stands out threefold.
+GROWTH_LIMIT = 0.01
 # The latencies of neighbours are not independent, means of eighths of a trial nearly are; six degrees of freedom stay.
 SEGMENTS = 8
 GROWTH_CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class ObjectiveVerdict:
-    """`why_not` is None where every objective held. Figures are None where no request was answered."""
-
-    why_not: str | None
-    growth: float | None  # seconds of latency per second of the trial; None: too few requests to tell
-    goodput: float | None  # requests per second that met the objectives themselves
-    served_rate: float | None  # requests per second that were answered, from the first planned to the last end
-
-    @property
-    def holds(self) -> bool:
-        return self.why_not is None
-
-
-def judge_objectives(requests: pa.Table, objectives: Sequence[Objective], precision: float) -> ObjectiveVerdict:
-    """From the request rows of one trial (core.records) alone."""
-    times = _times(requests)
-    planned, end, ok = _column(requests, "planned_s"), _column(requests, "end_s"), _is_ok(requests)
+def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> ObjectiveResult | None:
+    """From the request rows of one trial (core.records) alone. None without objectives."""
+    if not objectives:
+        return None
+    ok = _is_ok(requests)
+    planned, end = _column(requests, "planned_s"), _column(requests, "end_s")
     growth = _growth(planned[ok], (end - planned)[ok])
-    span = float(np.nanmax(end) - planned.min()) if ok.any() else 0.0
-    return ObjectiveVerdict(
-        why_not=_why_not(times, objectives, ok, _unstable(growth, precision)),
-        growth=growth[0] if growth else None,
-        goodput=float(_good(times, objectives, ok).sum() / span) if span > 0 else None,
-        served_rate=float(ok.sum() / span) if span > 0 else None,
-    )
+    why_not = _why_not(_times(requests), objectives, ok, _unstable(growth))
+    return ObjectiveResult(holds=why_not is None, why_not=why_not, growth=growth[0] if growth else None)
 
 
 def goodput(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
@@ -66,10 +49,14 @@ def goodput(requests: pa.Table, objectives: Sequence[Objective]) -> float | None
     A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
     counts (half of all requests may exceed a p50).
     """
-    return judge_objectives(requests, objectives, precision=1.0).goodput if objectives else None
+    ok = _is_ok(requests)
+    if not objectives or not ok.any():
+        return None
+    span = float(np.nanmax(_column(requests, "end_s")) - _column(requests, "planned_s").min())
+    return float(_good(_times(requests), objectives, ok).sum() / span) if span > 0 else None
 
 
-def statistic(values: Floats, name: str) -> float:
+def _statistic(values: Floats, name: str) -> float:
     return float(values.mean()) if name == "mean" else float(np.percentile(values, float(name.removeprefix("p"))))
 
 
@@ -92,7 +79,7 @@ def _why_not(
         known = known[~np.isnan(known)]
         if known.size == 0:
             return f"{objective.name} is not defined: no answer had more than one token"
-        value = statistic(known, objective.statistic)
+        value = _statistic(known, objective.statistic)
         if value > objective.limit:
             return f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}"
     return unstable
@@ -129,11 +116,11 @@ def _growth(planned: Floats, latency: Floats) -> tuple[float, float] | None:
     return slope, slope - float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error
 
 
-def _unstable(growth: tuple[float, float] | None, precision: float) -> str | None:
+def _unstable(growth: tuple[float, float] | None) -> str | None:
     if growth is None:
         return None
     slope, low = growth
-    if low <= 0 or slope <= GROWTH_SHARE * precision:
+    if low <= 0 or slope <= GROWTH_LIMIT:
         return None
     return f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
 

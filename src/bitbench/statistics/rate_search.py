@@ -10,8 +10,8 @@ search keeps a probability for each place where the edge may be, and asks where 
 3. It stops when the interval is narrow enough, or the trials are used up.
 
 The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ), but for a lapse.
-A trial below the edge fails with probability `FALSE_FAILURE` all the same (something else ran on the machine), one above it hardly ever
-holds. σ is not known: `NOISES` between 0.5 % and 5 % are possible, so that answers which contradict each other widen
+A trial below the edge fails with probability `FALSE_FAILURE` all the same (something else ran on the machine), one
+above it hardly ever holds. σ is not known: `NOISES` between 0.5 % and 5 % are possible, so that answers which contradict each other widen
 the interval. Before the first trial every ln θ is as likely as any other; an overloaded
 server also says how many requests it served per second, and half of the prior is moved to the neighbourhood of that.
 
@@ -20,13 +20,15 @@ There is no state but the trials: a search that was interrupted goes on from its
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from math import log
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
+
+from bitbench.core.base import Spec
+from bitbench.core.summary import RateAnswer, SearchStop
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,15 +43,7 @@ STEP = 0.002  # of the grid, relative: a fifteenth of the precision that is usua
 DIGITS = 3  # of the rates that are tried: people read them
 
 
-class SearchStop(StrEnum):
-    PRECISE = "precise enough"
-    TRIALS = "trials used up"
-    HIGHEST = "holds even at the highest rate"
-    LOWEST = "fails even at the lowest rate"
-
-
-@dataclass(frozen=True)
-class SearchLimits:
+class SearchLimits(Spec):
     """Rates in requests per second; `precision` is the half width of the interval, relative."""
 
     start: float
@@ -67,18 +61,6 @@ class RateTrial:
     served_rate: float | None = None
 
 
-@dataclass(frozen=True)
-class RateAnswer:
-    """The edge and its interval. `low` is None where not even the lowest rate held, `high` where the highest did."""
-
-    rate: float | None
-    low: float | None
-    high: float | None
-    confidence: float
-    trials: int
-    stop: SearchStop
-
-
 def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
     """Where to try next; None when there is no more to ask."""
     return None if _stop(trials, limits) else _next(trials, limits)
@@ -86,15 +68,18 @@ def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None
 
 def answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
     """What is known now, finished or not."""
-    stop = _stop(trials, limits) or SearchStop.TRIALS
+    stop = _stop(trials, limits)
     held = [trial.rate for trial in trials if trial.holds]
     failed = [trial.rate for trial in trials if not trial.holds]
+    low: float | None
+    median: float | None
+    high: float | None
     if not held or not failed:
-        rate = max(held) if held else None
+        low = median = max(held) if held else None
         high = min(failed) if failed else None
-        return RateAnswer(rate, rate, high, limits.confidence, len(trials), stop)
-    low, median, high = _quantiles(trials, limits)
-    return RateAnswer(median, low, high, limits.confidence, len(trials), stop)
+    else:
+        low, median, high = _quantiles(trials, limits)
+    return RateAnswer(rate=median, low=low, high=high, confidence=limits.confidence, trials=len(trials), stop=stop)
 
 
 def _stop(trials: Sequence[RateTrial], limits: SearchLimits) -> SearchStop | None:

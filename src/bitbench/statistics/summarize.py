@@ -123,6 +123,9 @@ def _run(record: TrialRecord) -> Run:
         block=record.block,
         outcome=record.outcome,
         metrics=_metrics(record),
+        holds=record.objectives.holds if record.objectives else None,
+        why_not=record.objectives.why_not if record.objectives else None,
+        failed_requests=record.failed_requests,
     )
 
 

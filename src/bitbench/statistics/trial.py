@@ -28,6 +28,12 @@ DEFINITIONS = {
     ),
     "latency_s": _less("Latency", "latency", "s", "Mean over requests of the end of the stream − the planned send."),
     "ttft_s": _less("TTFT", "time to first token", "s", "Mean over requests of the first token − the planned send."),
+    "ttft_p50_s": _less(
+        "TTFT p50",
+        "time to first token, median",
+        "s",
+        "Median over requests of the first token − the planned send.",
+    ),
     "ttft_p99_s": _less(
         "TTFT p99",
         "time to first token, 99th percentile",
@@ -76,6 +82,12 @@ DEFINITIONS = {
         "req/s",
         "In open loop: the same requests, less one, / time from the first end to the last; "
         "less than offered: the server fell behind.",
+    ),
+    "goodput": _more(
+        "Goodput",
+        "goodput",
+        "req/s",
+        "Requests that met the study's objectives themselves / makespan; of several limits on one time the loosest.",
     ),
     "itl_p99_s": _less(
         "ITL p99",
@@ -126,11 +138,12 @@ def measure(table: pa.Table) -> TrialMetrics:
     return TrialMetrics(
         latency_s=_mean(end - planned),
         ttft_s=_mean(first - planned),
-        ttft_p99_s=_percentile_99((first - planned)[answered]),
+        ttft_p50_s=_percentile((first - planned)[answered], 50),
+        ttft_p99_s=_percentile((first - planned)[answered], 99),
         first_answer_s=_mean(answer - planned) if bool(np.any(answer > first)) else None,
         tpot_s=_mean(tpot),
-        tpot_p99_s=_percentile_99(tpot[~np.isnan(tpot)]),
-        itl_p99_s=_percentile_99(_gaps(rows["chunk_s"])),
+        tpot_p99_s=_percentile(tpot[~np.isnan(tpot)], 99),
+        itl_p99_s=_percentile(_gaps(rows["chunk_s"]), 99),
         output_throughput=_rate(tokens_out, makespan),
         input_throughput=_rate(tokens_in[answered], waiting),
         overall_throughput=_rate(tokens_in + tokens_out, makespan),
@@ -150,8 +163,8 @@ def _mean(values: Floats) -> float | None:
     return float(known.mean()) if known.size else None
 
 
-def _percentile_99(values: Floats) -> float | None:
-    return float(np.percentile(values, 99)) if values.size else None
+def _percentile(values: Floats, percent: float) -> float | None:
+    return float(np.percentile(values, percent)) if values.size else None
 
 
 def _rate(counts: Floats, seconds: float) -> float | None:
