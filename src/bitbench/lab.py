@@ -14,7 +14,7 @@ from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -64,7 +64,7 @@ class Lab:
         if workshop.make_missing(plan, observer):
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
-        with folder.writing() as writer, LoadWorker() as load:
+        with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
             bench = Bench(self.engines_of(plan.study), lambda name: environments.python_of(name, self.home), load)
             _run_until_done(plan, bench, writer, observer)

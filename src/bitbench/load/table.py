@@ -4,7 +4,6 @@ import pyarrow as pa
 
 from bitbench.core.base import Json
 from bitbench.core.records import REQUEST_COLUMNS
-from bitbench.core.workload import Workload
 from bitbench.load.answer import Answer, read_answer, server_sentence
 from bitbench.load.connection import Exchange
 
@@ -19,12 +18,12 @@ _ARROW_TYPES = {
 REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
 
 
-def request_table(exchanges: list[Exchange], workload: Workload, zero: float) -> pa.Table:
+def request_table(exchanges: list[Exchange], zero: float) -> pa.Table:
     """One row per request that was begun, in planned order; times count from `zero`."""
-    return pa.Table.from_pylist([_row(exchange, workload, zero) for exchange in exchanges], schema=REQUEST_SCHEMA)
+    return pa.Table.from_pylist([_row(exchange, zero) for exchange in exchanges], schema=REQUEST_SCHEMA)
 
 
-def _row(exchange: Exchange, workload: Workload, zero: float) -> dict[str, Json]:
+def _row(exchange: Exchange, zero: float) -> dict[str, Json]:
     answer = read_answer(exchange.response)
     status, error = _status(exchange, answer)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
@@ -36,8 +35,8 @@ def _row(exchange: Exchange, workload: Workload, zero: float) -> dict[str, Json]
         "last_token_s": chunk_times[-1] if chunk_times else None,
         "end_s": None if exchange.end is None else exchange.end - zero,
         "chunk_s": chunk_times,
-        "asked_input_tokens": workload.input_tokens,
-        "asked_output_tokens": workload.output_tokens,
+        "asked_input_tokens": exchange.request.asked_input_tokens,
+        "asked_output_tokens": exchange.request.asked_output_tokens,
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
         "status": status,
