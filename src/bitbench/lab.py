@@ -14,6 +14,7 @@ from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
+from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
@@ -65,8 +66,13 @@ class Lab:
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
-            bench = Bench(self.engines_of(plan.study), lambda name: environments.python_of(name, self.home), load)
+            self._open(writer, plan, study_path, observer)
+            bench = Bench(
+                engines=self.engines_of(plan.study),
+                python_of=lambda name: environments.python_of(name, self.home),
+                load=load,
+                folder=study_path.parent.resolve(),
+            )
             _run_until_done(plan, bench, writer, observer)
         return folder
 
@@ -96,14 +102,15 @@ class Lab:
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
+            check_files(study.workloads, study_path.parent)
             return expand(study, self.engines_of(study), workshop.variant)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 
-    def _open(self, writer: Writer, plan: Plan, study_text: str, observer: Observer) -> None:
+    def _open(self, writer: Writer, plan: Plan, study_path: Path, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        facts = self._facts(plan)
+        facts = self._facts(plan, study_path.parent)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -115,15 +122,16 @@ class Lab:
         else:
             observer.note("measuring how steady this machine is")
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
-        writer.write_study(study_text)
+        writer.write_study(study_path.read_text(encoding="utf-8"))
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
-    def _facts(self, plan: Plan) -> dict[str, Json]:
+    def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
         return {
             "bitbench": __version__,
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             "variants": {variant.name: variant.content_hash for variant in plan.variants},
+            "files": hash_files(plan.study.workloads, folder),
         }
 
 
@@ -152,11 +160,11 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
         for name in TELLING_HOST_FACTS
         if lock["host"].get(name) != facts["host"][name]
     ]
-    for group in ("environments", "variants"):
+    for group in ("environments", "variants", "files"):
         differing += [
             f"{group.removesuffix('s')} {name} has changed"
-            for name, value in facts[group].items()
-            if name in lock[group] and lock[group][name] != value
+            for name, value in facts.get(group, {}).items()
+            if lock.get(group, {}).get(name, value) != value
         ]
     if differing:
         raise NotComparableError(

@@ -28,6 +28,7 @@ def token(text: str, finish_reason: str | None = None) -> dict[str, object]:
 def test_chunks_and_usage() -> None:
     assert answer_to(token("a"), token("b"), token("c", "length"), {"choices": [], "usage": USAGE}) == (
         [1.0, 2.0, 3.0],
+        1.0,
         5,
         3,
         None,
@@ -55,7 +56,7 @@ def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:
     ],
 )
 def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) -> None:
-    problem = answer_to(*messages, done=done)[3]
+    problem = answer_to(*messages, done=done)[4]
     assert said in str(problem)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bitbench.core.asked import show_length
 from bitbench.core.cell import Plan
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
@@ -31,7 +32,9 @@ def _cells(plan: Plan) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender")
     for workload in plan.study.workloads:
-        shape = f"{workload.concurrency} × {workload.input_tokens} → {workload.output_tokens}"
+        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)}"
+        many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
+        shape = f"{many} {tokens}"
         table.add_column(f"{workload.name}\n{shape}", justify="center")
     refused = {refusal.cell for refusal in plan.refusals}
     cells = dict.fromkeys([*plan.cells, *refused])

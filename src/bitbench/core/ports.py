@@ -36,7 +36,7 @@ class Endpoint:
 
     url: str  # "http://127.0.0.1:8123", without a path
     model: str
-    api_key: str = field(repr=False)
+    api_key: str = field(default="", repr=False)  # empty: none is sent
     # Merged into each request's body; forces the output length in the server's own way.
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
@@ -100,6 +100,7 @@ class LoadJob:
     seed: tuple[int, ...]  # entropy: study, workload, block, trial; request numbers are added to it
     request_timeout_s: float
     stall_timeout_s: float
+    folder: Path = Path()  # what file names in the workload are relative to
     go_on_after_failure: bool = False  # a study's trial with a failed request does not count, so it ends there
 
 

@@ -9,7 +9,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -41,7 +41,7 @@ class TransformersEngine:
                 f"transformers unpacks {variant.facts.quantization} while it loads and then computes in bf16: "
                 "its speed would not be that of the variant; measure it on vllm."
             )
-        return refuse_long_context(variant, workload)
+        return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

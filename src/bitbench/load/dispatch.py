@@ -1,6 +1,7 @@
 """Begins each request when it is due, on a connection that is open already, and keeps what came back."""
 
 import asyncio
+from bisect import bisect_right, insort
 from collections import deque
 from time import monotonic
 
@@ -18,7 +19,7 @@ _LOOK_AHEAD_EACH_S = 0.05
 
 
 class Dispatcher:
-    """Sends planned requests: at their time after zero, or when the request before them on their stream has ended.
+    """Sends planned requests: at their time after zero, or a pause (or none) after the one before on their stream.
 
     A request that is due while its stream is still busy is sent when that ends, and its latency counts from when it
     was due. Requests without a stream wait for nobody. Connecting is no part of the time to the first token, for a
@@ -39,6 +40,7 @@ class Dispatcher:
         self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
         self._scheduled = _with_times(plan, self._streams)
         self._next = 0  # of the scheduled ones
+        self._thinking: list[tuple[float, int, PlannedRequest]] = []  # due after a pause on their stream, in order
         self._to_come = len(plan)
         self._busy: set[int] = set()
         self._zero = 0.0
@@ -84,13 +86,18 @@ class Dispatcher:
     def _send_due(self) -> None:
         """Begin all that is due, and set the timer for the next."""
         self._timer.acknowledge()
-        while self._next < len(self._scheduled) and not self._stopped:
-            due_s, request = self._scheduled[self._next]
-            due = self._zero + due_s
+        while not self._stopped:
+            due = self._next_due()
+            if due is None:
+                break
             if due > monotonic():
                 self._timer.arm(due)
                 return
-            self._next += 1
+            if self._thinking and self._thinking[0][0] == due:
+                request = self._thinking.pop(0)[2]
+            else:
+                request = self._scheduled[self._next][1]
+                self._next += 1
             if request.stream is None:
                 self._begin(request, due, due)
             elif request.stream not in self._busy and self._streams[request.stream][0] is request:
@@ -98,17 +105,27 @@ class Dispatcher:
                 self._begin(request, due, due)
         self._finish_if_idle()
 
+    def _next_due(self) -> float | None:
+        times = [thinking[0] for thinking in self._thinking[:1]]
+        if self._next < len(self._scheduled):
+            times.append(self._zero + self._scheduled[self._next][0])
+        return min(times, default=None)
+
     def _continue(self, stream: int, before: Exchange) -> None:
-        """Begin what comes next on a stream, where it does not wait for a later time."""
+        """Begin what comes next on a stream, now or after its pause, where it has no later time of its own."""
         waiting = self._streams[stream]
         if not waiting or self._stopped:
             return
         assert before.end is not None
         request = waiting[0]
-        due = before.end if request.at_s is None else self._zero + request.at_s
+        due = before.end + request.think_s if request.at_s is None else self._zero + request.at_s
         if due <= before.end:
             waiting.popleft()
             self._begin(request, due, before.end)
+        elif request.at_s is None:
+            insort(self._thinking, (due, request.number, request))
+            if self._thinking[0][2] is request:
+                self._send_due()  # which sets the timer
 
     def _begin(self, request: PlannedRequest, planned: float, ready: float) -> None:
         exchange = Exchange(request, planned, ready)
@@ -146,14 +163,12 @@ class Dispatcher:
             self.finished.set_result(None)
 
     def _due_before(self, after_zero_s: float) -> int:
-        """How many of the scheduled requests that were not begun are due until then."""
-        end = self._next
-        while end < len(self._scheduled) and self._scheduled[end][0] <= after_zero_s:
-            end += 1
-        return end - self._next
+        """How many requests with a known time are due from now until then."""
+        scheduled = bisect_right(self._scheduled, after_zero_s, lo=self._next, key=lambda due: due[0]) - self._next
+        return scheduled + bisect_right(self._thinking, self._zero + after_zero_s, key=lambda due: due[0])
 
     def _look_ahead(self) -> None:
-        if self.finished.done() or self._next == len(self._scheduled):
+        if self.finished.done():
             return
         self._pool.keep_ready(self._due_before(monotonic() - self._zero + _AHEAD_S))
         asyncio.get_running_loop().call_later(_LOOK_AHEAD_EACH_S, self._look_ahead)

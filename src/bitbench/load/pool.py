@@ -3,10 +3,10 @@
 import asyncio
 import ssl
 from time import monotonic
-from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint
 from bitbench.load.connection import Connection, Listener
+from bitbench.load.wire import address
 
 # Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
 # that is closed as a request is on its way fails that request, so ours are given up before.
@@ -18,12 +18,8 @@ class ConnectionPool:
     """Gives out the connection that was used last, so that no more of them stay open than are needed."""
 
     def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float) -> None:
-        parts = urlsplit(endpoint.url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"the endpoint {endpoint.url!r} should look like http://host:port")
-        self.host = parts.hostname
-        self.port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._encryption = _encryption() if parts.scheme == "https" else None
+        self.host, self.port, encrypted = address(endpoint)
+        self._encryption = _encryption() if encrypted else None
         self._listener = listener
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []

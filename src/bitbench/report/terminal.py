@@ -7,8 +7,9 @@ from rich.text import Text
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of
 from bitbench.report.figures import mean, plus_minus
+from bitbench.report.shape import shape
 from bitbench.report.text import MAX_NAME, listing, plain
-from bitbench.report.workloads import MAIN_METRICS, column_scale, entry_of, in_order, rank_text, shape, versus_baseline
+from bitbench.report.workloads import MAIN_METRICS, column_scale, entry_of, in_order, rank_text, versus_baseline
 
 WIDE = 110  # columns from which all main figures fit beside a contender's name
 MORE_METRICS = (*MAIN_METRICS, "peak_bytes")
@@ -20,7 +21,7 @@ def render(summary: StudySummary, console: Console) -> None:
     for ranking in summary.rankings:
         console.print()
         console.print(Text(_name(ranking.workload), style="bold"))
-        console.print(Text(shape(summary.study.workload(ranking.workload)), style="dim"))
+        console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         console.print(_table(summary, ranking, wide=console.width >= WIDE))
     if summary.refusals or any(cell.failures for cell in summary.cells):
         console.print()
