@@ -149,9 +149,7 @@ class EndpointRun:
 
 def workload_at(like: Workload, rate: float) -> Workload:
     """The same requests at another rate."""
-    return like.model_copy(
-        update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})}
-    )
+    return like.model_copy(update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})})
 
 
 def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:

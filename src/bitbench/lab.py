@@ -8,22 +8,26 @@ from pathlib import Path
 from bitbench import __version__
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan
-from bitbench.core.ports import Engine, Observer
+from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import NotComparableError, StoreError, StudyFileError
+from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study, read_study, with_line
+from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
 from bitbench.report.markdown import write_report
+from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -66,19 +70,39 @@ class Lab:
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, study_path, observer)
-            bench = Bench(
-                engines=self.engines_of(plan.study),
-                python_of=lambda name: environments.python_of(name, self.home),
-                load=load,
-                folder=study_path.parent.resolve(),
-            )
-            _run_until_done(plan, bench, writer, observer)
+            self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
+            _run_until_done(plan, self._bench(plan.study, load, study_path.parent), writer, observer)
         return folder
+
+    def load(
+        self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
+    ) -> None:
+        """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+        lock = folder.lock()
+        if search is not None and SEARCH in lock:  # its study has grown by the rates that were tried
+            search = SearchLimits.model_validate(lock[SEARCH])
+            recorded = plan_of(folder).study
+            study = study.model_copy(update={"workloads": recorded.workloads})
+        plan = expand(study, self.engines_of(study), _no_variant)
+        if plan.refusals:
+            raise LoadError(plan.refusals[0].reason)
+        with folder.writing() as writer:
+            self._open(writer, plan, study_text(study), folder.path, observer)
+            run = EndpointRun(plan, self._bench(study, load, folder.path), writer, observer)
+            if search is None:
+                run.sweep()
+            else:
+                writer.write_lock({**folder.lock(), SEARCH: search.model_dump(mode="json")})
+                run.search(search)
 
     def summary(self, folder: StudyFolder) -> StudySummary:
         """From the records alone: neither the engines nor the model need to be there any more."""
-        return summarize(plan_of(folder), folder.trials(), folder.instances())
+        plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
+        summary = summarize(plan, trials, folder.instances())
+        if SEARCH not in lock:
+            return summary
+        found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
+        return summary.model_copy(update={"search": found})
 
     def report(self, folder: StudyFolder) -> Path:
         """Write report/ from the records and say where it begins."""
@@ -107,10 +131,18 @@ class Lab:
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 
-    def _open(self, writer: Writer, plan: Plan, study_path: Path, observer: Observer) -> None:
+    def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
+        return Bench(
+            engines=self.engines_of(study),
+            python_of=lambda name: environments.python_of(name, self.home),
+            load=load,
+            folder=folder.resolve(),
+        )
+
+    def _open(self, writer: Writer, plan: Plan, text: str, study_folder: Path, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        facts = self._facts(plan, study_path.parent)
+        facts = self._facts(plan, study_folder)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -122,7 +154,7 @@ class Lab:
         else:
             observer.note("measuring how steady this machine is")
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
-        writer.write_study(study_path.read_text(encoding="utf-8"))
+        writer.write_study(text)
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
     def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
@@ -142,6 +174,10 @@ def plan_of(folder: StudyFolder) -> Plan:
             f"{folder.path} has no lock.json with a plan: its run was stopped before it began; run it again"
         )
     return Plan.model_validate(lock["plan"])
+
+
+def _no_variant(model: str, recipe: str) -> Variant:
+    raise AssertionError(f"an endpoint runs no {recipe} of {model} of ours")
 
 
 def refuse_other_study(old: Study, new: Study) -> None:

@@ -26,6 +26,7 @@ from bitbench.core.ports import (
 )
 from bitbench.core.trial import Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.variant import Variant
+from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
@@ -171,9 +172,10 @@ class VisitRunner:
         """One trial in an instance that is ready."""
         index = len(self.progress.trials_of(cell, self.visit.block))
         self.observer.trial_started(self.visit, cell.workload, index, warmup=kind == "warmup")
-        result = self.bench.load.run(self._job(cell, kind, index, endpoint))
+        result = self.bench.load.run(self._job(cell, kind, index, endpoint), self.observer.trial_running)
+        requests = without_key(result.requests, endpoint.api_key)
         workload = self.plan.study.workload(cell.workload)
-        failure = judge(result.requests, workload, result.health)
+        failure = judge(requests, workload, result.health)
         if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
             failure = None  # a warm-up has no figures that could be ours
         if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
@@ -183,15 +185,15 @@ class VisitRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": self._measured(result.requests) if failure is None else TrialMetrics(),
+                "metrics": self._measured(requests) if failure is None else TrialMetrics(),
                 "client": result.health,
                 "memory": read_memory(instance.pid),
-                "objectives": judge_objectives(result.requests, self.plan.study.objectives),
-                "requests": result.requests.num_rows,
-                "failed_requests": sum(status != "ok" for status in result.requests["status"].to_pylist()),
+                "objectives": judge_objectives(requests, self.plan.study.objectives),
+                "requests": requests.num_rows,
+                "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
             }
         )
-        return TrialDraft(record, result.requests)
+        return TrialDraft(record, requests)
 
     def _measured(self, requests: "pa.Table") -> TrialMetrics:
         return measure(requests).model_copy(update={"goodput": goodput(requests, self.plan.study.objectives)})

@@ -25,6 +25,9 @@ class Workload(Spec):
     output_tokens: Length = Field(
         description="generated length, forced: a number, {min, max} or {mean, sd, min, max}; with a trace the most"
     )
+    output_forced: bool = Field(
+        default=True, description="exactly output_tokens; false: the most, for a server that cannot be told"
+    )
     arrival: AnyArrival = Field(default=Batch(), description="batch, closed_loop, or {kind, …} for an open loop")
     requests: int | None = Field(
         default=None, ge=1, description="requests per trial; a batch has one per stream and turn"

@@ -55,7 +55,7 @@ def plan_requests(job: LoadJob) -> list[PlannedRequest]:
             stream=slot.stream,
             at_s=slot.at_s,
             asked_input_tokens=asks[slot.ask].input_tokens,
-            asked_output_tokens=asks[slot.ask].output_tokens,
+            asked_output_tokens=asks[slot.ask].output_tokens if workload.output_forced else None,
             think_s=slot.think_s,
         )
         for number, slot in enumerate(slots)

@@ -12,4 +12,6 @@ def without_key(requests: pa.Table, key: str) -> pa.Table:
         return requests
     place = requests.schema.get_field_index("error")
     cleaned = [error.replace(key, HIDDEN) if error else error for error in errors]
-    return requests.set_column(place, requests.schema.field(place), pa.array(cleaned, requests.schema.field(place).type))
+    return requests.set_column(
+        place, requests.schema.field(place), pa.array(cleaned, requests.schema.field(place).type)
+    )

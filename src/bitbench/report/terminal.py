@@ -8,6 +8,8 @@ from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of
 from bitbench.report.figures import mean, plus_minus
 from bitbench.report.shape import shape
+from bitbench.report.sweep import sweep_cells
+from bitbench.report.sweep_terminal import render_sweep
 from bitbench.report.text import MAX_NAME, listing, plain
 from bitbench.report.workloads import MAIN_METRICS, column_scale, entry_of, in_order, rank_text, versus_baseline
 
@@ -18,6 +20,9 @@ MAX_CAUSE = 200
 
 def render(summary: StudySummary, console: Console) -> None:
     """Print the tables, then the answer: what is read last stays on the screen."""
+    if sweep_cells(summary):
+        render_sweep(summary, console)
+        return
     for ranking in summary.rankings:
         console.print()
         console.print(Text(_name(ranking.workload), style="bold"))

@@ -22,7 +22,7 @@ MORE_METRICS = (
     "resident_bytes",
 )
 # Of an open loop, and of models that reason: a column only where there is a figure for it.
-OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "first_answer_s")
+OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
 FLAG = "outlier"
 
 

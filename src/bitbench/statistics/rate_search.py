@@ -11,8 +11,8 @@ search keeps a probability for each place where the edge may be, and asks where 
 
 The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ), but for a lapse.
 A trial below the edge fails with probability `FALSE_FAILURE` all the same (something else ran on the machine), one
-above it hardly ever holds. σ is not known: `NOISES` between 0.5 % and 5 % are possible, so that answers which contradict each other widen
-the interval. Before the first trial every ln θ is as likely as any other; an overloaded
+above it hardly ever holds. σ is not known: `NOISES` between 0.5 % and 5 % are possible, so that answers which
+contradict each other widen the interval. Before the first trial every ln θ is as likely as any other; an overloaded
 server also says how many requests it served per second, and half of the prior is moved to the neighbourhood of that.
 
 There is no state but the trials: a search that was interrupted goes on from its records.
