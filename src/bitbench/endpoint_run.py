@@ -6,6 +6,7 @@ sweep once, shuffled anew. All trials belong to one instance; their interval say
 report says so.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ class EndpointRun:
             concurrency=concurrency,
             seed=self._plan.study.seed,
         )
+        started = time.monotonic()
         instance = self._bench.engines[setup.engine].start(launch)
         session = Session(instance, self._ready(instance), instance_id, log_file)
         self._writer.append_instance(
@@ -104,6 +106,7 @@ class EndpointRun:
                 contender=contender,
                 block=BLOCK,
                 started_at=now(),
+                ready_s=time.monotonic() - started,
                 outcome=Outcome.OK,
                 facts=instance.facts(),
                 log_file=f"logs/{log_file.name}",

@@ -31,7 +31,7 @@ from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
 from bitbench.probes.memory import MemoryWatch, read_memory
-from bitbench.statistics.objectives import goodput, judge_objectives
+from bitbench.statistics.objectives import good_share, judge_objectives
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -196,7 +196,11 @@ class VisitRunner:
         return TrialDraft(record, requests)
 
     def _measured(self, requests: "pa.Table") -> TrialMetrics:
-        return measure(requests).model_copy(update={"goodput": goodput(requests, self.plan.study.objectives)})
+        metrics = measure(requests)
+        share, rate = good_share(requests, self.plan.study.objectives), metrics.achieved_rate
+        rate = metrics.request_throughput if rate is None else rate
+        goodput = None if share is None or rate is None else share * rate
+        return metrics.model_copy(update={"goodput": goodput})
 
     def _job(self, cell: Cell, kind: str, index: int, endpoint: Endpoint) -> LoadJob:
         """The prompts of a trial are the same for all contenders, and never come twice in an instance."""

@@ -14,7 +14,7 @@ from bitbench.endpoint_check import FirstContact
 from bitbench.statistics.rate_search import SearchLimits
 from bitbench.units import show_percent, show_seconds, significant
 
-NAME_WIDTH = 14
+NAME_WIDTH = 10
 
 
 class LoadDisplay:
@@ -67,8 +67,9 @@ class LoadDisplay:
             self._live.update(self._panel(progress), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
-        self._done += 1
-        self._print(trial_line(record, self._done, self._trials))
+        counts = record.outcome is not Outcome.CLIENT_BOUND
+        self._done += counts
+        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again"))
 
     def note(self, message: str) -> None:
         self._print(Text(message, style="dim"))
@@ -99,15 +100,15 @@ class LoadDisplay:
         return Group(heading, table)
 
 
-def trial_line(record: TrialRecord, number: int, total: int) -> Text:
-    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms  TPOT 2.00 ms  holds`"""
+def trial_line(record: TrialRecord, number: str) -> Text:
+    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  holds`"""
     metrics = record.metrics
-    line = Text.assemble((f"{number:>2}/{total} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}}", overflow="fold")
+    line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}}", overflow="fold")
     if record.outcome is Outcome.OK:
         served = metrics.achieved_rate or metrics.request_throughput
         line.append(
             f"{significant(served):>6}/s {significant(metrics.output_throughput):>7} tok/s  "
-            f"TTFT p50 {show_seconds(metrics.ttft_p50_s)}, p99 {show_seconds(metrics.ttft_p99_s)}  "
+            f"TTFT {show_seconds(metrics.ttft_p50_s)}, p99 {show_seconds(metrics.ttft_p99_s)}, "
             f"TPOT {show_seconds(metrics.tpot_s)}"
         )
     else:

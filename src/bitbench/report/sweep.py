@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitbench.core.arrival import mean_rate
+from bitbench.core.asked import show_length
 from bitbench.core.summary import CellSummary, Estimate, RateAnswer, SearchStop, StudySummary
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Workload
 from bitbench.report.answer import Quote
-from bitbench.report.figures import Scale, mean, mean_and_interval, number, scale_for
-from bitbench.report.text import code, counted, listing, table
-from bitbench.units import UNKNOWN, show_percent, show_seconds
+from bitbench.report.figures import Scale, mean_and_interval, number, scale_for
+from bitbench.report.text import code, counted, escape, listing, plain, table
+from bitbench.units import UNKNOWN, show_percent, show_seconds, significant
 
 FIGURE = "figures/load.svg"
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
@@ -52,30 +53,45 @@ def _shape(workload: Workload) -> str:
 
 
 def sweep_table(summary: StudySummary, *, intervals: bool) -> SweepTable:
+    """Without intervals it fits into 80 columns: three digits, and no offered rate beside the one asked for."""
     cells = points(summary)
     by_rate = summary.study.workloads[0].open_loop
     metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
+    if not intervals and by_rate:
+        metrics.remove("offered_rate")
     scales = {metric: _scale(summary, cells, metric) for metric in metrics}
-    write = mean_and_interval if intervals else mean
+    write = mean_and_interval if intervals else _short
+    with_errors = intervals or any(run.failed_requests for cell in cells for run in cell.runs)
     rows = [
         [
             number_of(level(summary.study.workload(cell.cell.workload))),
             *(write(cell.metrics.get(metric), scales[metric]) for metric in metrics),
-            _errors(cell),
+            *([_errors(cell)] if with_errors else []),
             _outcome(cell),
         ]
         for cell in cells
     ]
+    errors = ["Errors"] if with_errors else []
     return SweepTable(
         header=[
             "Rate" if by_rate else "In flight",
             *(summary.definitions[m].label for m in metrics),
-            "Errors",
+            *errors,
             "Outcome",
         ],
-        units=["req/s" if by_rate else "", *(scales[m].unit for m in metrics), "", ""],
+        units=["req/s" if by_rate else "", *(scales[m].unit for m in metrics), *("" for _ in errors), ""],
         rows=rows,
     )
+
+
+def asked(summary: StudySummary) -> str:
+    """What all points have in common: `128 tokens in, 64 tokens out, poisson arrivals of 30.0 s, 3 trials each.`"""
+    workload = summary.study.workloads[0]
+    how = f"{workload.arrival.kind} arrivals" if workload.open_loop else "closed loop"
+    length = f" of {show_seconds(workload.duration)}" if workload.duration else ""
+    text = f", texts from {plain(workload.text.file)}" if workload.text else ""
+    tokens = f"{show_length(workload.input_tokens)} tokens in, {show_length(workload.output_tokens)} tokens out"
+    return f"{tokens}, {how}{length}{text}."
 
 
 def number_of(value: float) -> str:
@@ -86,13 +102,18 @@ def _scale(summary: StudySummary, cells: Sequence[CellSummary], metric: str) -> 
     return scale_for(summary.definitions[metric], [c.metrics[metric].mean for c in cells if metric in c.metrics])
 
 
+def _short(estimate: Estimate | None, scale: Scale) -> str:
+    return UNKNOWN if estimate is None else significant(estimate.mean / scale.factor)
+
+
 def _errors(cell: CellSummary) -> str:
     return f"{sum(run.failed_requests for run in cell.runs):,}"
 
 
 def _outcome(cell: CellSummary) -> str:
     """`holds (3)`, `fails (2), holds`, `ok (3)`, `overloaded`."""
-    return counted(_word(run.outcome, run.holds) for run in cell.runs) or "not run"
+    runs = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND] or cell.runs
+    return counted(_word(run.outcome, run.holds) for run in runs) or "not run"
 
 
 def _word(outcome: Outcome, holds: bool | None) -> str:
@@ -166,11 +187,16 @@ def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> str:
 
 
 def _highest_held(summary: StudySummary) -> str:
-    held = [cell for cell in points(summary) if cell.runs and all(run.holds for run in cell.runs)]
+    held = [cell for cell in points(summary) if _holds(cell)]
     if not held:
         return f"No point held {promise(summary)} in every trial."
     at, goodput = _load(summary, held[-1]), _figure(summary, held[-1], "goodput")
     return f"The highest point that held {promise(summary)} in every trial: {at}, goodput {goodput}."
+
+
+def _holds(cell: CellSummary) -> bool:
+    judged = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND]
+    return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)
 
 
 def sweep_section(summary: StudySummary) -> str:
@@ -181,6 +207,7 @@ def sweep_section(summary: StudySummary) -> str:
     return "\n\n".join(
         [
             f"## {code(contender)} under load",
+            escape(asked(summary)),
             table(header, shown.rows, left=(len(header) - 1,)),
             f"![Throughput against time to first token]({FIGURE})",
         ]

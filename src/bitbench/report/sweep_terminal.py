@@ -5,8 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.core.summary import StudySummary
-from bitbench.report.shape import shape
-from bitbench.report.sweep import sweep_answer, sweep_table
+from bitbench.report.sweep import asked, sweep_answer, sweep_table
 from bitbench.report.text import MAX_NAME, plain
 
 WIDE = 130  # columns from which intervals fit
@@ -22,7 +21,7 @@ def render_sweep(summary: StudySummary, console: Console) -> None:
     for row in shown.rows:
         table.add_row(*(Text(cell) for cell in row), style="red" if "fails" in row[last] else None)
     console.print()
-    console.print(Text(f"One of the points: {shape(summary.study.workloads[0], _name)}", style="dim"))
+    console.print(Text(asked(summary), style="dim"))
     console.print(table)
     console.print()
     for sentence in sweep_answer(summary, _name):

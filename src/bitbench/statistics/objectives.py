@@ -43,8 +43,8 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     return ObjectiveResult(holds=why_not is None, why_not=why_not, growth=growth[0] if growth else None)
 
 
-def goodput(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
-    """Requests per second that met the objectives themselves; None without objectives or without an answer.
+def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
+    """Share of the requests that met the objectives themselves; None without objectives or without an answer.
 
     A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
     counts (half of all requests may exceed a p50).
@@ -52,8 +52,7 @@ def goodput(requests: pa.Table, objectives: Sequence[Objective]) -> float | None
     ok = _is_ok(requests)
     if not objectives or not ok.any():
         return None
-    span = float(np.nanmax(_column(requests, "end_s")) - _column(requests, "planned_s").min())
-    return float(_good(_times(requests), objectives, ok).sum() / span) if span > 0 else None
+    return float(_good(_times(requests), objectives, ok).mean())
 
 
 def _statistic(values: Floats, name: str) -> float:

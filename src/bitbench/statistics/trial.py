@@ -87,7 +87,8 @@ DEFINITIONS = {
         "Goodput",
         "goodput",
         "req/s",
-        "Requests that met the study's objectives themselves / makespan; of several limits on one time the loosest.",
+        "Achieved rate (in a closed loop request throughput) × share of the requests that met the study's objectives "
+        "themselves; of several limits on one time the loosest counts.",
     ),
     "itl_p99_s": _less(
         "ITL p99",
