@@ -15,7 +15,7 @@ from bitbench.core.trial import TrialRecord
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -65,7 +65,7 @@ class Lab:
         if workshop.make_missing(plan, observer):
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
-        with folder.writing() as writer, LoadWorker() as load:
+        with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, study_path, observer)
             bench = Bench(
                 engines=self.engines_of(plan.study),

@@ -1,12 +1,13 @@
 """What a stage needs from another one, as protocols over domain types. Only `lab` and `visit` join them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
+from bitbench.core.progress import LoadProgress
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
@@ -100,6 +101,7 @@ class LoadJob:
     request_timeout_s: float
     stall_timeout_s: float
     folder: Path = Path()  # what file names in the workload are relative to
+    go_on_after_failure: bool = False  # a study's trial with a failed request does not count, so it ends there
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class LoadResult:
 
 
 class LoadClient(Protocol):
-    def run(self, job: LoadJob) -> LoadResult: ...
+    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes."""
 
 
 class Observer(Protocol):

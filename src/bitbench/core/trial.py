@@ -50,13 +50,25 @@ class TrialMetrics(Record):
     achieved_rate: float | None = None
 
 
-class ClientHealth(Record):
-    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound."""
+class WorkerHealth(Record):
+    """How well one process of our client kept up."""
 
     send_lateness_p99_s: float
+    # Sent after it could be sent, on average: what waits for its stream to be free is not late.
+    send_lateness_mean_s: float | None = None
+    # How long what had arrived waited to be noticed.
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
+
+
+class ClientHealth(WorkerHealth):
+    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound.
+
+    Each figure is that of the worst of the client's processes.
+    """
+
+    workers: tuple[WorkerHealth, ...] = ()
 
 
 class Memory(Record):
