@@ -12,13 +12,14 @@ import psutil
 import pytest
 
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.core.progress import LoadProgress
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Arrival, Workload
 from bitbench.errors import LoadError
-from bitbench.load.client import Part
+from bitbench.load.client import Part, run_job
 from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers
+from bitbench.load.workers import LoadWorkers, workers_for
 from tests.unit.null_instance import running
 
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
@@ -50,6 +51,53 @@ def test_a_job_that_cannot_run_is_said_and_the_next_one_runs(tmp_path: Path) -> 
         assert worker.run(job(endpoint)).requests.num_rows == 9
 
 
+def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None:
+    with running({"ttft": "50ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
+        workload = Workload(name="w", concurrency=6, input_tokens=16, output_tokens=5)
+        result = workers.run(job(endpoint, workload))
+        alone = run_job(job(endpoint, workload))
+    assert len(workers.pids) == 0
+    assert len(result.health.workers) == 2
+    worst = max(worker.loop_lag_p99_s for worker in result.health.workers)
+    assert result.health.loop_lag_p99_s == worst
+    rows, rows_alone = result.requests.to_pylist(), alone.requests.to_pylist()
+    assert [row["request"] for row in rows] == [row["request"] for row in rows_alone] == [0, 1, 2, 3, 4, 5]
+    assert {row["planned_s"] for row in rows} == {0.0}
+    assert all(row["first_token_s"] >= 0.05 for row in rows)
+    # A clock of its own for each worker would be off by what they need to prepare.
+    assert max(row["sent_s"] for row in rows) < 0.05
+
+
+def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
+    workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=40, requests=12, arrival="closed_loop")
+    told: list[LoadProgress] = []
+    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
+        result = workers.run(job(endpoint, workload), told.append)
+    assert len(told) >= 4
+    assert {progress.requests for progress in told[1:]} == {12}
+    assert [progress.elapsed_s for progress in told] == sorted(progress.elapsed_s for progress in told)
+    middle, last = told[len(told) // 2], told[-1]
+    assert middle.running == 4
+    assert 50 < middle.chunks_per_s < 1_000  # 4 streams, 100 tokens a second each but for the first
+    assert last.sent >= 8
+    assert last.failed == 0
+    assert last.ttft is not None
+    assert last.itl is not None
+    assert 0.09 < last.ttft.p50_s < 0.2
+    assert 0.008 < last.itl.p50_s < 0.015
+    assert result.requests.num_rows == 12
+
+
+def test_more_workers_only_where_one_does_not_carry_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def streams(concurrency: int) -> int:
+        return workers_for(Workload(name="w", concurrency=concurrency, input_tokens=1, output_tokens=1))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert [streams(count) for count in (1, 1_024, 1_025, 3_000, 50_000)] == [1, 1, 2, 3, 4]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert streams(50_000) == 1
+
+
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
@@ -67,16 +115,17 @@ def test_a_worker_that_died_is_an_error_and_the_next_job_gets_a_new_one(tmp_path
 def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
     """Stopped over the time at which its first token comes, it reports a time that is its own, not the engine's."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=20)
+    timers: list[threading.Timer] = []
+
+    def stop_for_a_while(progress: LoadProgress) -> None:
+        if not timers:  # the first message comes at time zero
+            timers.append(threading.Timer(0.03, os.kill, (worker.pids[0], signal.SIGSTOP)))
+            timers.append(threading.Timer(0.20, os.kill, (worker.pids[0], signal.SIGCONT)))
+            for timer in timers:
+                timer.start()
+
     with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        worker.run(job(endpoint, workload))
-        worker_pid = worker.pids[0]
-        timers = [
-            threading.Timer(delay_s, os.kill, (worker_pid, number))
-            for delay_s, number in ((0.06, signal.SIGSTOP), (0.2, signal.SIGCONT))
-        ]
-        for timer in timers:
-            timer.start()
-        result = worker.run(job(endpoint, workload))
+        result = worker.run(job(endpoint, workload), stop_for_a_while)
         for timer in timers:
             timer.join()
     failure = judge(result.requests, workload, result.health)
