@@ -23,6 +23,7 @@ from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
+from bitbench.statistics.objectives import held
 from bitbench.statistics.rate_search import RateTrial, SearchLimits, next_rate
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value
@@ -75,13 +76,13 @@ class EndpointRun:
         late = 0
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
             record = self._trial(self._cell_at(rate), session)
-            late = late + 1 if record.outcome is Outcome.CLIENT_BOUND else 0
+            late = late + 1 if held(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
-                held = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
-                if not held:
+                kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
+                if not kept:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
                 self._observer.warn(f"this client cannot send {rate:g} requests/s on time; no higher rate is tried")
-                limits = limits.model_copy(update={"highest": max(held)})
+                limits = limits.model_copy(update={"highest": max(kept)})
 
     def _begin(self) -> Session:
         contender = self._plan.contenders[0]
@@ -156,13 +157,13 @@ def workload_at(like: Workload, rate: float) -> Workload:
 
 
 def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
-    """What a search has learnt; trials in which the client was late say nothing about the server."""
+    """What a search has learnt."""
     found = []
     for trial in trials:
-        if trial.kind != "measured" or trial.outcome is Outcome.CLIENT_BOUND or trial.objectives is None:
+        holds = held(trial, study.objectives)
+        if holds is None:
             continue
         rate = mean_rate(study.workload(trial.cell.workload).arrival)
         assert rate is not None, "a search is about rates"
-        holds = trial.objectives.holds and trial.outcome is Outcome.OK
         found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
     return found

@@ -11,10 +11,12 @@ from bitbench.core.progress import LoadProgress, Percentiles
 from bitbench.core.study import Study
 from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.endpoint_check import FirstContact
+from bitbench.statistics.objectives import held
 from bitbench.statistics.rate_search import SearchLimits
 from bitbench.units import show_percent, show_seconds, significant
 
 NAME_WIDTH = 10
+REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss
 
 
 class LoadDisplay:
@@ -22,15 +24,13 @@ class LoadDisplay:
 
     def __init__(self, console: Console, study: Study, search: SearchLimits | None, contact: FirstContact) -> None:
         self._console = console
+        self._study = study
+        self._is_search = search is not None
         self._trials = search.trials if search else len(study.workloads) * study.measure.trials.min
         self._done = 0
         self._name = "preparing"
-        self._live = Live(
-            console=console,
-            transient=True,
-            refresh_per_second=2,  # drawing costs processor time that a server on the same machine would miss
-            auto_refresh=False,
-        )
+        self._drawn_s = -REDRAW_S  # in the time of the trial, which begins anew with each
+        self._live = Live(console=console, transient=True, auto_refresh=False)
         setup = study.engines[0]
         self._print(Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"))
         self._print(
@@ -63,13 +63,15 @@ class LoadDisplay:
         self._name = workload
 
     def trial_running(self, progress: LoadProgress) -> None:
-        if self._console.is_terminal:
+        if self._console.is_terminal and abs(progress.elapsed_s - self._drawn_s) >= REDRAW_S:
+            self._drawn_s = progress.elapsed_s
             self._live.update(self._panel(progress), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
-        counts = record.outcome is not Outcome.CLIENT_BOUND
+        holds = held(record, self._study.objectives)
+        counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
         self._done += counts
-        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again"))
+        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
 
     def note(self, message: str) -> None:
         self._print(Text(message, style="dim"))
@@ -100,7 +102,7 @@ class LoadDisplay:
         return Group(heading, table)
 
 
-def trial_line(record: TrialRecord, number: str) -> Text:
+def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
     """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  holds`"""
     metrics = record.metrics
     line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}}", overflow="fold")
@@ -113,12 +115,11 @@ def trial_line(record: TrialRecord, number: str) -> Text:
         )
     else:
         line.append(f"{record.outcome}", style="yellow")
-        line.append(f": {record.cause}")
-    if record.objectives is not None and record.outcome is not Outcome.CLIENT_BOUND:
-        holds = record.objectives.holds and record.outcome is Outcome.OK
+        line.append(f": {record.cause}" if not holds else " (the client was late)")
+    if holds is not None:
         line.append("  holds" if holds else "  fails", style="green" if holds else "red")
-        if record.outcome is Outcome.OK and record.objectives.why_not:
-            line.append(f": {record.objectives.why_not}", style="dim")
+    if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
+        line.append(f": {record.objectives.why_not}", style="dim")
     return line
 
 

@@ -37,6 +37,7 @@ class ObjectiveResult(Record):
 
     holds: bool
     why_not: str | None = None
+    excess_s: float | None = None  # how far beyond its limit the worst statistic was; None where none was
     growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell
 
 

@@ -112,11 +112,13 @@ def _errors(cell: CellSummary) -> str:
 
 def _outcome(cell: CellSummary) -> str:
     """`holds (3)`, `fails (2), holds`, `ok (3)`, `overloaded`."""
-    runs = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND] or cell.runs
+    runs = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND or run.holds] or cell.runs
     return counted(_word(run.outcome, run.holds) for run in runs) or "not run"
 
 
 def _word(outcome: Outcome, holds: bool | None) -> str:
+    if outcome is Outcome.CLIENT_BOUND and holds is not None:
+        return "holds, late client" if holds else "fails, late client"
     if outcome is not Outcome.OK or holds is None:
         return outcome.value
     return "holds" if holds else "fails"

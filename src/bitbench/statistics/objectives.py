@@ -17,7 +17,7 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from bitbench.core.objective import Objective
-from bitbench.core.trial import ObjectiveResult
+from bitbench.core.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.units import show_percent, show_seconds
 
 Floats = npt.NDArray[np.float64]
@@ -39,8 +39,31 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     ok = _is_ok(requests)
     planned, end = _column(requests, "planned_s"), _column(requests, "end_s")
     growth = _growth(planned[ok], (end - planned)[ok])
-    why_not = _why_not(_times(requests), objectives, ok, _unstable(growth))
-    return ObjectiveResult(holds=why_not is None, why_not=why_not, growth=growth[0] if growth else None)
+    missed, excess_s = _missed(_times(requests), objectives)
+    failed = f"{int((~ok).sum())} of {ok.size} requests failed" if not ok.all() else None
+    why_not = failed or missed or _unstable(growth)
+    return ObjectiveResult(
+        holds=why_not is None, why_not=why_not, excess_s=excess_s, growth=growth[0] if growth else None
+    )
+
+
+def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
+    """Did the server keep its objectives? None where the trial cannot tell.
+
+    A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
+    may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it
+    failed by more than the client was late.
+    """
+    if trial.kind != "measured" or trial.objectives is None:
+        return None
+    if trial.outcome is not Outcome.CLIENT_BOUND:
+        return trial.objectives.holds and trial.outcome is Outcome.OK
+    if trial.objectives.holds:
+        return True if all(objective.metric != "tpot" for objective in objectives) else None
+    excess_s, client = trial.objectives.excess_s, trial.client
+    if excess_s is None or client is None:
+        return None
+    return False if excess_s > client.send_lateness_p99_s + client.loop_lag_p99_s else None
 
 
 def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
@@ -68,20 +91,22 @@ def _times(requests: pa.Table) -> dict[str, Floats]:
     return {"ttft": first - planned, "tpot": tpot, "latency": end - planned}
 
 
-def _why_not(
-    times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_], unstable: str | None
-) -> str | None:
-    if not ok.all():
-        return f"{int((~ok).sum())} of {ok.size} requests failed"
+def _missed(times: dict[str, Floats], objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
+    """The objective that was missed by most, in a sentence, and by how many seconds."""
+    worst: tuple[str, float] | None = None
     for objective in objectives:
         known = times[objective.metric]
         known = known[~np.isnan(known)]
         if known.size == 0:
-            return f"{objective.name} is not defined: no answer had more than one token"
+            return f"{objective.name} is not defined: no answer had more than one token", None
         value = _statistic(known, objective.statistic)
-        if value > objective.limit:
-            return f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}"
-    return unstable
+        excess_s = value - objective.limit
+        if excess_s > (worst[1] if worst else 0.0):
+            worst = (
+                f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}",
+                excess_s,
+            )
+    return worst or (None, None)
 
 
 def _good(times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_]) -> Floats:

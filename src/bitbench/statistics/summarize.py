@@ -6,11 +6,13 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.objective import Objective
 from bitbench.core.study import Measure
 from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
 from bitbench.statistics.ranking import rank
 from bitbench.statistics.stop_reason import stop_reason
@@ -37,7 +39,11 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
     cells = []
     for cell, records in of_cell.items():
         samples[cell] = _samples(plan.study.seed, cell, _counted(records))
-        cells.append(_summarize_cell(cell, records, samples=samples[cell], measure=plan.study.measure))
+        cells.append(
+            _summarize_cell(
+                cell, records, samples=samples[cell], measure=plan.study.measure, objectives=plan.study.objectives
+            )
+        )
     baseline = find_baseline(plan)
     return StudySummary(
         study=plan.study,
@@ -95,6 +101,7 @@ def _summarize_cell(
     *,
     samples: Mapping[str, Sample],
     measure: Measure,
+    objectives: Sequence[Objective],
 ) -> CellSummary:
     counted = _counted(records)
     failures = failures_of(records)
@@ -106,7 +113,7 @@ def _summarize_cell(
     return CellSummary(
         cell=cell,
         metrics=estimates,
-        runs=tuple(_run(record) for record in records if record.kind == "measured"),
+        runs=tuple(_run(record, objectives) for record in records if record.kind == "measured"),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
@@ -116,14 +123,14 @@ def _summarize_cell(
     )
 
 
-def _run(record: TrialRecord) -> Run:
+def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
     return Run(
         trial_id=record.id,
         instance_id=record.instance_id,
         block=record.block,
         outcome=record.outcome,
         metrics=_metrics(record),
-        holds=record.objectives.holds if record.objectives else None,
+        holds=held(record, objectives),
         why_not=record.objectives.why_not if record.objectives else None,
         failed_requests=record.failed_requests,
     )
