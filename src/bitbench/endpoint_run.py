@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 from bitbench.core.arrival import mean_rate
+from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan, Visit
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Observer
 from bitbench.core.study import Study
@@ -73,6 +74,7 @@ class EndpointRun:
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `statistics.rate_search` asks for; each new rate becomes a workload of the study."""
         session = self._begin()
+        self._lock(**{SEARCH: limits.model_dump(mode="json")})
         late = 0
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
             record = self._trial(self._cell_at(rate), session)
@@ -83,6 +85,7 @@ class EndpointRun:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
                 self._observer.warn(f"this client cannot send {rate:g} requests/s on time; no higher rate is tried")
                 limits = limits.model_copy(update={"highest": max(kept)})
+                self._lock(**{SEARCH: limits.model_dump(mode="json")})
 
     def _begin(self) -> Session:
         contender = self._plan.contenders[0]
@@ -146,9 +149,11 @@ class EndpointRun:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
             self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
             self._writer.write_study(study_text(grown))
-            lock = self._writer.folder.lock()
-            self._writer.write_lock({**lock, "plan": self._plan.model_dump(mode="json")})
+            self._lock(plan=self._plan.model_dump(mode="json"))
         return cell
+
+    def _lock(self, **facts: Json) -> None:
+        self._writer.write_lock({**self._writer.folder.lock(), **facts})
 
 
 def workload_at(like: Workload, rate: float) -> Workload:

@@ -80,9 +80,9 @@ class Lab:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
         lock = folder.lock()
         if search is not None and SEARCH in lock:  # its study has grown by the rates that were tried
-            search = SearchLimits.model_validate(lock[SEARCH])
-            recorded = plan_of(folder).study
-            study = study.model_copy(update={"workloads": recorded.workloads})
+            longer = {"trials": search.trials, "precision": search.precision}
+            search = SearchLimits.model_validate(lock[SEARCH]).model_copy(update=longer)
+            study = study.model_copy(update={"workloads": plan_of(folder).study.workloads})
         plan = expand(study, self.engines_of(study), _no_variant)
         if plan.refusals:
             raise LoadError(plan.refusals[0].reason)
@@ -92,7 +92,6 @@ class Lab:
             if search is None:
                 run.sweep()
             else:
-                writer.write_lock({**folder.lock(), SEARCH: search.model_dump(mode="json")})
                 run.search(search)
 
     def summary(self, folder: StudyFolder) -> StudySummary:
