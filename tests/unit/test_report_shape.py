@@ -47,7 +47,7 @@ from bitbench.report.shape import shape
         (
             {"arrival": {"kind": "constant", "rate": 4}, "requests": 6, "conversation": {"turns": 3, "think": "2s"}},
             "Input 256 tokens, output 64 tokens, conversations of 3 turns with 2.00 s of thinking between them, "
-            "one request each 250 ms, 6 requests per trial.",
+            "one conversation each 250 ms, 6 requests per trial.",
         ),
     ],
 )
