@@ -51,10 +51,8 @@ class RunningFigures:
             self._failed += 1
         if exchange.sent is not None:
             self._lateness.add(exchange.sent - exchange.ready)
-        times = exchange.response.times
-        self._chunks += len(times)
-        if len(times) > 1:
-            self._itl.add_all(np.diff(np.asarray(times, dtype=np.float64)))
+        self._chunks += exchange.response.part_count
+        self._itl.add_all(np.diff(np.asarray(exchange.response.times, dtype=np.float64)))
 
     def start(
         self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]], monitor: HealthMonitor
@@ -78,7 +76,7 @@ class RunningFigures:
             running=len(in_flight),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks + sum(len(exchange.response.times) for exchange, _ in in_flight.values()),
+            chunks=self._chunks + sum(exchange.response.part_count for exchange, _ in in_flight.values()),
             ttft=self._ttft.counts(),
             itl=self._itl.counts(),
             health=monitor.so_far(self._lateness.quantile(0.99) or 0.0),
