@@ -11,7 +11,9 @@ from tests.unit.test_load_response import VALID, chunked, read, record, split
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\n'
 DONE = b"data: [DONE]\n\n"
-SHORT = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: a\n\r\n7\r\n\ndata:b\r\n2\r\n\n\n\r\n0\r\n\r\n"
+SHORT = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: a\n\r\n7\r\n\ndata:b\r\n2\r\n\n\n\r\n0\r\n\r\n"
+)
 COMPLETE = [
     *VALID,
     SHORT,
@@ -20,8 +22,8 @@ COMPLETE = [
     chunked(TOKEN, TOKEN[:30], TOKEN[30:] + TOKEN + USAGE[:5], USAGE[5:] + DONE),
     b'HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 32\r\n\r\n{"error":{"message":"too many"}} ',
 ]
-PIECES = [b"\r\n", b"\n\n", b"\r", b"0\r\n\r\n", b"data:", b"-1", b"ffffffff", b"\x00", b"\xff\xfe", b"HTTP/1.1 ", b": ",
-          b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"{", b"[DONE]"]  # fmt: skip
+PIECES = [b"\r\n", b"\n\n", b"\r", b"0\r\n\r\n", b"data:", b"-1", b"ffffffff", b"\x00", b"\xff\xfe", b"HTTP/1.1 ",
+          b": ", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"{", b"[DONE]"]  # fmt: skip
 CASES = 100_000
 
 
