@@ -15,9 +15,8 @@ class KeptAnswers:
         self._compressor: ThreadPoolExecutor | None = None
 
     def add(self, response: ResponseReader) -> None:
-        response.pack()
+        self._room -= response.pack()
         if self._room > 0:
-            self._room -= response.kept_bytes
             return
         if self._compressor is None:
             self._compressor = ThreadPoolExecutor(1)
