@@ -37,7 +37,7 @@ class ObjectiveResult(Record):
 
     holds: bool
     why_not: str | None = None
-    excess_s: float | None = None  # how far beyond its limit the worst statistic was; None where none was
+    excess_s: float | None = None  # by how much it missed: beyond the limit, or growth over the whole trial
     growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell
 
 

@@ -10,6 +10,7 @@ needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +41,13 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     planned, end = _column(requests, "planned_s"), _column(requests, "end_s")
     growth = _growth(planned[ok], (end - planned)[ok])
     missed, excess_s = _missed(_times(requests), objectives)
-    failed = f"{int((~ok).sum())} of {ok.size} requests failed" if not ok.all() else None
-    why_not = failed or missed or _unstable(growth)
-    return ObjectiveResult(
-        holds=why_not is None, why_not=why_not, excess_s=excess_s, growth=growth[0] if growth else None
-    )
+    if not ok.all():
+        missed = f"{int((~ok).sum())} of {ok.size} requests failed"
+    slope = growth.slope if growth else None
+    if missed is None and growth and growth.is_real and growth.slope > GROWTH_LIMIT:
+        missed = f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
+        excess_s = growth.slope * float(np.ptp(planned))
+    return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
 def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
@@ -118,8 +121,15 @@ def _good(times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDA
     return good.astype(np.float64)
 
 
-def _growth(planned: Floats, latency: Floats) -> tuple[float, float] | None:
-    """Slope of the latency over the trial and its one-sided lower limit. None: too few requests."""
+class _Growth(NamedTuple):
+    """Slope of the latency over the trial, and whether it is more than its own noise."""
+
+    slope: float
+    is_real: bool
+
+
+def _growth(planned: Floats, latency: Floats) -> _Growth | None:
+    """None: too few requests."""
     if planned.size < 2 * SEGMENTS:
         return None
     # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
@@ -137,16 +147,7 @@ def _growth(planned: Floats, latency: Floats) -> tuple[float, float] | None:
     slope = float((centred * mean).sum() / spread)
     residual = mean - mean.mean() - slope * centred
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
-    return slope, slope - float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error
-
-
-def _unstable(growth: tuple[float, float] | None) -> str | None:
-    if growth is None:
-        return None
-    slope, low = growth
-    if low <= 0 or slope <= GROWTH_LIMIT:
-        return None
-    return f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
+    return _Growth(slope, slope > float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error)
 
 
 def _is_ok(requests: pa.Table) -> npt.NDArray[np.bool_]:
