@@ -63,6 +63,32 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     assert null.api_key not in done.stdout + done.stderr
 
 
+def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "name: two\n"
+        "engines:\n"
+        f"  - {{engine: endpoint, name: there, args: {{url: '{null.url}', model: 'null', api_key_env: NULL_KEY}}}}\n"
+        "  - {engine: null, name: started, args: {ttft: 60ms, tpot: 20ms}}\n"
+        "workloads: [{name: w, concurrency: 2, input_tokens: 16, output_tokens: 8}]\n"
+        "objectives: {ttft_p99: 10s}\n"
+        "measure: {instances: 2, trials: 2}\n"
+    )
+    done = subprocess.run(
+        [*BITBENCH, "run", "study.yaml", "--into", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "NULL_KEY": null.api_key},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (ranking,) = Lab().summary(StudyFolder.existing(tmp_path / "out")).rankings
+    assert [entry.contender.name for entry in ranking.entries] == ["there", "started"]
+    trials = [trial for trial in StudyFolder(tmp_path / "out").trials() if trial.outcome is Outcome.OK]
+    assert all(trial.objectives is not None and trial.objectives.holds for trial in trials)
+
+
 def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
     wrong_key = load(null, tmp_path, key="sk-wrong-key")
     assert wrong_key.returncode == 1
