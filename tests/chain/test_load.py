@@ -65,10 +65,9 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
 
 def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(
-        "name: two\n"
+        "name: one\n"
         "engines:\n"
         f"  - {{engine: endpoint, name: there, args: {{url: '{null.url}', model: 'null', api_key_env: NULL_KEY}}}}\n"
-        "  - {engine: null, name: started, args: {ttft: 60ms, tpot: 20ms}}\n"
         "workloads: [{name: w, concurrency: 2, input_tokens: 16, output_tokens: 8}]\n"
         "objectives: {ttft_p99: 10s}\n"
         "measure: {instances: 2, trials: 2}\n"
@@ -83,10 +82,14 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (ranking,) = Lab().summary(StudyFolder.existing(tmp_path / "out")).rankings
-    assert [entry.contender.name for entry in ranking.entries] == ["there", "started"]
-    trials = [trial for trial in StudyFolder(tmp_path / "out").trials() if trial.outcome is Outcome.OK]
-    assert all(trial.objectives is not None and trial.objectives.holds for trial in trials)
+    folder = StudyFolder.existing(tmp_path / "out")
+    (cell,) = Lab().summary(folder).cells
+    assert cell.cell.contender.name == "there"
+    assert cell.metrics["goodput"].mean == pytest.approx(cell.metrics["request_throughput"].mean)
+    assert all("running already" in record.facts.notes[0] for record in folder.instances())
+    measured = [trial for trial in folder.trials() if trial.kind == "measured"]
+    assert len({trial.instance_id for trial in measured}) == 2
+    assert all(trial.objectives is not None and trial.objectives.holds for trial in measured)
 
 
 def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
