@@ -92,11 +92,11 @@ def _frame(x_axis: _Axis, y_axis: _Axis, x_title: str, y_title: str) -> list[str
     for tick in x_axis.ticks:
         x = x_axis.at(tick)
         parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="#e5e5e5"/>')
-        parts.append(_text(x, bottom + 18, f"{tick:,.4g}", anchor="middle"))
+        parts.append(_text(x, bottom + 18, f"{tick:,.10g}", anchor="middle"))
     for tick in y_axis.ticks:
         y = y_axis.at(tick)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#e5e5e5"/>')
-        parts.append(_text(LEFT - 8, y + 4, f"{tick:,.4g}", anchor="end"))
+        parts.append(_text(LEFT - 8, y + 4, f"{tick:,.10g}", anchor="end"))
     parts.append(f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#555555"/>')
     parts.append(_text((LEFT + right) / 2, HEIGHT - 14, x_title, anchor="middle"))
     parts.append(
