@@ -15,6 +15,7 @@ from bitbench.core.trial import TrialRecord
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.load.worker import LoadWorker
+from bitbench.planning.compatibility import Device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -48,6 +49,11 @@ class Lab:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or default_home()
+
+    @property
+    def device(self) -> Device:
+        """What engines compute on here."""
+        return "cuda" if environments.has_cuda() else "cpu"
 
     def plan(self, study_path: Path) -> Plan:
         return self._plan(study_path, Workshop(self.home, study_path.parent))
@@ -87,6 +93,10 @@ class Lab:
                 raise StudyFileError(str(error), ("engines", index)) from error
         return engines
 
+    def engines_with_models(self) -> list[str]:
+        """Names of the installed engines that run a model."""
+        return [name for name in registry.engine_names() if registry.engine(name).needs_model]
+
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)
         used = {contender.engine for contender in plan.contenders}
@@ -96,7 +106,7 @@ class Lab:
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
-            return expand(study, self.engines_of(study), workshop.variant)
+            return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 

@@ -1,19 +1,21 @@
 """Finds the variants that a study asks for, and makes those that are missing."""
 
+import hashlib
 from pathlib import Path
 
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
-from bitbench.core.recipe import Backend, Recipe
+from bitbench.core.recipe import COMPRESSED_TENSORS, Backend, Recipe
 from bitbench.core.variant import Variant
 from bitbench.engines import environments
+from bitbench.errors import RecipeError
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import Progress
 from bitbench.units import show_duration
 
-FORMATS = {Backend.LLMCOMPRESSOR: "compressed-tensors", Backend.GGUF: "gguf"}
+FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf"}
 
 
 class Workshop:
@@ -35,15 +37,19 @@ class Workshop:
             path=found.path,
             content_hash=found.content_hash,
             weight_bytes=found.weight_bytes,
+            form=recipe.form,
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant
+            return variant.model_copy(update={"form": found.facts.quantization or recipe.form})
+        if recipe.backend is Backend.ENGINE:
+            return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
 
     def make_missing(self, plan: Plan, observer: Observer) -> int:
-        """How many had to be made."""
-        missing = [variant.name for variant in plan.variants if variant.path is None and variant.name in self._orders]
+        """How many had to be made. Those that only refused cells would use are left out."""
+        used = {contender.variant for contender in plan.contenders}
+        missing = [variant.name for variant in plan.variants if variant.path is None and variant.name in used]
         for name in missing:
             self._make(name, observer)
         return len(missing)
@@ -73,6 +79,19 @@ class Workshop:
                 "facts": base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]}),
             }
         )
+
+
+def _at_load(base: Variant, recipe: Recipe) -> Variant:
+    """The model as it is, and what the engine is told to do with it; its hash stands for both."""
+    if base.facts.quantization is not None:
+        raise RecipeError(
+            f"{recipe.name} starts from a model that is not quantized, and {base.model} is stored as "
+            f"{base.facts.quantization}; use the recipe bf16, which takes a model as it is"
+        )
+    content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
+    return base.model_copy(
+        update={"at_load": recipe.at_load, "content_hash": hashlib.sha256(content.encode()).hexdigest()}
+    )
 
 
 def _shown(name: str, progress: Progress) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recipe import Backend, Recipe
+from bitbench.core.variant import AtLoad
 from bitbench.errors import RecipeError
 from bitbench.quantize import catalog
 
@@ -50,7 +51,9 @@ def test_bf16_leaves_the_model_alone() -> None:
 
 
 def test_a_recipe_for_the_engine_carries_its_options() -> None:
-    recipe = Recipe.model_validate({"name": "x", "backend": "engine", "options": {"torchao": "int8wo"}})
+    options = {"engine": "transformers", "quantize": "int4"}
+    recipe = Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
+    assert recipe.at_load == AtLoad(engine="transformers", quantize="int4")
     assert recipe.scheme is None
     assert not recipe.needs_calibration
 

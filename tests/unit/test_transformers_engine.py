@@ -8,6 +8,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from bitbench.core.ports import Launch
 from bitbench.core.study import EngineSetup
-from bitbench.core.variant import ModelFacts, Variant
+from bitbench.core.variant import AtLoad, ModelFacts, Variant
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
@@ -46,7 +47,14 @@ def test_command_line_and_refusals() -> None:
     assert command[3:] == [
         "--model=/models/m", "--port=8123", "--dtype=float32", "--attn-implementation=eager", "--threads=2",
     ]  # fmt: skip
+    at_load = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="torchao-int8wo")})
+    assert command_line(replace(launch, variant=at_load), 8123)[-1] == "--quantize=torchao-int8wo"
     engine = TransformersEngine()
+    assert engine.refuse(setup(), at_load, BUILT_IN_WORKLOADS["base"]) is None
+    unknown = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="int3")})
+    assert "knows no int3 here; it knows torchao-int8wo and" in (
+        engine.refuse(setup(), unknown, BUILT_IN_WORKLOADS["base"]) or ""
+    )
     assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
     assert "made for 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
     assert "takes no argument enforce-eager" in (

@@ -1,16 +1,22 @@
 """`bitbench plan`: what a study would do."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bitbench.core.cell import Plan
+from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
 from bitbench.units import show_bytes, show_duration
+
+EXPECTED = {
+    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected:",
+    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected:",
+}
 
 
 def show_plan(lab: Lab, path: Path) -> None:
@@ -18,8 +24,10 @@ def show_plan(lab: Lab, path: Path) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     console.print(_cells(plan))
-    for refusal in plan.refusals:
-        console.print(f"[yellow]refused[/] {refusal.cell.name}: {refusal.reason}")
+    for line in _refusals(plan):
+        console.print(line)
+    for expected in plan.expectations:
+        console.print(f"[yellow]{EXPECTED[expected.verdict]}[/] {expected.contender.name}: {expected.why}")
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
@@ -43,6 +51,16 @@ def _cells(plan: Plan) -> Table:
         }
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
     return table
+
+
+def _refusals(plan: Plan) -> Iterator[str]:
+    """One line for each contender and reason, however many workloads it is about."""
+    workloads: dict[tuple[Contender, str], list[str]] = {}
+    for refusal in plan.refusals:
+        workloads.setdefault((refusal.cell.contender, refusal.reason), []).append(refusal.cell.workload)
+    for (contender, reason), names in workloads.items():
+        where = "" if len(names) == len(plan.study.workloads) else f" on {', '.join(names)}"
+        yield f"[yellow]refused[/] {contender.name}{where}: {reason}"
 
 
 def _variants(plan: Plan) -> str:

@@ -8,6 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from bitbench.core.base import Fraction, Spec
 from bitbench.core.study import Argument, Name
+from bitbench.core.variant import DENSE, AtLoad
+
+COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
 
 
 class Backend(StrEnum):
@@ -114,6 +117,8 @@ class Recipe(Spec):
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
             if self.options and self.backend is Backend.NONE:
                 raise ValueError("`options` are for the backends gguf and engine")
+            if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
+                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: who does it, and how")
             return self
         if self.options:
             raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
@@ -127,6 +132,28 @@ class Recipe(Spec):
         """What llm-compressor makes of the linear layers; None for the other backends."""
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, Scheme) else None
+
+    @property
+    def at_load(self) -> AtLoad | None:
+        """Who compresses while it loads, and how; None where the variant is made beforehand."""
+        if self.backend is not Backend.ENGINE:
+            return None
+        return AtLoad(engine=str(self.options["engine"]), quantize=str(self.options["quantize"]))
+
+    @property
+    def form(self) -> str:
+        """What an engine gets to load, whatever the recipe is called: the key of `planning/compatibility.yaml`.
+
+        From the general to the special, as in compressed-tensors/w8a8-int/sparse. How weights were rounded (GPTQ,
+        AWQ, to the nearest) does not matter to an engine and is not part of it.
+        """
+        if self.at_load is not None:
+            return self.at_load.quantize
+        if self.scheme is None:
+            return DENSE if self.backend is Backend.NONE else self.backend
+        numbers = f"w{self.scheme.weight_bits}a{self.scheme.activation_bits}-{self.scheme.type}"
+        is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
+        return f"{COMPRESSED_TENSORS}/{numbers}{'/sparse' if is_sparse else ''}"
 
     @property
     def needs_calibration(self) -> bool:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Refusal
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -155,6 +155,7 @@ class StudySummary(Record):
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
     refusals: tuple[Refusal, ...]
+    expectations: tuple[Expectation, ...] = ()
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

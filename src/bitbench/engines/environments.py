@@ -34,7 +34,7 @@ _CUDA_LIBRARY = re.compile(r"(lib(?:cuda|cudart|cudnn|cublas|nccl|nvrtc|cupti|cu
 # What must be importable once the environment is made; named like the environment.
 _IMPORTS = {
     "vllm": "import torch, vllm.entrypoints.openai.api_server",
-    "transformers": "import torch, transformers",
+    "transformers": "import torch, transformers, torchao.quantization",
     "quantize": "import torch, llmcompressor",
 }
 

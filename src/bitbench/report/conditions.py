@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.base import Json
+from bitbench.core.cell import Verdict
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
 from bitbench.report.answer import failures_by_cause
@@ -15,6 +16,7 @@ MAX_LOG_LINES = 12
 MAX_IDS = 8
 # A study's own arguments and variables are printed for whoever repeats it; these names hold secrets.
 _SECRET = re.compile(r"api[-_]?key|token$|secret|password|credential", re.IGNORECASE)
+KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
 
 SECONDS = Scale("s")
 MIB = Scale("MiB", 2**20)
@@ -91,7 +93,12 @@ def contenders_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     parts = ["## What was run"]
     for one in summary.contenders:
         setup = next((setup for setup in summary.study.engines if setup.name == one.contender.engine), None)
-        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup)]
+        expected = [
+            f"- known beforehand: {KNOWN[known.verdict]}: {escape(known.why)}"
+            for known in summary.expectations
+            if known.contender == one.contender
+        ]
+        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup), *expected]
         parts.append("\n".join(lines))
         if one.commands:
             parts.append(code_block(one.commands))

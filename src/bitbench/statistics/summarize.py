@@ -48,6 +48,7 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         contenders=tuple(summarize_contender(contender, instances) for contender in plan.contenders),
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
         refusals=plan.refusals,
+        expectations=plan.expectations,
     )
 
 

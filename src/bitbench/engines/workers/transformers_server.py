@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,6 +33,7 @@ BATCH_HEADER = "X-Batch-Size"
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
+QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -120,6 +122,8 @@ class Model:
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
         )
         self._model.to(self._device).eval()
+        if arguments.quantize:
+            quantize(self._model, arguments.quantize)
         self._load_s = time.perf_counter() - began
         self.tokenizer = AutoTokenizer.from_pretrained(arguments.model).backend_tokenizer
         self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
@@ -148,9 +152,10 @@ class Model:
             "versions": {
                 "transformers": transformers.__version__,
                 "torch": torch.__version__,
+                **({"torchao": sys.modules["torchao"].__version__} if "torchao" in sys.modules else {}),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
-            "kernels": [f"attention {self._model.config._attn_implementation}"],
+            "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
             "weight_bytes_loaded": loaded_bytes(self._model),
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
@@ -159,9 +164,44 @@ class Model:
         }
 
 
+def quantize(model: Any, method: str) -> None:
+    """Every linear layer but the last one, whose weights most small models share with their input."""
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+
+    configs = {"torchao-int8wo": Int8WeightOnlyConfig, "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig}
+    last = model.get_output_embeddings()
+    quantize_(
+        model,
+        configs[method](),
+        filter_fn=lambda module, _: isinstance(module, torch.nn.Linear) and module is not last,
+    )
+
+
+def linear_layers(model: Any) -> list[str]:
+    """What the weights of the linear layers really are, and how many are alike."""
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    return [f"{count} linear layers in {kind}" for kind, count in Counter(map(kind_of, weights)).items()]
+
+
+def kind_of(weight: Any) -> str:
+    if not hasattr(weight, "__tensor_flatten__"):
+        return str(weight.dtype).removeprefix("torch.")
+    stored = next(str(part.dtype).removeprefix("torch.") for part in parts_of(weight))
+    rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
+    return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
+
+
+def parts_of(tensor: Any) -> list[Any]:
+    """The plain tensors that a tensor of torchao consists of; a plain one consists of itself."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(tensor, name))]
+
+
 def loaded_bytes(model: Any) -> int:
     """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
-    return sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))
 
 
 def peak_bytes() -> int:
@@ -284,6 +324,7 @@ def main() -> None:
     parser.add_argument("--attn-implementation")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device")
+    parser.add_argument("--quantize", choices=QUANTIZE, help="what to do with the linear layers")
     arguments = parser.parse_args()
     model = Model(arguments)
     server = Server(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
