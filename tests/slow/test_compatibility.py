@@ -56,6 +56,7 @@ class Reality:
     answer: str = ""
     usage: tuple[int, int] = (0, 0)  # tokens in and out, as the engine counted them
     kernels: tuple[str, ...] = ()
+    loaded_bytes: int | None = None
 
 
 def cases() -> Iterator[tuple[str, str]]:
@@ -93,7 +94,8 @@ def test_the_table_says_what_the_engine_does(
     device = "cuda" if environments.has_cuda() else "cpu"
     row = look_up(recipe.form, engine_name, device, recipe.at_load)
     assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({device})"
-    found = try_it(made(recipe), engine_name, question, tmp_path / "engine.log")
+    variant = made(recipe)
+    found = try_it(variant, engine_name, question, tmp_path / "engine.log")
     print(f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}")
     if row.refuse:
         assert found.outcome is not Outcome.OK, f"it runs with {found.kernels}; is that still not worth a try?"
@@ -104,6 +106,11 @@ def test_the_table_says_what_the_engine_does(
         assert found.usage == (len(question), TOKENS)
         if keeps_eight_bits(recipe):
             assert "Paris" in found.answer
+        if recipe.at_load is not None:
+            assert any("Int8Tensor" in kernel for kernel in found.kernels)
+            assert found.loaded_bytes is not None
+            assert variant.weight_bytes is not None
+            assert found.loaded_bytes < 0.65 * variant.weight_bytes  # 163 of 269 MB: the embedding stays as it is
 
 
 def keeps_eight_bits(recipe: Recipe) -> bool:
@@ -150,7 +157,8 @@ def try_it(variant: Variant, engine_name: str, question: list[int], log_file: Pa
     try:
         endpoint = instance.wait_ready(START_TIMEOUT_S)
         answer, usage = ask(endpoint, question)
-        return Reality(Outcome.OK, answer=answer, usage=usage, kernels=instance.facts().kernels)
+        facts = instance.facts()
+        return Reality(Outcome.OK, "", answer, usage, facts.kernels, facts.weight_bytes_loaded)
     except InstanceFailed as failed:
         return Reality(failed.failure.outcome, failed.failure.cause)
     finally:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from rich.console import Console
 
+from bitbench.cli.plan import remarks
 from bitbench.core.cell import Plan, Verdict
 from bitbench.core.ports import Engine, Instance, Launch
 from bitbench.core.recipe import Recipe
@@ -140,6 +142,16 @@ def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_ru
         "m/w8a8-sparse-smooth-gptq @ vllm": Verdict.RUNS_WITHOUT_SPEEDUP,
         "m/torchao-int8wo @ transformers": Verdict.RUNS_WITHOUT_SPEEDUP,
     }
+
+
+def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=300, highlight=False)
+    for remark in remarks(plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")):
+        console.print(remark)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]
+    assert lines[1] == "m/w8a8-rtn @ transformers, m/w4a16-rtn @ transformers, m/w8a16-rtn @ transformers"
+    assert lines[3] == "m/w8a16-rtn @ vllm"
 
 
 def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts) -> Workshop:

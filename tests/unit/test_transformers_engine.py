@@ -103,6 +103,7 @@ class RoteModel:
         self._server = server
         self.batches: list[list[int]] = []
         self.error: Exception | None = None
+        self.too_few = 0
 
     def generate(self, jobs: list[Any]) -> None:
         self.batches.append([len(job.prompt) for job in jobs])
@@ -110,7 +111,7 @@ class RoteModel:
             raise self.error
         streamer = self._server.BatchStreamer(jobs)
         streamer.put(Row())
-        for step in range(max(job.max_tokens for job in jobs)):
+        for step in range(max(job.max_tokens for job in jobs) - self.too_few):
             streamer.put(Row(100 * number + step for number in range(len(jobs))))
             time.sleep(0.005)
 
@@ -273,5 +274,17 @@ def test_an_error_while_computing_is_told_and_ends_the_process(
     status, data = ask(connect(port), body())
     assert status == 500
     assert json.loads(data)["error"]["message"] == "MemoryError: no room"
+    time.sleep(0.4)
+    assert exits == [1]
+
+
+def test_an_answer_that_ends_early_is_an_error_and_nobody_waits_for_the_rest(
+    port: int, model: RoteModel, server: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(server.os, "_exit", exits.append)
+    model.too_few = 1
+    with pytest.raises(http.client.IncompleteRead):
+        ask(connect(port), body())
     time.sleep(0.4)
     assert exits == [1]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 
 from bitbench.core.cell import Contender, Plan, Verdict
@@ -14,8 +15,8 @@ from bitbench.lab import Lab
 from bitbench.units import show_bytes, show_duration
 
 EXPECTED = {
-    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected:",
-    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected:",
+    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
+    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
 
 
@@ -24,10 +25,8 @@ def show_plan(lab: Lab, path: Path) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     console.print(_cells(plan))
-    for line in _refusals(plan):
-        console.print(line)
-    for expected in plan.expectations:
-        console.print(f"[yellow]{EXPECTED[expected.verdict]}[/] {expected.contender.name}: {expected.why}")
+    for remark in remarks(plan):
+        console.print(remark)
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
@@ -41,26 +40,29 @@ def _cells(plan: Plan) -> Table:
     for workload in plan.study.workloads:
         shape = f"{workload.concurrency} × {workload.input_tokens} → {workload.output_tokens}"
         table.add_column(f"{workload.name}\n{shape}", justify="center")
-    refused = {refusal.cell for refusal in plan.refusals}
-    cells = dict.fromkeys([*plan.cells, *refused])
-    for contender in dict.fromkeys(cell.contender for cell in cells):
-        marks = {
-            cell.workload: "[yellow]no[/]" if cell in refused else "[green]✓[/]"
-            for cell in cells
-            if cell.contender == contender
-        }
+    hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+    marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
+    marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
+    for contender in dict.fromkeys(cell.contender for cell in marked):
+        marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
     return table
 
 
-def _refusals(plan: Plan) -> Iterator[str]:
-    """One line for each contender and reason, however many workloads it is about."""
+def remarks(plan: Plan) -> Iterator[RenderableType]:
+    """What will not run or gain nothing: each reason once, then all that it is about."""
     workloads: dict[tuple[Contender, str], list[str]] = {}
     for refusal in plan.refusals:
         workloads.setdefault((refusal.cell.contender, refusal.reason), []).append(refusal.cell.workload)
+    about: dict[tuple[str, str], list[str]] = {}
     for (contender, reason), names in workloads.items():
         where = "" if len(names) == len(plan.study.workloads) else f" on {', '.join(names)}"
-        yield f"[yellow]refused[/] {contender.name}{where}: {reason}"
+        about.setdefault((f"refused{where}", reason), []).append(contender.name)
+    for expected in plan.expectations:
+        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+    for (remark, reason), contenders in about.items():
+        yield f"[yellow]{remark}[/]: {reason}"
+        yield Padding(", ".join(contenders), (0, 0, 0, 4))
 
 
 def _variants(plan: Plan) -> str:

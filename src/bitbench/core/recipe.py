@@ -150,7 +150,7 @@ class Recipe(Spec):
         if self.at_load is not None:
             return self.at_load.quantize
         if self.scheme is None:
-            return DENSE if self.backend is Backend.NONE else self.backend
+            return DENSE if self.backend is Backend.NONE else self.backend.value
         numbers = f"w{self.scheme.weight_bits}a{self.scheme.activation_bits}-{self.scheme.type}"
         is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
         return f"{COMPRESSED_TENSORS}/{numbers}{'/sparse' if is_sparse else ''}"

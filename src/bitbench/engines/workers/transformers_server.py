@@ -7,6 +7,7 @@ sockets at once by the thread that computes them.
 
 import argparse
 import hmac
+import importlib
 import json
 import os
 import queue
@@ -117,13 +118,19 @@ class Model:
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        # It imports every quantization package that is there: not a part of loading weights.
+        importlib.import_module("transformers.quantizers.auto")
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
         )
         self._model.to(self._device).eval()
-        if arguments.quantize:
-            quantize(self._model, arguments.quantize)
+        # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
+        # model's own configuration: where a request's configuration has none, `generate` falls back to that.
+        self._model.generation_config.eos_token_id = None
+        self._quantize: str | None = arguments.quantize
+        if self._quantize:
+            quantize(self._model, self._quantize)
         self._load_s = time.perf_counter() - began
         self.tokenizer = AutoTokenizer.from_pretrained(arguments.model).backend_tokenizer
         self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
@@ -133,7 +140,6 @@ class Model:
         padding = [longest - len(job.prompt) for job in jobs]
         prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
         mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
-        # Without an end token nothing but the length ends a sequence, and no step looks for it.
         config = GenerationConfig(
             do_sample=False, max_new_tokens=max(job.max_tokens for job in jobs), eos_token_id=None, pad_token_id=0
         )
@@ -152,7 +158,7 @@ class Model:
             "versions": {
                 "transformers": transformers.__version__,
                 "torch": torch.__version__,
-                **({"torchao": sys.modules["torchao"].__version__} if "torchao" in sys.modules else {}),
+                **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
@@ -180,7 +186,8 @@ def quantize(model: Any, method: str) -> None:
 def linear_layers(model: Any) -> list[str]:
     """What the weights of the linear layers really are, and how many are alike."""
     weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    return [f"{count} linear layers in {kind}" for kind, count in Counter(map(kind_of, weights)).items()]
+    counts = Counter(map(kind_of, weights))
+    return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
 
 
 def kind_of(weight: Any) -> str:
@@ -305,6 +312,8 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Job]") -> None:
         began = time.perf_counter()
         try:
             model.generate(batch)
+            if not all(job.done.is_set() for job in batch):
+                raise RuntimeError("generate ended before every answer had its length")
         except Exception as error:
             traceback.print_exc()
             for job in batch:
