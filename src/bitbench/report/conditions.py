@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from bitbench.core.base import Json
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
+from bitbench.report import memory
 from bitbench.report.answer import failures_by_cause
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
@@ -50,7 +51,6 @@ def warm_up_section(summary: StudySummary) -> str:
             spread(one.weight_load_s, SECONDS),
             spread(one.compile_s, SECONDS),
             spread(one.idle_memory_bytes, MIB),
-            spread(one.kv_cache_bytes, MIB),
         ]
         for one in summary.contenders
     ]
@@ -61,7 +61,6 @@ def warm_up_section(summary: StudySummary) -> str:
         "Weights (s)",
         "Compile (s)",
         "Memory idle (MiB)",
-        "KV cache (MiB)",
     ]
     first = [
         [
@@ -211,6 +210,7 @@ def method_section(summary: StudySummary) -> str:
             f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others "
             "are ties, and a rank is the range of places that this leaves. The correction asks for more than a single "
             "interval does, so a ratio whose interval just excludes 1 may still be a tie.\n"
+            f"{memory.DEFINITIONS}\n"
             "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
             "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",
         ]

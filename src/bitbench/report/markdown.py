@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.memory import memory_section
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
 
@@ -34,6 +35,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     sections = [
         _opening(summary),
         *(workload_section(summary, ranking) for ranking in summary.rankings),
+        memory_section(summary),
         failures_section(summary),
         *([refusals_section(summary)] if summary.refusals else []),
         warm_up_section(summary),
