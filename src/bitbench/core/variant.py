@@ -38,3 +38,5 @@ class Variant(Record):
     content_hash: str | None = None
     weight_bytes: int | None = None
     facts: ModelFacts = ModelFacts()
+    refusal: str | None = None  # why it cannot be made, known before any work
+    failure: str | None = None  # why it could not be made when it was tried just now

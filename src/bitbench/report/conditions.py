@@ -7,7 +7,7 @@ from bitbench.core.base import Json
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
 from bitbench.report import memory
-from bitbench.report.answer import failures_by_cause
+from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
 from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, significant
@@ -32,14 +32,24 @@ def failures_section(summary: StudySummary) -> str:
         )
         if one.failure.log_lines:
             parts.append(code_block(one.failure.log_lines[-MAX_LOG_LINES:]))
+    parts += [
+        f"- **{one.word}**: {code(one.contender.name)} on {listing([code(name) for name in one.workloads])}: "
+        f"{escape(one.reason)}"
+        for one in refusals_by_reason(summary.refusals)
+        if one.was_tried
+    ]
     if len(parts) == 1:
         parts.append("Nothing failed.")
     return "\n\n".join(parts)
 
 
 def refusals_section(summary: StudySummary) -> str:
-    rows = [[code(one.cell.contender.name), code(one.cell.workload), escape(one.reason)] for one in summary.refusals]
-    return f"## Refused up front\n\n{table(['Contender', 'Workload', 'Reason'], rows, left=(0, 1, 2))}"
+    rows = [
+        [code(one.contender.name), listing([code(name) for name in one.workloads]), escape(one.reason)]
+        for one in refusals_by_reason(summary.refusals)
+        if not one.was_tried
+    ]
+    return f"## Refused up front\n\n{table(['Contender', 'Workloads', 'Reason'], rows, left=(0, 1, 2))}" if rows else ""
 
 
 def warm_up_section(summary: StudySummary) -> str:

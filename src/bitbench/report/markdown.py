@@ -37,7 +37,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         *(workload_section(summary, ranking) for ranking in summary.rankings),
         memory_section(summary),
         failures_section(summary),
-        *([refusals_section(summary)] if summary.refusals else []),
+        refusals_section(summary),
         warm_up_section(summary),
         contenders_section(summary, lock),
         host_section(lock),
@@ -45,7 +45,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         reproduce_section(summary, lock),
         runs_section(summary),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _opening(summary: StudySummary) -> str:

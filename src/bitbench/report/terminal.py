@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
-from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of
+from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
 from bitbench.report.figures import mean, plus_minus
 from bitbench.report.memory import MemoryTable
 from bitbench.report.text import MAX_NAME, listing, plain
@@ -37,8 +37,9 @@ def render(summary: StudySummary, console: Console) -> None:
     for one in failures_by_cause(summary):
         where = f"{_name(one.contender.name)} on {listing([_name(name) for name in one.workloads])}"
         _line(console, one.failure.outcome.value, where, one.failure.cause)
-    for refusal in summary.refusals:
-        _line(console, "refused", _name(refusal.cell.name), refusal.reason)
+    for refused in refusals_by_reason(summary.refusals):
+        where = f"{_name(refused.contender.name)} on {listing([_name(name) for name in refused.workloads])}"
+        _line(console, refused.word, where, refused.reason)
     console.print()
     for sentence in answer(summary, _name):
         console.print(Text(f"• {sentence}"))

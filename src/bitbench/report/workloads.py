@@ -118,7 +118,8 @@ def _main_table(
     for refusal in summary.refusals:
         if refusal.cell.workload == ranking.workload:
             unknown = [UNKNOWN] * (len(MAIN_METRICS) + 2)
-            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, "refused"])
+            word = "not made" if refusal.was_tried else "refused"
+            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, word])
     return table(header, rows, left=(0, 1))
 
 
