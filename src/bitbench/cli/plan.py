@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from bitbench.core.cell import Contender, Plan, Verdict
+from bitbench.core.cell import Plan, Verdict
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
+from bitbench.report.answer import refusals_by_reason
+from bitbench.report.text import listing
 from bitbench.units import show_bytes, show_duration
 
 EXPECTED = {
@@ -51,28 +54,32 @@ def _cells(plan: Plan) -> Table:
 
 def remarks(plan: Plan) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
-    workloads: dict[tuple[Contender, str], list[str]] = {}
-    for refusal in plan.refusals:
-        workloads.setdefault((refusal.cell.contender, refusal.reason), []).append(refusal.cell.workload)
     about: dict[tuple[str, str], list[str]] = {}
-    for (contender, reason), names in workloads.items():
-        where = "" if len(names) == len(plan.study.workloads) else f" on {', '.join(names)}"
-        about.setdefault((f"refused{where}", reason), []).append(contender.name)
+    for one in refusals_by_reason(plan.refusals):
+        where = "" if len(one.workloads) == len(plan.study.workloads) else f" on {listing(one.workloads)}"
+        about.setdefault((f"refused{where}", one.reason), []).append(one.contender.name)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
     for (remark, reason), contenders in about.items():
-        yield f"[yellow]{remark}[/]: {reason}"
+        yield f"[yellow]{remark}[/]: {escape(reason)}"
         yield Padding(", ".join(contenders), (0, 0, 0, 4))
 
 
 def _variants(plan: Plan) -> str:
-    lines = [f"variant {variant.name}: {_state(variant)}" for variant in plan.variants if variant.name != NO_MODEL]
+    used = {cell.contender.variant for cell in plan.cells}
+    lines = [
+        f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
+        for variant in plan.variants
+        if variant.name != NO_MODEL
+    ]
     return "\n".join(lines) or "no variant has to be made"
 
 
-def _state(variant: Variant) -> str:
+def _state(variant: Variant, *, is_used: bool) -> str:
+    if variant.refusal is not None:
+        return "[yellow]cannot be made[/]"
     if variant.path is None:
-        return "[yellow]will be made[/]"
+        return "[yellow]will be made[/]" if is_used else "not made: all its cells are refused"
     return f"{show_bytes(variant.weight_bytes)} of weights, is there"
 
 

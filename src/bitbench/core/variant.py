@@ -48,3 +48,5 @@ class Variant(Record):
     form: str | None = None  # what an engine gets to load, see `core.recipe.Recipe.form`; None where there is no model
     at_load: AtLoad | None = None
     facts: ModelFacts = ModelFacts()
+    refusal: str | None = None  # why it cannot be made, known before any work
+    failure: str | None = None  # why it could not be made when it was tried just now

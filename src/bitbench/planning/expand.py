@@ -23,11 +23,13 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
             row = _known(variant, setup, device)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
-                reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload)
-                if reason is None:
-                    cells.append(cell)
-                else:
+                reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload) or variant.refusal
+                if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
+                elif variant.failure is not None:
+                    refusals.append(Refusal(cell=cell, reason=variant.failure, was_tried=True))
+                else:
+                    cells.append(cell)
             if row and not row.refuse and row.verdict is not Verdict.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
     used = {cell.contender.variant for cell in cells} | {refusal.cell.contender.variant for refusal in refusals}
