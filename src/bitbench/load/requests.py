@@ -1,6 +1,6 @@
 """The requests of a trial: what each one says and when it is due, made before the clock starts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -48,31 +48,31 @@ def plan_requests(job: LoadJob) -> list[PlannedRequest]:
     asks, slots = _plan(job)
     workload = job.workload
     batch_size = None if workload.open_loop else workload.concurrency
-    return [
-        PlannedRequest(
-            number=number,
-            data=request_bytes(job.endpoint, asks[slot.ask], api=workload.api, batch_size=batch_size),
-            stream=slot.stream,
-            at_s=slot.at_s,
-            asked_input_tokens=asks[slot.ask].input_tokens,
-            asked_output_tokens=asks[slot.ask].output_tokens,
-            think_s=slot.think_s,
-        )
-        for number, slot in enumerate(slots)
+    # One after the other: as a list of numbers a prompt takes several times the room that its bytes do.
+    made = [
+        (request_bytes(job.endpoint, ask, api=workload.api, batch_size=batch_size), ask.input_tokens, ask.output_tokens)
+        for ask in asks
     ]
+    requests = []
+    for number, slot in enumerate(slots):
+        data, input_tokens, output_tokens = made[slot.ask]
+        requests.append(
+            PlannedRequest(number, data, slot.stream, slot.at_s, input_tokens, output_tokens, think_s=slot.think_s)
+        )
+    return requests
 
 
-def _plan(job: LoadJob) -> tuple[Sequence[Ask], Sequence[_Slot]]:
+def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[_Slot]]:
     workload = job.workload
     if isinstance(workload.arrival, Trace):
         rows = trace_rows(workload, job.folder)
         speed = workload.arrival.speed
         slots = [_Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
-        return list(asks_from_trace(job, rows)), slots
+        return asks_from_trace(job, rows), slots
     count = workload.request_count
     assert count is not None
     asks = asks_of_random_ids(job, count) if workload.text is None else asks_from_texts(job, count)
-    return list(asks), _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
+    return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
 
 
 def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:

@@ -16,23 +16,23 @@ def shape(workload: Workload, quote: Quote) -> str:
         f"input {most}{show_length(workload.input_tokens)} tokens",
         f"output {most if isinstance(workload.arrival, Trace) else ''}{show_length(workload.output_tokens)} tokens",
         *_prompts(workload, quote),
-        _arrival(workload.arrival, quote),
+        _arrival(workload.arrival, "request" if workload.turns == 1 else "conversation", quote),
         *_how_many(workload),
     ]
     sentence = ", ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _arrival(arrival: AnyArrival, quote: Quote) -> str:
+def _arrival(arrival: AnyArrival, what: str, quote: Quote) -> str:
     match arrival:
         case Constant():
-            return f"one request each {show_seconds(1 / arrival.rate)}"
+            return f"one {what} each {show_seconds(1 / arrival.rate)}"
         case Poisson():
-            return f"Poisson arrivals at {arrival.rate:,g} requests/s"
+            return f"Poisson arrivals at {arrival.rate:,g} {what}s/s"
         case Gamma():
-            return f"gamma arrivals at {arrival.rate:,g} requests/s with burstiness {arrival.burstiness:g}"
+            return f"gamma arrivals at {arrival.rate:,g} {what}s/s with burstiness {arrival.burstiness:g}"
         case Ramp():
-            return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} requests/s"
+            return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} {what}s/s"
         case Trace():
             speed = "" if arrival.speed == 1 else f" at {arrival.speed:g} times its speed"
             return f"arrivals of the trace {quote(arrival.file)}{speed}"
