@@ -60,10 +60,10 @@ async def _run(
     job: LoadJob, part: Part, choose_zero: Callable[[], float], report: Callable[[Snapshot], None] | None
 ) -> LoadResult:
     plan = part.of(plan_requests(job))
-    figures = RunningFigures(len(plan), report) if report is not None else None
+    monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
+    figures = RunningFigures(len(plan), monitor, report) if report is not None else None
     dispatcher = Dispatcher(job, plan, figures)
     limits = LimitWatch(job, dispatcher.in_flight)
-    monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
     await dispatcher.open_connections()
     with _without_garbage_collection():
         zero = choose_zero()
@@ -73,13 +73,13 @@ async def _run(
         dispatcher.start(zero)
         limits.start()
         if figures is not None:
-            figures.start(zero, dispatcher.in_flight, monitor)
+            figures.start(zero, dispatcher.in_flight)
         await dispatcher.finished
         duration_s = monotonic() - zero
-        health = monitor.stop(dispatcher.exchanges)
         limits.stop()
         if figures is not None:
             figures.stop()
+        health = monitor.stop(dispatcher.exchanges)
     dispatcher.close()
     return LoadResult(
         requests=request_table(sorted(dispatcher.exchanges, key=lambda exchange: exchange.number), zero),

@@ -15,7 +15,7 @@ from bitbench.timerfd import Timer
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
 PROBE_INTERVAL_S = 0.020
 # With many streams the process is awake anyway, and a look costs some microseconds.
-MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.002
+MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
 _RECENT = 2_000  # looks that a running display shows the p99 of
 
 _COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE, whose resolution is the kernel's tick

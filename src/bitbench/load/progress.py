@@ -34,9 +34,12 @@ class Snapshot(Record):
 class RunningFigures:
     """Counts at the begin and the end of an answer, never for a token: an answer's gaps are added when it has ended."""
 
-    def __init__(self, requests: int, report: Callable[[Snapshot], None]) -> None:
+    def __init__(self, requests: int, monitor: HealthMonitor, report: Callable[[Snapshot], None]) -> None:
         self._requests = requests
+        self._monitor = monitor
         self._report = report
+        self._zero = 0.0
+        self._in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
         self._ttft, self._itl, self._lateness = LatencySketch(), LatencySketch(), LatencySketch()
         self._succeeded = self._failed = self._chunks = 0
         self._next: asyncio.TimerHandle | None = None
@@ -51,37 +54,37 @@ class RunningFigures:
             self._failed += 1
         if exchange.sent is not None:
             self._lateness.add(exchange.sent - exchange.ready)
-        times = exchange.response.times
-        self._chunks += len(times)
-        if len(times) > 1:
-            self._itl.add_all(np.diff(np.asarray(times, dtype=np.float64)))
+        self._chunks += exchange.response.part_count
+        self._itl.add_all(np.diff(np.asarray(exchange.response.times, dtype=np.float64)))
 
-    def start(
-        self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]], monitor: HealthMonitor
-    ) -> None:
+    def start(self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
         """Report at once and from then on, until stopped."""
-        self._report(self._snapshot(zero, in_flight, monitor))
-        self._next = asyncio.get_running_loop().call_later(INTERVAL_S, self.start, zero, in_flight, monitor)
+        self._zero, self._in_flight = zero, in_flight
+        self._tell_and_go_on()
 
     def stop(self) -> None:
+        """Report for the last time."""
         if self._next is not None:
             self._next.cancel()
+        self._report(self._snapshot())
 
-    def _snapshot(
-        self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]], monitor: HealthMonitor
-    ) -> Snapshot:
-        ended = self._succeeded + self._failed
+    def _tell_and_go_on(self) -> None:
+        self._report(self._snapshot())
+        self._next = asyncio.get_running_loop().call_later(INTERVAL_S, self._tell_and_go_on)
+
+    def _snapshot(self) -> Snapshot:
+        running = [exchange for exchange, _ in self._in_flight.values()]
         return Snapshot(
-            elapsed_s=monotonic() - zero,
+            elapsed_s=monotonic() - self._zero,
             requests=self._requests,
-            sent=ended + len(in_flight),
-            running=len(in_flight),
+            sent=self._succeeded + self._failed + len(running),
+            running=len(running),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks + sum(len(exchange.response.times) for exchange, _ in in_flight.values()),
+            chunks=self._chunks + sum(exchange.response.part_count for exchange in running),
             ttft=self._ttft.counts(),
             itl=self._itl.counts(),
-            health=monitor.so_far(self._lateness.quantile(0.99) or 0.0),
+            health=self._monitor.so_far(self._lateness.quantile(0.99) or 0.0),
         )
 
 

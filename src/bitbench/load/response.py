@@ -2,8 +2,9 @@
 
 import zlib
 from array import array
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import cast
 
 HEAD_LIMIT = 65_536  # bytes of status line and headers; servers themselves refuse heads of 8 to 64 KiB
 LINE_LIMIT = 4_096  # bytes of a chunk-size or trailer line
@@ -15,6 +16,7 @@ _CR, _LF = b"\r\n"
 # States as plain numbers: this runs for every read, and an Enum would double its time.
 _HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _MALFORMED = range(7)
 
+_BYTES_PER_READ = 33 + 8 + 8  # of memory besides its bytes: the object, its place in the list, its time
 _COMPRESSION = 1  # events of one stream differ by a few bytes: the quickest level makes them twenty times smaller
 
 
@@ -30,7 +32,17 @@ def _beginnings(read_length: int) -> tuple[bytes, bytes]:
     return b"\xff", b""  # no read of this length is
 
 
-_BEGINNINGS = tuple(_beginnings(length) for length in range(8_192))  # an event has some hundred bytes
+_SHORT_WAY_BYTES = 8_192  # longest read that is taken the short way: an event has some hundred bytes
+_BEGINNINGS = tuple(_beginnings(length) for length in range(_SHORT_WAY_BYTES))
+
+
+def is_whole_chunk(data: bytes) -> bool:
+    """Whether this is one chunk, whole, as nearly every read is; where it is not for certain, False."""
+    length = len(data)
+    if length >= _SHORT_WAY_BYTES:
+        return False
+    line, next_to_it = _BEGINNINGS[length]
+    return line <= data < next_to_it and data[-1] == _LF and data[-2] == _CR
 
 
 class Malformed(Exception):
@@ -45,20 +57,24 @@ class ResponseReader:
     the times do. It never raises: what is not HTTP sets `malformed`.
     """
 
-    __slots__ = ("_after_data", "_between_chunks", "_compressed", "_last_byte", "_left", "_lengths", "_parts",
-                 "_pending", "_state", "headers", "http_status", "malformed", "persistent", "times")  # fmt: skip
+    __slots__ = ("_after_data", "_compressed", "_last_byte", "_left", "_lengths", "_parts", "_pending", "_state",
+                 "_times", "between_chunks", "headers", "http_status", "malformed", "persistent", "reads")  # fmt: skip
 
     def __init__(self) -> None:
+        # What each read brought of the body, in the form of a chunk, followed by its time, and so on: one list where
+        # two would be read from memory for every token. Whoever sees a whole chunk while `between_chunks` may append
+        # it here himself.
+        self.reads: list[bytes | float] = []
+        self.between_chunks = False
         self._state = _HEAD
-        self._between_chunks = False
         self._pending = b""  # an unfinished head or line
         self._left: int | None = 0  # body bytes to come, of this chunk or of the whole; None: until the end
         self._after_data = _COMPLETE
-        self._parts: list[bytes] = []  # of the body, one for each read that brought some; each in the form of a chunk
-        self._lengths: Sequence[int] | None = None  # of the body's parts, once they are compressed
-        self._compressed = b""
         self._last_byte: float | None = None
-        self.times: MutableSequence[float] = []  # when each part came
+        self._times: Sequence[float] = ()  # these four, once it is packed
+        self._parts: list[bytes] = []
+        self._lengths: Sequence[int] = ()
+        self._compressed = b""
         self.headers: dict[str, str] = {}
         self.http_status: int | None = None
         self.malformed: str | None = None
@@ -69,38 +85,36 @@ class ResponseReader:
         return self._state == _COMPLETE
 
     @property
+    def part_count(self) -> int:
+        """Reads that brought something of the body."""
+        return len(self.reads) // 2 + len(self._times)
+
+    @property
     def last_byte(self) -> float | None:
         """When something came last."""
-        if not self.times:
+        if not self.reads:
             return self._last_byte
-        return max(self.times[-1], self._last_byte or 0.0)
+        return max(cast(float, self.reads[-1]), self._last_byte or 0.0)
+
+    @property
+    def times(self) -> Sequence[float]:
+        """When each part of the body came."""
+        return self._times or cast(list[float], self.reads[1::2])
 
     @property
     def body(self) -> bytes:
-        return zlib.decompress(self._compressed) if self._compressed else b"".join(map(_content, self._parts))
+        return zlib.decompress(self._compressed) if self._compressed else b"".join(map(_content, self._chunks()))
 
     @property
     def part_ends(self) -> list[int]:
         """How long the body was at each of `times`."""
-        return list(accumulate(self._part_lengths()))
-
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that the answer takes, about."""
-        return len(self._compressed) + sum(map(len, self._parts)) + 60 * len(self._parts)
+        return list(accumulate(self._lengths or [len(_content(chunk)) for chunk in self._chunks()]))
 
     def feed(self, data: bytes, now: float) -> bool:
         """Take what one read returned; True once nothing more belongs to this response."""
-        if self._between_chunks and len(data) < len(_BEGINNINGS):
-            # The short way for what nearly every read is: one chunk, whole.
-            line, next_to_it = _BEGINNINGS[len(data)]
-            if line <= data < next_to_it and data[-1] == _LF and data[-2] == _CR:
-                self._parts.append(data)
-                self.times.append(now)
-                return False
-        return self._feed_slowly(data, now)
-
-    def _feed_slowly(self, data: bytes, now: float) -> bool:
+        if self.between_chunks and is_whole_chunk(data):
+            self.reads += (data, now)
+            return False
         self._last_byte = now
         content: list[bytes] = []
         try:
@@ -109,27 +123,27 @@ class ResponseReader:
             self.malformed = str(problem)
             self.persistent = False
             self._state = _MALFORMED
-        self._between_chunks = self._state == _CHUNK_SIZE and not self._pending
+        self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
         if content:
             joined = b"".join(content)
-            self._parts.append(b"%x\r\n%b\r\n" % (len(joined), joined))
-            self.times.append(now)
+            self.reads += (b"%x\r\n%b\r\n" % (len(joined), joined), now)
         return self._state in (_COMPLETE, _MALFORMED)
 
-    def pack(self) -> None:
-        """Nothing more comes: hold the times in a quarter of the memory."""
-        self.times = array("d", self.times)
+    def pack(self) -> int:
+        """Nothing more comes: hold the times in less memory. Returns about how many bytes all of it takes."""
+        self._times = array("d", self.times)
+        self._parts = self._chunks()
+        self.reads = []
+        return sum(map(len, self._parts)) + _BYTES_PER_READ * len(self._parts)
 
     def compress(self) -> None:
-        """Hold the body in less memory. Most of this runs without the interpreter's lock, so a thread can do it."""
-        body = self.body
-        if body and not self._compressed:
-            self._lengths = array("I", self._part_lengths())
-            self._compressed = zlib.compress(body, _COMPRESSION)
-            self._parts = []
+        """Hold a packed body in less memory. Most of this runs without the interpreter's lock: a thread can do it."""
+        self._lengths = array("I", (len(_content(chunk)) for chunk in self._parts))
+        self._compressed = zlib.compress(self.body, _COMPRESSION)
+        self._parts = []
 
-    def _part_lengths(self) -> Sequence[int]:
-        return self._lengths if self._lengths is not None else [len(_content(part)) for part in self._parts]
+    def _chunks(self) -> list[bytes]:
+        return self._parts or cast(list[bytes], self.reads[0::2])
 
     def close(self) -> None:
         """The other side has closed the connection. That completes a body without a length."""

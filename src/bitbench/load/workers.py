@@ -85,6 +85,7 @@ def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] |
     """Wait for all results; pass on what is said meanwhile."""
     results: list[LoadResult] = []
     snapshots: dict[int, Snapshot] = {}
+    silent = {worker.pid for worker in workers}  # have said nothing since the last progress
     progress: LoadProgress | None = None
     with selectors.DefaultSelector() as selector:
         for worker in workers:
@@ -92,14 +93,16 @@ def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] |
         while len(results) < len(workers):
             for key, _ in selector.select():
                 message = key.data.read()
+                silent.discard(key.data.pid)
                 if isinstance(message, LoadResult):
                     results.append(message)
                     selector.unregister(key.fileobj)
                 elif isinstance(message, Snapshot) and on_progress is not None:
                     snapshots[key.data.pid] = message
-                    if key.data is workers[0] or progress is None:
+                    if not silent:
                         progress = sum_of(list(snapshots.values()), progress)
                         on_progress(progress)
+                        silent = {entry.data.pid for entry in selector.get_map().values()}
     return results
 
 
