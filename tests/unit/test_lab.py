@@ -82,7 +82,8 @@ def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, 
 
 
 def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
-    facts = {"host": dict.fromkeys(TELLING_HOST_FACTS), "environments": {}, "variants": {"m/w8a8": "00"}}
+    host = dict.fromkeys(TELLING_HOST_FACTS)
+    facts = {"host": host, "environments": {}, "variants": {"m/w8a8": "00"}, "files": {}}
     refuse_other_facts({**facts, "variants": {}}, facts, StudyFolder(tmp_path))
     refuse_other_facts({**facts, "variants": {"m/w8a8": None}}, facts, StudyFolder(tmp_path))
 
