@@ -14,7 +14,8 @@ from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.engines import environments, registry
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.load.worker import LoadWorker
+from bitbench.load.inputs import check_files, hash_files
+from bitbench.load.workers import LoadWorkers
 from bitbench.planning.compatibility import Device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
@@ -32,7 +33,7 @@ from bitbench.workshop import Workshop
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
 TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
-FACT_GROUPS = ("environments", "variants")
+FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
@@ -71,9 +72,14 @@ class Lab:
         if workshop.make_missing(plan, observer):
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
-        with folder.writing() as writer, LoadWorker() as load:
-            self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
-            bench = Bench(self.engines_of(plan.study), lambda name: environments.python_of(name, self.home), load)
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_path, observer)
+            bench = Bench(
+                engines=self.engines_of(plan.study),
+                python_of=lambda name: environments.python_of(name, self.home),
+                load=load,
+                folder=study_path.parent.resolve(),
+            )
             _run_until_done(plan, bench, writer, observer)
         return folder
 
@@ -107,14 +113,15 @@ class Lab:
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
+            check_files(study.workloads, study_path.parent)
             return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 
-    def _open(self, writer: Writer, plan: Plan, study_text: str, observer: Observer) -> None:
+    def _open(self, writer: Writer, plan: Plan, study_path: Path, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        facts = self._facts(plan)
+        facts = self._facts(plan, study_path.parent)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -128,15 +135,16 @@ class Lab:
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
         for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
             facts[group] = {**lock.get(group, {}), **facts[group]}
-        writer.write_study(study_text)
+        writer.write_study(study_path.read_text(encoding="utf-8"))
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
-    def _facts(self, plan: Plan) -> dict[str, Json]:
+    def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
         return {
             "bitbench": __version__,
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            "files": hash_files(plan.study.workloads, folder),
         }
 
 
@@ -169,7 +177,7 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
         differing += [
             f"{group.removesuffix('s')} {name} has changed"
             for name, value in facts[group].items()
-            if lock[group].get(name) not in (None, value)
+            if lock.get(group, {}).get(name) not in (None, value)
         ]
     if differing:
         raise NotComparableError(

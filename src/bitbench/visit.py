@@ -62,6 +62,7 @@ class Bench:
     engines: Mapping[str, Engine]
     python_of: Callable[[str], Path]
     load: LoadClient
+    folder: Path = Path()  # of the study file: what file names in it are relative to
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,7 @@ class VisitRunner:
             seed=(study.seed, zlib.crc32(cell.workload.encode()), self.visit.block, index, int(kind == "warmup")),
             request_timeout_s=study.limits.request,
             stall_timeout_s=study.limits.stall,
+            folder=self.bench.folder,
         )
 
     def _record(

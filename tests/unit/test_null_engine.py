@@ -20,7 +20,7 @@ from bitbench.engines.workers.null_server import Behaviour, Schedule
 from bitbench.load.client import run_job
 from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.load.verdict import judge
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers
 from tests.unit.null_instance import NOTHING, running, start
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)
@@ -44,7 +44,7 @@ def refusal(args: dict[str, Argument]) -> str | None:
 def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> None:
     """The median of trials: one hiccup of a busy machine is not our overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=128, output_tokens=32)
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         differences = differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=7)
     for name in ("ttft", "tpot"):
         ordered = sorted(getattr(difference, name) for difference in differences)
@@ -191,6 +191,6 @@ def test_the_ratio_to_a_bare_client_is_that_of_pairs() -> None:
 def test_the_client_is_as_quick_as_a_bare_one(tmp_path: Path) -> None:
     """On a schedule both must say the same; the real comparison, with vLLM, is scripts/overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=21)
-    with running({"ttft": "10ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "10ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         ratio = compare_to_bare_client(worker, endpoint, workload, Vocabulary(1_000), pairs=7, seed=0)
     assert ratio.value == pytest.approx(1, abs=0.02)

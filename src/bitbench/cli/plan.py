@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from bitbench.core.asked import show_length
 from bitbench.core.cell import Plan, Verdict
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
@@ -41,7 +42,9 @@ def _cells(plan: Plan) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender")
     for workload in plan.study.workloads:
-        shape = f"{workload.concurrency} × {workload.input_tokens} → {workload.output_tokens}"
+        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)}"
+        many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
+        shape = f"{many} {tokens}"
         table.add_column(f"{workload.name}\n{shape}", justify="center")
     hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}

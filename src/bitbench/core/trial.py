@@ -19,6 +19,7 @@ class Outcome(StrEnum):
     UNSUPPORTED = "unsupported"  # the engine says it cannot run this
     TIMEOUT = "timeout"  # not ready, or no answer, within the limit
     CRASHED = "crashed"  # the process ended, or the connection broke
+    OVERLOADED = "overloaded"  # the server refused requests because it has too many
     CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
     INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
 
@@ -36,21 +37,38 @@ class TrialMetrics(Record):
 
     latency_s: float | None = None
     ttft_s: float | None = None
+    ttft_p99_s: float | None = None
+    first_answer_s: float | None = None
     tpot_s: float | None = None
+    tpot_p99_s: float | None = None
     itl_p99_s: float | None = None
     output_throughput: float | None = None
     input_throughput: float | None = None
     overall_throughput: float | None = None
     request_throughput: float | None = None
+    offered_rate: float | None = None
+    achieved_rate: float | None = None
 
 
-class ClientHealth(Record):
-    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound."""
+class WorkerHealth(Record):
+    """How well one process of our client kept up."""
 
     send_lateness_p99_s: float
+    # Sent after it could be sent, on average: what waits for its stream to be free is not late.
+    send_lateness_mean_s: float | None = None
+    # How long what had arrived waited to be noticed.
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
+
+
+class ClientHealth(WorkerHealth):
+    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound.
+
+    Each figure is that of the worst of the client's processes.
+    """
+
+    workers: tuple[WorkerHealth, ...] = ()
 
 
 class Memory(Record):

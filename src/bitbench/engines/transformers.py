@@ -9,7 +9,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import ModelFacts, Variant
 from bitbench.core.workload import Workload
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -39,7 +39,7 @@ class TransformersEngine:
             return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"transformers knows no {variant.at_load.quantize} here; it knows {' and '.join(_QUANTIZE)}."
-        return refuse_long_context(variant, workload)
+        return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

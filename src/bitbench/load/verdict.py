@@ -29,13 +29,14 @@ _OUTCOME_OF_STATUS = {
     "stalled": Outcome.TIMEOUT,
     "timeout": Outcome.TIMEOUT,
     "http_error": Outcome.INVALID,
+    "rate_limited": Outcome.OVERLOADED,
 }
 # What servers say in an error's text, in lower case, when it is not the request that is wrong.
 _SAID_OF_MEMORY = ("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory")
 _SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum context length", "max_model_len")
 
-_NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "input_tokens", "output_tokens", "status",
-           "http_status", "error")  # fmt: skip
+_NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_input_tokens", "asked_output_tokens",
+           "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
 
 
 class _Distortion(NamedTuple):
@@ -53,14 +54,14 @@ def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failu
     failed = [row for row in rows if row["status"] != "ok"]
     if failed:
         return _failed_request(failed, len(rows))
-    if len(rows) != workload.request_count:
+    if workload.request_count not in (None, len(rows)):
         return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
-    return _wrong_tokens(rows, workload) or _client_bound(requests, health)
+    return _wrong_tokens(rows) or _client_bound(requests, health)
 
 
 def _failed_request(failed: list[dict[str, Json]], count: int) -> Failure:
     first = min(failed, key=lambda row: row["end_s"])
-    answer = f"HTTP {first['http_status']}: " if first["status"] == "http_error" else ""
+    answer = f"HTTP {first['http_status']}: " if first["status"] in ("http_error", "rate_limited") else ""
     cause = f"Request {first['request']}: {answer}{first['error']}".rstrip(".")
     if len(failed) > 1:
         cause += f" ({len(failed)} of {count} requests failed)"
@@ -78,11 +79,12 @@ def _outcome(row: dict[str, Json]) -> Outcome:
     return _OUTCOME_OF_STATUS[row["status"]]
 
 
-def _wrong_tokens(rows: list[dict[str, Json]], workload: Workload) -> Failure | None:
-    for kind, asked in (("output", workload.output_tokens), ("input", workload.input_tokens)):
-        wrong = [row for row in rows if row[f"{kind}_tokens"] != asked]
+def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
+    """Where an exact length was asked for: the tokens of a text are the server's to count."""
+    for kind in ("output", "input"):
+        wrong = [row for row in rows if row[f"asked_{kind}_tokens"] not in (None, row[f"{kind}_tokens"])]
         if wrong:
-            counted = wrong[0][f"{kind}_tokens"]
+            asked, counted = wrong[0][f"asked_{kind}_tokens"], wrong[0][f"{kind}_tokens"]
             cause = (
                 f"Asked for {asked} {kind} tokens, the engine counted {counted} ({len(wrong)} of {len(rows)} requests)."
             )

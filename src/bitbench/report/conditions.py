@@ -11,6 +11,7 @@ from bitbench.report import memory
 from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
+from bitbench.report.workloads import OCCASIONAL_METRICS
 from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, significant
 
 MAX_LOG_LINES = 12
@@ -212,7 +213,8 @@ def method_section(summary: StudySummary) -> str:
     confidence, headline = percent(measure.confidence), summary.definitions[summary.headline]
     rows = [
         [one.label, escape(one.name), one.unit, "more" if one.higher_is_better else "less", escape(one.definition)]
-        for one in summary.definitions.values()
+        for metric, one in summary.definitions.items()
+        if metric not in OCCASIONAL_METRICS or any(metric in cell.metrics for cell in summary.cells)
     ]
     return "\n\n".join(
         [
