@@ -116,6 +116,7 @@ class Server {
     std::vector<char> read_buffer_;
     std::uint64_t serial_ = 0;
     std::size_t serving_ = 0;
+    Nanoseconds poll_until_ = 0;  // woken early for this moment
     Nanoseconds stall_from_ = INT64_MAX;
     Nanoseconds stall_until_ = INT64_MAX;
     bool stall_planned_ = false;
