@@ -14,7 +14,7 @@ Row = dict[str, Any]
 def write_table(rows: Sequence[Row], document: Path) -> None:
     """Replaces what stands between the two marks."""
     text = document.read_text(encoding="utf-8")
-    tables = "\n\n".join([_ttft(rows), _tpot(rows), _cost(rows), *_problems(rows)])
+    tables = "\n\n".join([_ttft(rows), _off(rows), _tpot(rows), _cost(rows), *_problems(rows)])
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
     document.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", text), encoding="utf-8")
 
@@ -24,6 +24,15 @@ def _ttft(rows: Sequence[Row]) -> str:
         return f"{1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f}"
 
     return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(rows, cell, with_truth=True)
+
+
+def _off(rows: Sequence[Row]) -> str:
+    def cell(row: Row) -> str:
+        shares = (row[name] / row["truth"][name] - 1 for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s"))
+        return " / ".join(f"{share:+.2%}" for share in shares)
+
+    heading = "**Off the truth of its own run by**: TTFT p50 / TTFT p99 / TPOT p50"
+    return f"{heading}\n\n{_table(rows, cell, with_truth=False)}"
 
 
 def _tpot(rows: Sequence[Row]) -> str:

@@ -16,11 +16,10 @@
 #include <vector>
 
 #include "http.hpp"
+#include "sockets.hpp"
 #include "truth.hpp"
 
 namespace bitbench {
-
-using Nanoseconds = std::int64_t;  // on CLOCK_MONOTONIC, the clock of Python's time.monotonic()
 
 enum class Ending { kKeep, kHang, kClose };  // of the connection, after the last piece
 
