@@ -9,6 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from bitbench.core.base import Fraction, Spec
 from bitbench.core.study import Argument, Name
 
+# What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
+# tensors. The two floats are written by the converter.
+GGUF_TYPES = (
+    *("BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
+    *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
+)
+
 
 class Backend(StrEnum):
     NONE = "none"  # the model as it is
@@ -114,6 +121,8 @@ class Recipe(Spec):
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
             if self.options and self.backend is Backend.NONE:
                 raise ValueError("`options` are for the backends gguf and engine")
+            if self.backend is Backend.GGUF and (set(self.options) != {"type"} or self.gguf_type not in GGUF_TYPES):
+                raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
             return self
         if self.options:
             raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
@@ -127,6 +136,11 @@ class Recipe(Spec):
         """What llm-compressor makes of the linear layers; None for the other backends."""
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, Scheme) else None
+
+    @property
+    def gguf_type(self) -> str | None:
+        """As llama-quantize spells it; None for the other backends."""
+        return str(self.options.get("type")) if self.backend is Backend.GGUF else None
 
     @property
     def needs_calibration(self) -> bool:

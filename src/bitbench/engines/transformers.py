@@ -9,7 +9,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_gguf, refuse_long_context
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -36,6 +36,8 @@ class TransformersEngine:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
         if unknown:
             return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
+        if (reason := refuse_gguf(variant)) is not None:
+            return reason
         if variant.facts.quantization is not None:
             return (
                 f"transformers unpacks {variant.facts.quantization} while it loads and then computes in bf16: "

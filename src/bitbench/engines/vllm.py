@@ -7,7 +7,7 @@ from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 from bitbench.engines import vllm_log
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_gguf, refuse_long_context
 from bitbench.engines.options import command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
@@ -36,7 +36,7 @@ class VllmEngine:
                 f"{workload.name} needs a context of {workload.context_tokens:,} tokens, "
                 f"and max-model-len of {setup.name} is {longest:,}."
             )
-        return refuse_long_context(variant, workload)
+        return refuse_gguf(variant) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
