@@ -42,23 +42,32 @@ def failure_of(log: str, tmp_path: Path) -> Failure:
 
 def test_facts_of_a_start() -> None:
     facts = llamacpp_log.read_facts(recorded("bf16"), prefix_caching=False)
+    assert facts.engine_version == "10605"
+    assert facts.versions == {"compiler": "GNU 12.2.0"}
     assert facts.kv_cache_tokens == 3 * 256
     assert facts.kv_cache_bytes == round(16.88 * 2**20)
-    assert facts.weight_load_s == pytest.approx(0.018552)
+    assert facts.kv_bytes_per_token == pytest.approx(2 * 30 * 3 * 64 * 2, rel=0.001)  # as f16, the log being rounded
+    assert facts.weight_bytes_loaded == round(256.63 * 2**20)
+    assert facts.weight_load_s == pytest.approx(0.013258)
     assert facts.prefix_caching is False
     assert facts.kernels[0] == "weights BF16: 61 tensors f32, 211 tensors bf16"
-    assert facts.kernels[1].startswith("CPU_Mapped buffer: ")
-    assert facts.kernels[2].startswith("CPU features SSE3, SSSE3, AVX, AVX2, F16C, FMA, BMI2, LLAMAFILE, OPENMP")
+    assert facts.kernels[1] == "CPU_Mapped buffer: 257 MiB of weights"
+    features = facts.kernels[2].removeprefix("CPU features ").split(", ")
+    assert {"AVX2", "AVX512_VNNI", "AVX512_BF16", "REPACK"} <= set(features)
+    assert "AMX_INT8" not in features  # compiled with GCC 12.2
     assert facts.notes == (
         "llama.cpp computes with 2 threads on a machine of 2; args threads in the study chooses another number",
     )
 
 
-def test_the_build_is_the_version() -> None:
-    line = "0.00.005.986 I cmn  common_param: common_params_print_info: build 10605 (b10605) with GNU 12.2.0 for Linux"
-    facts = llamacpp_log.read_facts(line, prefix_caching=True)
-    assert facts.engine_version == "10605"
-    assert facts.versions == {"compiler": "GNU 12.2.0"}
+def test_types_and_buffers_of_a_quantized_model() -> None:
+    facts = llamacpp_log.read_facts(recorded("q4_k_m"), prefix_caching=True)
+    assert facts.kernels[:3] == (
+        "weights Q4_K - Medium: 61 tensors f32, 166 tensors q5_0, 15 tensors q8_0, 16 tensors q4_K, 14 tensors q6_K",
+        "CPU_Mapped buffer: 98.9 MiB of weights",
+        "CPU_REPACK buffer: 7.59 MiB of weights",
+    )
+    assert facts.weight_bytes_loaded == round(98.87 * 2**20) + round(7.59 * 2**20)
     assert facts.prefix_caching is True
 
 
@@ -77,16 +86,6 @@ def test_parts_of_a_cache_are_added() -> None:
     assert facts.kv_cache_bytes == 15 * 2**20
     assert facts.kv_cache_tokens == 2 * 4096
     assert facts.kv_bytes_per_token == round(10 * 2**20 / 8192 + 5 * 2**20 / 2048)
-
-
-def test_weights_are_counted_wherever_they_went() -> None:
-    lines = [
-        "load_tensors:   CPU_Mapped model buffer size =    30.50 MiB",
-        "load_tensors:   CPU_REPACK model buffer size =   100.00 MiB",
-    ]
-    facts = llamacpp_log.read_facts("\n".join(lines), prefix_caching=False)
-    assert facts.weight_bytes_loaded == round(130.5 * 2**20)
-    assert facts.kernels == ("CPU_Mapped buffer: 30.5 MiB of weights", "CPU_REPACK buffer: 100 MiB of weights")
 
 
 def test_a_log_that_says_nothing_leaves_facts_undefined() -> None:
