@@ -27,6 +27,8 @@ CONVERTER = """
 import sys
 from pathlib import Path
 print("Writing:  50%|x", end="\\r")
+print("Writing:  52%|x", end="\\r")
+print("Writing: 100%|x")
 print("Writing: 100%|x")
 Path(sys.argv[3]).write_text(f"{Path(sys.argv[1]).name} {sys.argv[5]}")
 """

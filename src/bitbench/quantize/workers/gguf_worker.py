@@ -65,7 +65,7 @@ def make(job: Json) -> Json:
     converted = target.with_name("converted.gguf") if quantizes else target
     floats = "bf16" if quantizes else wanted.lower()
     convert = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(converted), floats]
-    run_tool(convert, "its converter", converted, show_conversion)
+    run_tool(convert, "its converter", converted, show_conversion())
     fallbacks: Counter[str] = Counter()
     if quantizes:
         show = show_quantization(wanted, fallbacks)
@@ -99,16 +99,37 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
         raise ToolFailed(f"{name} {ended(tool.returncode)}{said(recent)}")
 
 
-def show_conversion(line: str) -> None:
-    if found := CONVERTED.search(line):
-        send("part", name="converting to GGUF", part=int(found[1]), parts=100, counted="percent")
+class Parts:
+    """Reports each tenth of a step, once: a progress bar says the same thing many times."""
+
+    def __init__(self, name: str, counted: str) -> None:
+        self._name = name
+        self._counted = counted
+        self._tenth = 0
+
+    def show(self, part: int, parts: int) -> None:
+        tenth = 10 * part // parts
+        if tenth > self._tenth:
+            self._tenth = tenth
+            send("part", name=self._name, part=part, parts=parts, counted=self._counted)
+
+
+def show_conversion() -> Callable[[str], None]:
+    parts = Parts("converting to GGUF", "percent")
+
+    def show(line: str) -> None:
+        if found := CONVERTED.search(line):
+            parts.show(int(found[1]), 100)
+
+    return show
 
 
 def show_quantization(wanted: str, fallbacks: Counter[str]) -> Callable[[str], None]:
+    parts = Parts(f"quantizing to {wanted}", "tensor")
+
     def show(line: str) -> None:
         if found := QUANTIZED.match(line):
-            name = f"quantizing to {wanted}"
-            send("part", name=name, part=int(found[1]), parts=int(found[2]), counted="tensor")
+            parts.show(int(found[1]), int(found[2]))
         elif found := FALLBACK.search(line):
             fallbacks[f"{found[2]} instead of {found[1]}"] += 1
 
