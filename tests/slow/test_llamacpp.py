@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from bitbench.core.ports import Endpoint, Launch, LoadJob, Vocabulary
-from bitbench.core.study import EngineSetup
+from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.trial import Outcome
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Arrival, Workload
@@ -33,6 +33,8 @@ from bitbench.workshop import Workshop
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
 START_TIMEOUT_S = 120.0
+# Two threads wait for each other in a loop: where other work takes a core, a token takes seconds.
+ONE_THREAD: dict[str, Argument] = {"threads": 1}
 # In layers. Exact by construction where every tensor has the recipe's type (a 2-byte scale for each 32 weights); the
 # model's 576 columns do not fit the k-quants, and llama.cpp stores most tensors in a larger type.
 BITS_PER_WEIGHT = {
@@ -48,7 +50,7 @@ STUDY = """
 name: gguf
 models: [smollm2-135m]
 recipes: [bf16, gguf-bf16, gguf-q8_0, gguf-q4_0]
-engines: [llamacpp]
+engines: [{engine: llamacpp, args: {threads: 1}}]
 workloads:
   - {name: one, concurrency: 1, input_tokens: 64, output_tokens: 32}
   - {name: eight, concurrency: 8, input_tokens: 64, output_tokens: 32}
@@ -115,7 +117,7 @@ def variant(request: pytest.FixtureRequest) -> Variant:
 @pytest.fixture(scope="module")
 def served(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     launch = Launch(
-        setup=EngineSetup(name="llamacpp", engine="llamacpp"),
+        setup=EngineSetup(name="llamacpp", engine="llamacpp", args=ONE_THREAD),
         variant=variant,
         python=_environment(),
         log_file=tmp_path_factory.mktemp("logs") / "llamacpp.log",
