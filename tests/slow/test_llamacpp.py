@@ -201,7 +201,10 @@ def test_it_says_what_it_is(served: Served) -> None:
     assert facts.kv_cache_bytes == pytest.approx(3 * 256 * 2 * 30 * 3 * 64 * 2, rel=0.01)
     assert facts.kv_bytes_per_token == pytest.approx(2 * 30 * 3 * 64 * 2, rel=0.01)
     assert facts.weight_load_s is not None
-    assert facts.weight_bytes_loaded == pytest.approx(served.variant.weight_bytes, rel=0.5)
+    assert facts.weight_bytes_loaded is not None
+    assert served.variant.weight_bytes is not None
+    # The mapped file counts whole, also where tensors were packed anew beside it.
+    assert 0.9 < facts.weight_bytes_loaded / served.variant.weight_bytes < 2.1
     assert any(kernel.startswith("CPU features") for kernel in facts.kernels)
     assert any("threads" in note for note in facts.notes)
     assert served.endpoint.api_key not in " ".join(facts.command)
