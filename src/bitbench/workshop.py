@@ -119,6 +119,5 @@ def _failure(error: BitbenchError) -> str:
 
 
 def _shown(name: str, progress: Progress) -> str:
-    done = f", layer {progress.part} of {progress.parts}" if progress.parts else ""
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    return f"making {name}: {progress.step}{done}{left}"
+    return f"making {name}: {progress.place}{left}"
