@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.ports import Engine, Launch
+from bitbench.core.ports import Launch
 from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import ModelFacts, Variant
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.engines.llamacpp import LlamaCppEngine, command_line, gguf_file
-from bitbench.engines.transformers import TransformersEngine
-from bitbench.engines.vllm import VllmEngine
 from bitbench.errors import EngineEnvironmentError, ModelError
 
 SETUP = EngineSetup(name="llamacpp", engine="llamacpp")
@@ -125,10 +123,3 @@ def test_a_gguf_runs_before_and_after_it_is_made_unless_it_is_too_long(model: Pa
     assert engine.refuse(SETUP, variant(model), short) is None
     assert engine.refuse(SETUP, variant(None), short) is None
     assert "made for 8,192" in (engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or "")
-
-
-@pytest.mark.parametrize("engine", [VllmEngine(), TransformersEngine()], ids=lambda engine: engine.name)
-def test_engines_for_checkpoints_send_a_gguf_to_llama_cpp(engine: Engine, model: Path) -> None:
-    setup = EngineSetup(name=engine.name, engine=engine.name)
-    refused = engine.refuse(setup, variant(model), BUILT_IN_WORKLOADS["interactive"])
-    assert "measure it on the engine llamacpp" in (refused or "")
