@@ -1,5 +1,6 @@
 """`bitbench doctor`: what this machine can do, and what would mend the rest."""
 
+import importlib.util
 import shutil
 
 from rich.console import Console
@@ -44,7 +45,14 @@ def _host_table(host: HostFacts) -> Table:
     table.add_row("governor", host.governor or "not told (a virtual machine often hides it)")
     names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
+    table.add_row("native part", _native_part())
     return table
+
+
+def _native_part() -> str:
+    if importlib.util.find_spec("bitbench._native") is not None:
+        return "built"
+    return "missing: install g++ or clang++ and bitbench again, or the null engine is late from about 256 streams on"
 
 
 def _engine_table(lab: Lab) -> Table:
