@@ -78,9 +78,9 @@ class Dispatcher:
         if stream is not None:
             self._busy.discard(stream)
             self._continue(stream, exchange)
-        self._kept.add(exchange.response)
         if self._figures is not None:
             self._figures.ended(exchange)
+        self._kept.add(exchange.response)
         self._finish_if_idle()
 
     def _send_due(self) -> None:
