@@ -32,6 +32,7 @@ from bitbench.workshop import Workshop
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
 TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
+FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
@@ -122,6 +123,8 @@ class Lab:
         else:
             observer.note("measuring how steady this machine is")
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
+        for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
+            facts[group] = {**lock.get(group, {}), **facts[group]}
         writer.write_study(study_path.read_text(encoding="utf-8"))
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
@@ -130,7 +133,7 @@ class Lab:
             "bitbench": __version__,
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
-            "variants": {variant.name: variant.content_hash for variant in plan.variants},
+            "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
             "files": hash_files(plan.study.workloads, folder),
         }
 
@@ -160,11 +163,11 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
         for name in TELLING_HOST_FACTS
         if lock["host"].get(name) != facts["host"][name]
     ]
-    for group in ("environments", "variants", "files"):
+    for group in FACT_GROUPS:
         differing += [
             f"{group.removesuffix('s')} {name} has changed"
-            for name, value in facts.get(group, {}).items()
-            if lock.get(group, {}).get(name, value) != value
+            for name, value in facts[group].items()
+            if lock.get(group, {}).get(name) not in (None, value)
         ]
     if differing:
         raise NotComparableError(

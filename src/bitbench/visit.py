@@ -29,7 +29,8 @@ from bitbench.core.variant import Variant
 from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
-from bitbench.probes.memory import MemoryWatch, read_memory
+from bitbench.probes.device_memory import find_devices
+from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class VisitRunner:
         instance = self._engine.start(self._launch())
         try:
             limit = self.plan.study.limits.memory
-            with MemoryWatch(instance.pid, limit, instance.stop) as watch:
+            with MemoryWatch(instance.pid, limit, instance.stop, find_devices()) as watch:
                 try:
                     endpoint = instance.wait_ready(self.plan.study.limits.start)
                 except InstanceFailed as failed:
@@ -93,7 +94,7 @@ class VisitRunner:
                     ready_s=time.monotonic() - started,
                     outcome=Outcome.OK,
                     facts=instance.facts(),
-                    memory=read_memory(instance.pid),
+                    memory=watch.read(),
                     log_file=f"logs/{self.log_file.name}",
                 )
                 for workload in self.visit.workloads:
@@ -183,7 +184,7 @@ class VisitRunner:
                 "duration_s": result.duration_s,
                 "metrics": measure(result.requests) if failure is None else TrialMetrics(),
                 "client": result.health,
-                "memory": read_memory(instance.pid),
+                "memory": watch.read(),
                 "requests": result.requests.num_rows,
             }
         )

@@ -7,6 +7,7 @@ from bitbench.core.ports import Observer
 from bitbench.core.recipe import Backend, Recipe
 from bitbench.core.variant import Variant
 from bitbench.engines import environments
+from bitbench.errors import BitbenchError, ModelError, QuantizeError, RecipeError
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
@@ -23,6 +24,7 @@ class Workshop:
         self._home = home
         self._recipe_folder = recipe_folder
         self._orders: dict[str, variants.Order] = {}  # by the variant's name
+        self._failures: dict[str, str] = {}  # likewise: why it could not be made
 
     def variant(self, model: str, recipe_reference: str) -> Variant:
         """As it lies on disk; its path is None where it has still to be made."""
@@ -41,12 +43,18 @@ class Workshop:
             return variant
         return self._quantized(variant, recipe, found)
 
-    def make_missing(self, plan: Plan, observer: Observer) -> int:
-        """How many had to be made."""
-        missing = [variant.name for variant in plan.variants if variant.path is None and variant.name in self._orders]
+    def make_missing(self, plan: Plan, observer: Observer) -> bool:
+        """Make what cells wait for; True where there was any. One that fails is warned about, and `variant` then says
+        why: it is a result of the study, not its end."""
+        wanted = {cell.contender.variant for cell in plan.cells}
+        missing = [one.name for one in plan.variants if one.path is None and one.name in wanted & self._orders.keys()]
         for name in missing:
-            self._make(name, observer)
-        return len(missing)
+            try:
+                self._make(name, observer)
+            except (ModelError, QuantizeError, RecipeError) as error:
+                self._failures[name] = _failure(error)
+                observer.warn(f"{name} {self._failures[name]}; the others go on, and the same command tries it again")
+        return bool(missing)
 
     def _make(self, name: str, observer: Observer) -> None:
         order = self._orders[name]
@@ -71,8 +79,25 @@ class Workshop:
                 "content_hash": made.content_hash if made else None,
                 "weight_bytes": made.weight_bytes if made else None,
                 "facts": base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]}),
+                "refusal": None if made else _refusal(order),
+                "failure": None if made else self._failures.get(base.name),
             }
         )
+
+
+def _refusal(order: variants.Order) -> str | None:
+    try:
+        variants.refuse_impossible(order)
+    except (ModelError, RecipeError) as error:
+        return str(error)
+    return None
+
+
+def _failure(error: BitbenchError) -> str:
+    """With the name of the log and not its folder, which is this machine's; before the cause, which may be long."""
+    if isinstance(error, QuantizeError) and error.log_file is not None:
+        return f"could not be made (log: variants/{error.log_file.name}): {error.cause}"
+    return f"could not be made: {error}"
 
 
 def _shown(name: str, progress: Progress) -> str:

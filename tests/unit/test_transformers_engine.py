@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,20 @@ def test_command_line_and_refusals() -> None:
 
 
 def test_facts_come_from_the_servers_own_line() -> None:
-    line = 'bitbench-facts: {"engine_version": "5.19.0", "kernels": ["attention sdpa"], "weight_load_s": 0.5}'
-    facts = read_facts(f"a warning\n{line}\nbatch of 1: 2.1 s")
-    assert (facts.engine_version, facts.kernels, facts.weight_load_s) == ("5.19.0", ("attention sdpa",), 0.5)
-    assert read_facts("nothing yet").engine_version is None
+    said = {"engine_version": "5.19.0", "kernels": ["attention sdpa"], "weight_bytes_loaded": 7, "kv_value_bytes": 4}
+    log = f"a warning\nbitbench-facts: {json.dumps(said)}\nbatch of 1: 2.1 s"
+    facts = read_facts(log, ModelFacts(layers=30, kv_heads=3, head_size=64))
+    assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == ("5.19.0", ("attention sdpa",), 7)
+    assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
+    assert read_facts(log, ModelFacts()).kv_bytes_per_token is None
+    assert read_facts("nothing yet", ModelFacts()).engine_version is None
+
+
+def test_loaded_bytes_are_parameters_and_buffers(server: types.ModuleType) -> None:
+    def tensors(*sizes: int) -> Callable[[], Iterator[types.SimpleNamespace]]:
+        return lambda: (types.SimpleNamespace(nbytes=size) for size in sizes)
+
+    assert server.loaded_bytes(types.SimpleNamespace(parameters=tensors(100, 10), buffers=tensors(4))) == 114
 
 
 class Decoder:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bitbench.core.asked import show_length
@@ -11,6 +12,8 @@ from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
+from bitbench.report.answer import refusals_by_reason
+from bitbench.report.text import listing
 from bitbench.units import show_bytes, show_duration
 
 
@@ -19,8 +22,8 @@ def show_plan(lab: Lab, path: Path) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     console.print(_cells(plan))
-    for refusal in plan.refusals:
-        console.print(f"[yellow]refused[/] {refusal.cell.name}: {refusal.reason}")
+    for one in refusals_by_reason(plan.refusals):
+        console.print(f"[yellow]refused[/] {one.contender.name} on {listing(one.workloads)}: {escape(one.reason)}")
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
@@ -49,13 +52,20 @@ def _cells(plan: Plan) -> Table:
 
 
 def _variants(plan: Plan) -> str:
-    lines = [f"variant {variant.name}: {_state(variant)}" for variant in plan.variants if variant.name != NO_MODEL]
+    used = {cell.contender.variant for cell in plan.cells}
+    lines = [
+        f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
+        for variant in plan.variants
+        if variant.name != NO_MODEL
+    ]
     return "\n".join(lines) or "no variant has to be made"
 
 
-def _state(variant: Variant) -> str:
+def _state(variant: Variant, *, is_used: bool) -> str:
+    if variant.refusal is not None:
+        return "[yellow]cannot be made[/]"
     if variant.path is None:
-        return "[yellow]will be made[/]"
+        return "[yellow]will be made[/]" if is_used else "not made: all its cells are refused"
     return f"{show_bytes(variant.weight_bytes)} of weights, is there"
 
 

@@ -30,6 +30,7 @@ class Refusal(Record):
 
     cell: Cell
     reason: str
+    was_tried: bool = False  # its variant could not be made; the next run of the study tries again
 
 
 class Visit(Record):

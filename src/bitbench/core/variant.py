@@ -21,6 +21,12 @@ class ModelFacts(Record):
     head_size: int | None = None
     quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
 
+    def kv_bytes_per_token(self, value_bytes: int) -> int | None:
+        """Keys and values of one token in all layers, each number in so many bytes."""
+        if not (self.layers and self.kv_heads and self.head_size):
+            return None
+        return 2 * self.layers * self.kv_heads * self.head_size * value_bytes
+
 
 class Variant(Record):
     """Model × recipe, resolved: where it lies, what it weighs, and the hash of what it was made from."""
@@ -32,3 +38,5 @@ class Variant(Record):
     content_hash: str | None = None
     weight_bytes: int | None = None
     facts: ModelFacts = ModelFacts()
+    refusal: str | None = None  # why it cannot be made, known before any work
+    failure: str | None = None  # why it could not be made when it was tried just now

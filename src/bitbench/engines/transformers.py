@@ -7,7 +7,7 @@ from pathlib import Path
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
-from bitbench.core.variant import Variant
+from bitbench.core.variant import ModelFacts, Variant
 from bitbench.core.workload import Workload
 from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.processes import free_port, random_key
@@ -62,7 +62,7 @@ class TransformersEngine:
                     batch_header="X-Batch-Size",
                 ),
                 log_file=launch.log_file,
-                read_facts=read_facts,
+                read_facts=lambda log: read_facts(log, launch.variant.facts),
                 unsupported=_UNSUPPORTED,
             )
         )
@@ -81,7 +81,10 @@ def command_line(launch: Launch, port: int) -> list[str]:
     return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
 
 
-def read_facts(log: str) -> InstanceFacts:
+def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
     """From the line that the server writes once it is ready; undefined where it is missing."""
     line = next((line for line in log.splitlines() if line.startswith(_FACTS)), None)
-    return InstanceFacts() if line is None else InstanceFacts.model_validate(json.loads(line.removeprefix(_FACTS)))
+    said = {} if line is None else json.loads(line.removeprefix(_FACTS))
+    value_bytes = said.pop("kv_value_bytes", None)
+    per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
+    return InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})

@@ -21,11 +21,13 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
             contender = Contender(variant=variant.name, engine=setup.name)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
-                reason = engine.refuse(setup, variant, workload)
-                if reason is None:
-                    cells.append(cell)
-                else:
+                reason = engine.refuse(setup, variant, workload) or variant.refusal
+                if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
+                elif variant.failure is not None:
+                    refusals.append(Refusal(cell=cell, reason=variant.failure, was_tried=True))
+                else:
+                    cells.append(cell)
     used = {cell.contender.variant for cell in cells} | {refusal.cell.contender.variant for refusal in refusals}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
     plan = Plan(study=study, variants=variants, cells=tuple(cells), refusals=tuple(refusals))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from bitbench.core.base import Json
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
-from bitbench.report.answer import failures_by_cause
+from bitbench.report import memory
+from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
 from bitbench.report.workloads import OCCASIONAL_METRICS
@@ -32,14 +33,24 @@ def failures_section(summary: StudySummary) -> str:
         )
         if one.failure.log_lines:
             parts.append(code_block(one.failure.log_lines[-MAX_LOG_LINES:]))
+    parts += [
+        f"- **{one.word}**: {code(one.contender.name)} on {listing([code(name) for name in one.workloads])}: "
+        f"{escape(one.reason)}"
+        for one in refusals_by_reason(summary.refusals)
+        if one.was_tried
+    ]
     if len(parts) == 1:
         parts.append("Nothing failed.")
     return "\n\n".join(parts)
 
 
 def refusals_section(summary: StudySummary) -> str:
-    rows = [[code(one.cell.contender.name), code(one.cell.workload), escape(one.reason)] for one in summary.refusals]
-    return f"## Refused up front\n\n{table(['Contender', 'Workload', 'Reason'], rows, left=(0, 1, 2))}"
+    rows = [
+        [code(one.contender.name), listing([code(name) for name in one.workloads]), escape(one.reason)]
+        for one in refusals_by_reason(summary.refusals)
+        if not one.was_tried
+    ]
+    return f"## Refused up front\n\n{table(['Contender', 'Workloads', 'Reason'], rows, left=(0, 1, 2))}" if rows else ""
 
 
 def warm_up_section(summary: StudySummary) -> str:
@@ -51,7 +62,6 @@ def warm_up_section(summary: StudySummary) -> str:
             spread(one.weight_load_s, SECONDS),
             spread(one.compile_s, SECONDS),
             spread(one.idle_memory_bytes, MIB),
-            spread(one.kv_cache_bytes, MIB),
         ]
         for one in summary.contenders
     ]
@@ -62,7 +72,6 @@ def warm_up_section(summary: StudySummary) -> str:
         "Weights (s)",
         "Compile (s)",
         "Memory idle (MiB)",
-        "KV cache (MiB)",
     ]
     first = [
         [
@@ -213,6 +222,7 @@ def method_section(summary: StudySummary) -> str:
             f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others "
             "are ties, and a rank is the range of places that this leaves. The correction asks for more than a single "
             "interval does, so a ratio whose interval just excludes 1 may still be a tie.\n"
+            f"{memory.DEFINITIONS}\n"
             "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
             "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",
         ]

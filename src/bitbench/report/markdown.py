@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.memory import memory_section
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
 
@@ -34,8 +35,9 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     sections = [
         _opening(summary),
         *(workload_section(summary, ranking) for ranking in summary.rankings),
+        memory_section(summary),
         failures_section(summary),
-        *([refusals_section(summary)] if summary.refusals else []),
+        refusals_section(summary),
         warm_up_section(summary),
         contenders_section(summary, lock),
         host_section(lock),
@@ -43,7 +45,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         reproduce_section(summary, lock),
         runs_section(summary),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _opening(summary: StudySummary) -> str:

@@ -151,10 +151,17 @@ class Model:
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kernels": [f"attention {self._model.config._attn_implementation}"],
+            "weight_bytes_loaded": loaded_bytes(self._model),
+            "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
             "notes": [f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"],
         }
+
+
+def loaded_bytes(model: Any) -> int:
+    """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
+    return sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
 
 
 def peak_bytes() -> int:
