@@ -54,8 +54,8 @@ class Dispatcher:
 
     def start(self, zero: float) -> None:
         self._zero = zero
-        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
         self._send_due()
+        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
         self._look_ahead()
         self._finish_if_idle()
 
