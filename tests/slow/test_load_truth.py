@@ -43,8 +43,8 @@ def times(table: pa.Table, name: str) -> "np.ndarray[tuple[int], np.dtype[np.flo
 def server_lateness_s(endpoint: Endpoint) -> float:
     """The p99 of how late the server itself was since this was asked last."""
     connection = http.client.HTTPConnection(urlsplit(endpoint.url).netloc)
-    connection.request("GET", "/lateness")
-    return float(json.loads(connection.getresponse().read()).get("p99_s", 0.0))
+    connection.request("GET", "/truth")
+    return float(json.loads(connection.getresponse().read())["late_p99_s"] or 0.0)
 
 
 def server_processes() -> list[psutil.Process]:
