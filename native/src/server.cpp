@@ -1,6 +1,6 @@
 #include "server.hpp"
 
-#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,68 +11,22 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <ctime>
 #include <system_error>
 #include <utility>
+
+#include "sockets.hpp"
 
 namespace bitbench {
 namespace {
 
-constexpr Nanoseconds kSecond = 1'000'000'000;
-// A sleeping process is scheduled 20 to 80 µs after its timer fired; so it wakes this much early and polls until due.
+// A process that slept long is scheduled 20 to 80 µs after its timer fired; so it wakes this much early and polls until
+// due. Not after a short sleep, from which it wakes quickly: polling between dense tokens would take a whole core.
 constexpr Nanoseconds kWakeEarly = 100'000;
-// A kernel time stamp further back than this is not believed: the wall clock it was read from has been set meanwhile.
-constexpr Nanoseconds kOldestArrival = 10 * kSecond;
+constexpr Nanoseconds kLongSleep = 10 * kWakeEarly;
 constexpr int kSendsBetweenPolls = 64;
-constexpr int kBacklog = 4096;
 constexpr std::size_t kReadBytes = 262'144;
 
-Nanoseconds read_clock(clockid_t which) {
-    timespec time{};
-    clock_gettime(which, &time);
-    return time.tv_sec * kSecond + time.tv_nsec;
-}
-
-Nanoseconds now_ns() { return read_clock(CLOCK_MONOTONIC); }
-
 Nanoseconds to_ns(double seconds) { return std::llround(seconds * 1e9); }
-
-int checked(int result, const char* what) {
-    if (result < 0) throw std::system_error(errno, std::generic_category(), what);
-    return result;
-}
-
-void enable(int descriptor, int level, int option) {
-    const int on = 1;
-    checked(setsockopt(descriptor, level, option, &on, sizeof on), "setsockopt");
-}
-
-int listen_on(std::uint16_t port) {
-    const int listener = checked(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), "socket");
-    enable(listener, SOL_SOCKET, SO_REUSEADDR);
-    enable(listener, SOL_SOCKET, SO_TIMESTAMPNS);  // also for what comes in before it is accepted
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    checked(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), "bind");
-    checked(listen(listener, kBacklog), "listen");
-    return listener;
-}
-
-// When the kernel received the last of these bytes. Reading them may come later, when many requests arrive at once.
-Nanoseconds arrival(msghdr& message) {
-    const Nanoseconds now = now_ns();
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS) continue;
-        timespec wall{};
-        std::memcpy(&wall, CMSG_DATA(header), sizeof wall);
-        const Nanoseconds age = read_clock(CLOCK_REALTIME) - (wall.tv_sec * kSecond + wall.tv_nsec);
-        if (age >= 0 && age < kOldestArrival) return now - age;
-    }
-    return now;
-}
 
 }  // namespace
 
@@ -123,8 +77,11 @@ int Server::milliseconds_to_wait() {
     if (due_.empty()) return -1;
     const Nanoseconds now = now_ns();
     const bool stalled = now >= stall_from_ && now < stall_until_;
-    const Nanoseconds wake = (stalled ? stall_until_ : held(due_.top().at)) - kWakeEarly;
-    if (wake <= now) return 0;
+    const Nanoseconds next = stalled ? stall_until_ : held(due_.top().at);
+    if (next <= now || (next == poll_until_ && next - now <= kWakeEarly)) return 0;
+    const bool sleeps_long = next - now > kLongSleep;
+    const Nanoseconds wake = sleeps_long ? next - kWakeEarly : next;
+    poll_until_ = sleeps_long ? next : 0;
     itimerspec setting{};
     setting.it_value.tv_sec = wake / kSecond;
     setting.it_value.tv_nsec = wake % kSecond;
@@ -159,14 +116,8 @@ void Server::attend(int descriptor, std::uint32_t happened) {
 }
 
 void Server::receive(Client& client) {
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control{};
-    iovec buffer{read_buffer_.data(), read_buffer_.size()};
-    msghdr message{};
-    message.msg_iov = &buffer;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t received = recvmsg(client.descriptor, &message, 0);
+    Nanoseconds arrived = 0;
+    const ssize_t received = receive_into(client.descriptor, read_buffer_, arrived);
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (received <= 0) {
         drop(client);
@@ -174,7 +125,7 @@ void Server::receive(Client& client) {
     }
     client.received.append(read_buffer_.data(), static_cast<std::size_t>(received));
     // Answered when due tokens have left: making an answer takes longer than sending a token.
-    unread_.push_back({client.descriptor, client.serial, arrival(message)});
+    unread_.push_back({client.descriptor, client.serial, arrived});
 }
 
 // Answer the next request of this connection if it is there as a whole.

@@ -16,11 +16,10 @@
 #include <vector>
 
 #include "http.hpp"
+#include "sockets.hpp"
 #include "truth.hpp"
 
 namespace bitbench {
-
-using Nanoseconds = std::int64_t;  // on CLOCK_MONOTONIC, the clock of Python's time.monotonic()
 
 enum class Ending { kKeep, kHang, kClose };  // of the connection, after the last piece
 
@@ -116,6 +115,7 @@ class Server {
     std::vector<char> read_buffer_;
     std::uint64_t serial_ = 0;
     std::size_t serving_ = 0;
+    Nanoseconds poll_until_ = 0;  // woken early for this moment
     Nanoseconds stall_from_ = INT64_MAX;
     Nanoseconds stall_until_ = INT64_MAX;
     bool stall_planned_ = false;

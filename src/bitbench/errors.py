@@ -13,6 +13,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
 """
 
+from pathlib import Path
+
 
 class BitbenchError(Exception):
     """What went wrong and what to do next; the command line prints it without a traceback."""
@@ -43,7 +45,12 @@ class RecipeError(BitbenchError):
 
 
 class QuantizeError(BitbenchError):
-    pass
+    """`log_file`: what a backend wrote before it failed."""
+
+    def __init__(self, cause: str, log_file: Path | None = None) -> None:
+        super().__init__(f"{cause} (its log: {log_file})" if log_file else cause)
+        self.cause = cause
+        self.log_file = log_file
 
 
 class LoadError(BitbenchError):

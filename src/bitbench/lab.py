@@ -18,6 +18,7 @@ from bitbench.engines import environments, registry
 from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
+from bitbench.planning.compatibility import Device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -36,6 +37,7 @@ from bitbench.workshop import Workshop
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
 TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
+FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
@@ -53,6 +55,11 @@ class Lab:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or default_home()
+
+    @property
+    def device(self) -> Device:
+        """What engines compute on here."""
+        return "cuda" if environments.has_cuda() else "cpu"
 
     def plan(self, study_path: Path) -> Plan:
         return self._plan(study_path, Workshop(self.home, study_path.parent))
@@ -83,7 +90,7 @@ class Lab:
             longer = {"trials": search.trials, "precision": search.precision}
             search = SearchLimits.model_validate(lock[SEARCH]).model_copy(update=longer)
             study = study.model_copy(update={"workloads": plan_of(folder).study.workloads})
-        plan = expand(study, self.engines_of(study), _no_variant)
+        plan = expand(study, self.engines_of(study), _no_variant, self.device)
         if plan.refusals:
             raise LoadError(plan.refusals[0].reason)
         with folder.writing() as writer:
@@ -116,6 +123,10 @@ class Lab:
                 raise StudyFileError(str(error), ("engines", index)) from error
         return engines
 
+    def engines_with_models(self) -> list[str]:
+        """Names of the installed engines that run a model."""
+        return [name for name in registry.engine_names() if registry.engine(name).needs_model]
+
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)
         used = {contender.engine for contender in plan.contenders}
@@ -126,7 +137,7 @@ class Lab:
         study = read_study(study_path)
         try:
             check_files(study.workloads, study_path.parent)
-            return expand(study, self.engines_of(study), workshop.variant)
+            return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 
@@ -153,6 +164,8 @@ class Lab:
         else:
             observer.note("measuring how steady this machine is")
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
+        for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
+            facts[group] = {**lock.get(group, {}), **facts[group]}
         writer.write_study(text)
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
@@ -161,7 +174,7 @@ class Lab:
             "bitbench": __version__,
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
-            "variants": {variant.name: variant.content_hash for variant in plan.variants},
+            "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
             "files": hash_files(plan.study.workloads, folder),
         }
 
@@ -195,11 +208,11 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
         for name in TELLING_HOST_FACTS
         if lock["host"].get(name) != facts["host"][name]
     ]
-    for group in ("environments", "variants", "files"):
+    for group in FACT_GROUPS:
         differing += [
             f"{group.removesuffix('s')} {name} has changed"
-            for name, value in facts.get(group, {}).items()
-            if lock.get(group, {}).get(name, value) != value
+            for name, value in facts[group].items()
+            if lock.get(group, {}).get(name) not in (None, value)
         ]
     if differing:
         raise NotComparableError(

@@ -30,7 +30,8 @@ from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
-from bitbench.probes.memory import MemoryWatch, read_memory
+from bitbench.probes.device_memory import find_devices
+from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import good_share, judge_objectives
 from bitbench.statistics.trial import measure
 
@@ -81,7 +82,7 @@ class VisitRunner:
         instance = self._engine.start(self._launch())
         try:
             limit = self.plan.study.limits.memory
-            with MemoryWatch(instance.pid, limit, instance.stop) as watch:
+            with MemoryWatch(instance.pid, limit, instance.stop, find_devices()) as watch:
                 try:
                     endpoint = instance.wait_ready(self.plan.study.limits.start)
                 except InstanceFailed as failed:
@@ -95,7 +96,7 @@ class VisitRunner:
                     ready_s=time.monotonic() - started,
                     outcome=Outcome.OK,
                     facts=instance.facts(),
-                    memory=read_memory(instance.pid),
+                    memory=watch.read(),
                     log_file=f"logs/{self.log_file.name}",
                 )
                 for workload in self.visit.workloads:
@@ -187,10 +188,10 @@ class VisitRunner:
                 "duration_s": result.duration_s,
                 "metrics": self._measured(requests) if failure is None else TrialMetrics(),
                 "client": result.health,
-                "memory": read_memory(instance.pid),
                 "objectives": judge_objectives(requests, self.plan.study.objectives),
                 "requests": requests.num_rows,
                 "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
+                "memory": watch.read(),
             }
         )
         return TrialDraft(record, requests)

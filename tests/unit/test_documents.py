@@ -54,9 +54,9 @@ def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
 
 
 def test_every_dependency_has_its_reason() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
-    for requirement in project["dependencies"]:
+    for requirement in [*project["project"]["dependencies"], *project["build-system"]["requires"]]:
         name = re.split(r"[<>=;\[ ]", requirement)[0]
         assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
 

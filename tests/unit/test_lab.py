@@ -81,6 +81,13 @@ def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, 
         refuse_other_facts(then, now, StudyFolder(tmp_path))
 
 
+def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
+    host = dict.fromkeys(TELLING_HOST_FACTS)
+    facts = {"host": host, "environments": {}, "variants": {"m/w8a8": "00"}, "files": {}}
+    refuse_other_facts({**facts, "variants": {}}, facts, StudyFolder(tmp_path))
+    refuse_other_facts({**facts, "variants": {"m/w8a8": None}}, facts, StudyFolder(tmp_path))
+
+
 def test_a_folder_whose_run_never_began_says_so(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     with pytest.raises(StoreError, match="run it again"):

@@ -140,6 +140,14 @@ def test_a_late_client_is_client_bound(sent_s: float, client: ClientHealth, coun
         assert "load client was late" in failure.cause
 
 
+def test_long_gaps_do_not_hide_a_late_first_token() -> None:
+    slow = {"chunk_s": [0.1, 0.5, 0.9], "last_token_s": 0.9, "end_s": 0.9}
+    late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token
+    failure = verdict(row(0, **slow), row(1, **slow), health=late)
+    assert failure is not None
+    assert "added 30.0 ms to one time to first token in a hundred, 30.0 % of 100 ms" in failure.cause
+
+
 def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
     quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
     late_s = 0.9 * MEAN_DELAY_FLOOR_S

@@ -59,6 +59,21 @@ def test_a_nested_language_part_is_found(model: Path) -> None:
     assert (facts.architecture, facts.layers) == ("Seeing", 2)
 
 
+@pytest.mark.parametrize(
+    ("more", "bytes_per_token"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, 2 * 2 * 2 * 2 * 2),
+        ({"layer_types": ["full_attention", "linear_attention"]}, None),
+        ({"kv_lora_rank": 512}, None),
+    ],
+)
+def test_a_cache_of_another_kind_has_no_known_size(
+    model: Path, more: dict[str, object], bytes_per_token: int | None
+) -> None:
+    (model / "config.json").write_text(json.dumps({**CONFIG, **more}))
+    assert read_facts(model).kv_bytes_per_token(value_bytes=2) == bytes_per_token
+
+
 def test_resolving_a_folder(model: Path, tmp_path: Path) -> None:
     found = library.resolve(str(model), tmp_path / "home")
     assert found.name == "tiny"

@@ -1,12 +1,19 @@
 """What this machine says about itself, and the limit on memory."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import psutil
+import pytest
 
 from bitbench.core.trial import Outcome
 from bitbench.probes.busy import cores_in_use
+from bitbench.probes.device_memory import RunningProcess, open_devices
 from bitbench.probes.host import collect_host_facts, parse_nvidia_smi
 from bitbench.probes.memory import MemoryWatch, read_memory
 from bitbench.probes.noise import measure_noise
@@ -67,6 +74,99 @@ def test_memory_counts_what_a_process_holds_and_held() -> None:
     assert memory.peak_bytes is not None
     assert 200 * MIB < memory.resident_bytes < 300 * MIB
     assert memory.peak_bytes >= memory.resident_bytes
+
+
+SHARE = """
+import os, time
+held = b"x" * (200 * 2**20)
+children = [os.fork() for _ in range(2)]
+if 0 not in children:
+    print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def family() -> Iterator[int]:
+    """Three processes that share 200 MiB (and a fourth, a child's child)."""
+    process = subprocess.Popen([sys.executable, "-c", SHARE], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.2)
+    yield process.pid
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_what_the_processes_of_a_tree_share_counts_once(family: int) -> None:
+    memory = read_memory(family)
+    assert memory.resident_bytes is not None
+    assert memory.peak_bytes is not None
+    assert 200 * MIB < memory.resident_bytes < 300 * MIB
+    assert memory.peak_bytes > 600 * MIB  # each one's own high-water mark: an upper bound
+
+
+def test_shared_pages_do_not_reach_the_limit(family: int) -> None:
+    with MemoryWatch(family, 400 * MIB, stop=lambda: None) as watch:
+        time.sleep(0.5)
+    assert watch.failure is None
+
+
+class FakeNvml:
+    """Two devices; what their processes hold is set by the test."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+
+    def __init__(self, devices: list[dict[int, int | None]]) -> None:
+        self.devices = devices
+        self.is_broken = False
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.is_broken:
+            raise self.NVMLError("NVML Shared Library Not Found")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[RunningProcess]:  # noqa: N802
+        assert isinstance(handle, int)
+        if self.is_broken:
+            raise self.NVMLError("GPU is lost")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.devices[handle].items()]
+
+
+def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
+    child = psutil.Process(family).children()[0].pid
+    nvml = FakeNvml([{family: 5 * MIB, 1: 999 * MIB}, {child: 2 * MIB}])
+    with MemoryWatch(family, None, stop=lambda: None, devices=open_devices(nvml)) as watch:
+        assert watch.read().device_bytes == 7 * MIB
+        nvml.devices[1][child] = 100 * MIB
+        time.sleep(0.5)  # between two readings: only the watching thread sees it
+        nvml.devices[1][child] = 3 * MIB
+        memory = watch.read()
+        assert (memory.device_bytes, memory.device_peak_bytes) == (8 * MIB, 105 * MIB)
+        nvml.devices[1][family] = None  # the driver does not tell
+        assert watch.read().device_bytes is None
+        nvml.is_broken = True
+        assert watch.read().device_bytes is None
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_without_a_device_or_a_driver_there_is_no_device_memory(is_broken: bool) -> None:
+    nvml = FakeNvml([])
+    nvml.is_broken = is_broken
+    assert open_devices(nvml) is None
+    assert MemoryWatch(os.getpid(), None, stop=lambda: None).read().device_bytes is None
+
+
+def test_processes_that_nvml_does_not_show_have_unknown_device_memory() -> None:
+    """As in a container, where it gives the process ids of the host."""
+    devices = open_devices(FakeNvml([{12345678: MIB}]))
+    assert devices is not None
+    assert devices.used_by({os.getpid()}) is None
 
 
 def test_a_process_that_is_gone_has_unknown_memory() -> None:

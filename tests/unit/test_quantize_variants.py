@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import struct
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,57 +14,16 @@ from bitbench.core.recipe import Backend, Recipe
 from bitbench.errors import ModelError, QuantizeError, RecipeError
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
-from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.variants import Order, SourceModel
-from bitbench.quantize.work import OnProgress, Progress, Work
+from tests.unit.quantize_stand_in import StandIn, write_model
 
 VERSIONS = {"llmcompressor": "1", "torch": "2", "rich": "15"}
-LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}
-DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4}
-
-
-def write_tensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
-    header, offset = {}, 0
-    for name, (dtype, shape) in tensors.items():
-        end = offset + DTYPE_BYTES[dtype] * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> SourceModel:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-    tensors = {name: ("BF16", shape) for name, shape in LAYERS.items()}
-    write_tensors(folder / "model.safetensors", {**tensors, "model.embed_tokens.weight": ("BF16", (10, 576))})
+    folder = write_model(tmp_path / "tiny")
     return SourceModel("tiny", folder, "f" * 64)
-
-
-class StandIn:
-    """Writes what int8 weights with one scale per row look like."""
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.seconds = 0.0
-        self.error: Exception | None = None
-
-    def compress(self, work: Work, on_progress: OnProgress) -> WorkerFacts:
-        self.made += 1
-        on_progress(Progress("quantize", 1, 1, 0.0))
-        work.checkpoint.mkdir()
-        work.log_file.write_text("what it said\n")
-        (work.folder / "job.json").write_text("{}")
-        tensors: dict[str, tuple[str, tuple[int, ...]]] = {"model.embed_tokens.weight": ("BF16", (10, 576))}
-        for name, (rows, columns) in LAYERS.items():
-            tensors |= {name: ("I8", (rows, columns)), f"{name}_scale": ("BF16", (rows, 1))}
-        time.sleep(self.seconds)
-        if self.error:
-            raise self.error
-        write_tensors(work.checkpoint / "model.safetensors", tensors)
-        return WorkerFacts(versions={"llmcompressor": "1"})
 
 
 @pytest.fixture

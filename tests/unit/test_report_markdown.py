@@ -5,10 +5,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Plan, Refusal, Verdict
 from bitbench.core.study import Count, EngineSetup, Measure
 from bitbench.core.summary import StudySummary
-from bitbench.core.trial import InstanceFacts, Outcome
+from bitbench.core.trial import InstanceFacts, Memory, Outcome
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.report.markdown import markdown, write_report
 from bitbench.statistics.summarize import summarize
@@ -90,6 +90,40 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
     }
     assert any("`broken`" in row and "unsupported (2)" in row for row in rows)
     assert any("`twin-interactive-1-1`" in row and "80.00" in row for row in rows)
+
+
+def test_memory_stands_beside_speed_and_in_a_table_of_its_own(text: str) -> None:
+    main = text.split("## Workload `interactive`")[1].split("The rest", maxsplit=1)[0]
+    header, _, *rows = [line for line in main.splitlines() if line.startswith("| ")]
+    place = [cell.strip() for cell in header.split("|")].index("Memory peak (MiB)")
+    shown = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows}
+    assert shown["`quick`"] == "605.0"
+    assert shown["`broken`"] == shown["`refused`"] == "–"
+    section = text.split("## Memory\n")[1].split("\n## ", maxsplit=1)[0]
+    header, _, quick, steady, *_ = [line for line in section.splitlines() if line.startswith("| ")]
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == [
+        "Loaded (MiB)", "Steady (MiB)", "Peak (MiB)", "KV cache (MiB)", "KV/token (KiB)", "Room (tokens)",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in quick.split("|")[2:-1]] == ["140", "500", "605", "1,024", "22.5", "46,592"]
+    assert [cell.strip() for cell in steady.split("|")[2:-1]] == ["–", "500", "605", "1,024", "22.5", "46,592"]
+    assert "Nothing is known here about weights on disk." in section
+
+
+def test_where_a_device_was_used_its_memory_stands_beside_speed() -> None:
+    """*Not yet run on a GPU.*"""
+    plan = make_plan(["a"], [INTERACTIVE])
+    gib = 2**30
+    held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
+    trials = [
+        make_trial(plan.cells[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
+        for block in range(2)
+        for index in range(2)
+    ]
+    text = markdown(summarize(plan, trials, [make_instance(plan.contenders[0], 0)]), {})
+    main = text.split("## Workload `interactive`")[1].split("The rest", maxsplit=1)[0]
+    assert "Device peak (GiB)" in main
+    assert "Memory peak" not in main
+    assert "| Device (MiB) | Device peak (MiB) |" in text.split("## Memory\n")[1]
 
 
 def test_unknown_is_a_dash_never_a_zero(text: str) -> None:
@@ -227,3 +261,13 @@ def test_write_report_is_utf_8(demo: StudySummary, tmp_path: Path) -> None:
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")
     assert "Ã" not in path.read_text(encoding="utf-8")
+
+
+def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
+    plan, trials, instances, _ = demo_study()
+    known = Expectation(
+        contender=plan.contenders[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+    )
+    summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
+    section = markdown(summary, LOCK).split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
+    assert "- known beforehand: no speed-up is to be expected: Zeros are not skipped." in section

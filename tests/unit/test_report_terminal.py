@@ -19,7 +19,7 @@ def rendered(width: int) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
 def test_it_fits_and_says_the_answer(width: int) -> None:
     text = rendered(width)
     assert max(map(len, text.splitlines())) <= width
@@ -33,6 +33,15 @@ def test_it_fits_and_says_the_answer(width: int) -> None:
 def test_a_wide_terminal_shows_more() -> None:
     assert "TTFT" in rendered(120)
     assert "TTFT" not in rendered(80)
+
+
+def test_memory_is_shown_whatever_the_width() -> None:
+    for width in (80, 100, 120):
+        lines = rendered(width).splitlines()
+        assert sum("Memory peak" in line for line in lines) == 2
+        table = lines[lines.index("Memory") :]
+        assert "KV/token" in table[1]
+        assert table[3].split() == ["quick", "140", "500", "605", "1,024", "22.5", "46,592"]
 
 
 def test_names_are_not_markup() -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.study import Count, Measure
-from bitbench.core.summary import CellSummary, StopReason
+from bitbench.core.summary import CellSummary, MemorySummary, Spread, StopReason
 from bitbench.core.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.statistics.summarize import find_baseline, headline_value, summarize
@@ -73,6 +73,38 @@ def test_peak_memory_is_one_value_for_each_instance() -> None:
     metrics = summarize(make_plan(["a"], [INTERACTIVE]), trials, []).cells[0].metrics
     assert metrics["peak_bytes"].mean == 300
     assert metrics["resident_bytes"].mean == 250
+
+
+def test_memory_of_a_contender_is_one_figure_for_each_start() -> None:
+    plan = make_plan(["a", "b"], [INTERACTIVE])
+    stored = plan.variants[0].model_copy(update={"weight_bytes": 7})
+    contender = plan.contenders[0]
+    trials = [
+        make_trial(
+            cell, block, index, memory=Memory(resident_bytes=held, peak_bytes=2 * held, device_peak_bytes=3 * held)
+        )
+        for block, row in enumerate([(100, 200), (300, 400)])
+        for index, held in enumerate(row)
+        for cell in plan.cells[:1]
+    ]
+    trials.append(make_trial(plan.cells[0], 0, 0, kind="warmup", memory=Memory(resident_bytes=9_999)))
+    trials.append(make_trial(plan.cells[1], 0, 0, memory=Memory(resident_bytes=8_888)))
+    said = InstanceFacts(weight_bytes_loaded=5, kv_cache_tokens=1000, kv_bytes_per_token=3)
+    instances = [
+        make_instance(contender, 0, facts=said),
+        make_instance(contender, 1, facts=said.model_copy(update={"kv_cache_tokens": 900})),
+        make_instance(contender, 2, facts=InstanceFacts(weight_bytes_loaded=6), ready_s=None, outcome=Outcome.CRASHED),
+    ]
+    memory = summarize(plan.model_copy(update={"variants": (stored,)}), trials, instances).contenders[0].memory
+    assert memory == MemorySummary(
+        weight_bytes_stored=7,
+        weight_bytes_loaded=Spread(mean=5, low=5, high=5),
+        steady_bytes=Spread(mean=250, low=150, high=350),
+        peak_bytes=Spread(mean=600, low=400, high=800),
+        device_peak_bytes=Spread(mean=900, low=600, high=1200),
+        kv_bytes_per_token=Spread(mean=3, low=3, high=3),
+        kv_cache_tokens=Spread(mean=950, low=900, high=1000),
+    )
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,13 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
 
 
 def test_facts_of_an_eager_start() -> None:
-    facts = vllm_log.read_facts(recorded("eager"))
+    facts = vllm_log.read_facts(recorded("eager"), SMOLLM2)
     assert facts.engine_version == "0.32.0"
     assert facts.kv_cache_tokens == 46_592
     assert facts.kv_cache_bytes == 2**30
+    assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
+    assert facts.kv_cache_tokens * facts.kv_bytes_per_token <= facts.kv_cache_bytes
+    assert facts.weight_bytes_loaded is None  # on the CPU it does not say
     assert facts.weight_load_s == 0.34
     assert facts.compile_s is None
     assert facts.prefix_caching is False
@@ -128,7 +131,7 @@ def test_facts_of_an_eager_start() -> None:
 
 
 def test_facts_of_a_compiled_start() -> None:
-    facts = vllm_log.read_facts(recorded("compiled"))
+    facts = vllm_log.read_facts(recorded("compiled"), SMOLLM2)
     assert facts.compile_s == 119.0  # from 02:16:36 to 02:18:35
     assert facts.weight_load_s == 0.24
 
@@ -136,7 +139,7 @@ def test_facts_of_a_compiled_start() -> None:
 def test_compile_time_as_vllm_says_it_where_it_does() -> None:
     prefix = "(EngineCore pid=1) INFO 11-15 02:18:36 [core.py:402] "
     said = "init engine (profile, create kv cache, warmup model) took 50.00 s (compilation: 41.50 s)"
-    assert vllm_log.read_facts(prefix + said).compile_s == 41.5
+    assert vllm_log.read_facts(prefix + said, SMOLLM2).compile_s == 41.5
 
 
 def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
@@ -146,15 +149,43 @@ def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
         "Using CPUWNA16LinearKernel for CompressedTensorsWNA16",
         "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
     ]
-    facts = vllm_log.read_facts("\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]))
+    facts = vllm_log.read_facts(
+        "\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]), SMOLLM2
+    )
     assert facts.kernels == tuple(said)
 
 
 def test_a_log_without_any_known_line_gives_no_facts() -> None:
-    facts = vllm_log.read_facts("hello\n")
+    facts = vllm_log.read_facts("hello\n", SMOLLM2)
     assert facts.engine_version is None
     assert facts.kv_cache_tokens is None
     assert facts.prefix_caching is None
+    assert facts.kv_bytes_per_token is None
+
+
+@pytest.mark.parametrize(
+    ("cache", "model", "bytes_per_token"),
+    [
+        ("auto", SMOLLM2, 23_040),
+        ("fp8", SMOLLM2, 11_520),
+        ("nvfp4", SMOLLM2, None),  # it keeps scales besides
+        ("auto", ModelFacts(), None),
+    ],
+)
+def test_memory_as_vllm_says_it_on_a_gpu(cache: str, model: ModelFacts, bytes_per_token: int | None) -> None:
+    """In the words of its source; not yet run on a GPU."""
+    log = (
+        "Initializing a V1 LLM engine (v0.32.0) with config: model='m', dtype=torch.bfloat16, tensor_parallel_size=2, "
+        f"pipeline_parallel_size=1, quantization=None, kv_cache_dtype={cache}, device_config=cuda\n"
+        "Model loading took 7.5 GiB memory and 3.123456 seconds\n"
+        "Available KV cache memory: 60.25 GiB\n"
+        "GPU KV cache size: 1,000,000 tokens, Maximum concurrency for 8,192 tokens per request: 122.07x\n"
+    )
+    facts = vllm_log.read_facts(log, model)
+    assert facts.weight_bytes_loaded == 15 * 2**30
+    assert facts.kv_cache_bytes == round(120.5 * 2**30)
+    assert facts.kv_cache_tokens == 1_000_000
+    assert facts.kv_bytes_per_token == bytes_per_token
 
 
 def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:

@@ -1,17 +1,27 @@
 """`bitbench plan`: what a study would do."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from bitbench.core.asked import show_length
-from bitbench.core.cell import Plan
+from bitbench.core.cell import Plan, Verdict
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
+from bitbench.report.answer import refusals_by_reason
+from bitbench.report.text import listing
 from bitbench.units import show_bytes, show_duration
+
+EXPECTED = {
+    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
+    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
+}
 
 
 def show_plan(lab: Lab, path: Path) -> None:
@@ -19,8 +29,8 @@ def show_plan(lab: Lab, path: Path) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     console.print(_cells(plan))
-    for refusal in plan.refusals:
-        console.print(f"[yellow]refused[/] {refusal.cell.name}: {refusal.reason}")
+    for remark in remarks(plan):
+        console.print(remark)
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
@@ -36,26 +46,43 @@ def _cells(plan: Plan) -> Table:
         many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         shape = f"{many} {tokens}"
         table.add_column(f"{workload.name}\n{shape}", justify="center")
-    refused = {refusal.cell for refusal in plan.refusals}
-    cells = dict.fromkeys([*plan.cells, *refused])
-    for contender in dict.fromkeys(cell.contender for cell in cells):
-        marks = {
-            cell.workload: "[yellow]no[/]" if cell in refused else "[green]✓[/]"
-            for cell in cells
-            if cell.contender == contender
-        }
+    hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+    marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
+    marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
+    for contender in dict.fromkeys(cell.contender for cell in marked):
+        marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
     return table
 
 
+def remarks(plan: Plan) -> Iterator[RenderableType]:
+    """What will not run or gain nothing: each reason once, then all that it is about."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for one in refusals_by_reason(plan.refusals):
+        where = "" if len(one.workloads) == len(plan.study.workloads) else f" on {listing(one.workloads)}"
+        about.setdefault((f"refused{where}", one.reason), []).append(one.contender.name)
+    for expected in plan.expectations:
+        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+    for (remark, reason), contenders in about.items():
+        yield f"[yellow]{remark}[/]: {escape(reason)}"
+        yield Padding(", ".join(contenders), (0, 0, 0, 4))
+
+
 def _variants(plan: Plan) -> str:
-    lines = [f"variant {variant.name}: {_state(variant)}" for variant in plan.variants if variant.name != NO_MODEL]
+    used = {cell.contender.variant for cell in plan.cells}
+    lines = [
+        f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
+        for variant in plan.variants
+        if variant.name != NO_MODEL
+    ]
     return "\n".join(lines) or "no variant has to be made"
 
 
-def _state(variant: Variant) -> str:
+def _state(variant: Variant, *, is_used: bool) -> str:
+    if variant.refusal is not None:
+        return "[yellow]cannot be made[/]"
     if variant.path is None:
-        return "[yellow]will be made[/]"
+        return "[yellow]will be made[/]" if is_used else "not made: all its cells are refused"
     return f"{show_bytes(variant.weight_bytes)} of weights, is there"
 
 

@@ -1,5 +1,7 @@
 """The matrix of a study: who is compared (contenders), on what (workloads), in which order (visits)."""
 
+from enum import StrEnum
+
 from bitbench.core.base import Record
 from bitbench.core.study import Study
 from bitbench.core.variant import NO_MODEL, Variant
@@ -30,6 +32,23 @@ class Refusal(Record):
 
     cell: Cell
     reason: str
+    was_tried: bool = False  # its variant could not be made; the next run of the study tries again
+
+
+class Verdict(StrEnum):
+    """What is known about a variant on an engine before it is tried."""
+
+    RUNS = "runs"
+    RUNS_WITHOUT_SPEEDUP = "runs_without_speedup"
+    DOES_NOT_RUN = "does_not_run"
+
+
+class Expectation(Record):
+    """A contender that is tried although it is known not to run, or not to gain anything, and why."""
+
+    contender: Contender
+    verdict: Verdict
+    why: str
 
 
 class Visit(Record):
@@ -47,6 +66,7 @@ class Plan(Record):
     variants: tuple[Variant, ...]
     cells: tuple[Cell, ...]
     refusals: tuple[Refusal, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def contenders(self) -> tuple[Contender, ...]:

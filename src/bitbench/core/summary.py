@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Refusal
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -112,6 +112,20 @@ class Spread(Record):
     high: float
 
 
+class MemorySummary(Record):
+    """What a contender takes; None where neither the engine nor this system tells."""
+
+    weight_bytes_stored: int | None = None
+    weight_bytes_loaded: Spread | None = None
+    steady_bytes: Spread | None = None  # at the end of a trial: the mean of each instance
+    peak_bytes: Spread | None = None
+    device_steady_bytes: Spread | None = None
+    device_peak_bytes: Spread | None = None
+    kv_cache_bytes: Spread | None = None
+    kv_bytes_per_token: Spread | None = None
+    kv_cache_tokens: Spread | None = None
+
+
 class ContenderSummary(Record):
     """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
 
@@ -122,7 +136,7 @@ class ContenderSummary(Record):
     weight_load_s: Spread | None
     compile_s: Spread | None
     idle_memory_bytes: Spread | None  # once ready, before the first request
-    kv_cache_bytes: Spread | None
+    memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
     commands: tuple[str, ...]
@@ -182,6 +196,7 @@ class StudySummary(Record):
     rankings: tuple[Ranking, ...]
     refusals: tuple[Refusal, ...]
     search: RateAnswer | None = None  # of a study that looks for the highest rate
+    expectations: tuple[Expectation, ...] = ()
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -83,10 +83,12 @@ class ClientHealth(WorkerHealth):
 
 
 class Memory(Record):
-    """Resident memory of an instance's whole process tree."""
+    """Memory of an instance's whole process tree: the host's, and that of its devices where there are any."""
 
     resident_bytes: int | None = None  # proportional set size, at the end of the trial
     peak_bytes: int | None = None  # sum of each process's own high-water mark: an upper bound
+    device_bytes: int | None = None  # on all devices together, at the end of the trial
+    device_peak_bytes: int | None = None  # the most that was seen since the instance started
 
 
 class TrialRecord(Record):
@@ -120,8 +122,10 @@ class InstanceFacts(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()  # without secrets
     kernels: tuple[str, ...] = ()  # what was really selected, in the engine's own words
-    kv_cache_bytes: int | None = None
-    kv_cache_tokens: int | None = None
+    weight_bytes_loaded: int | None = None  # as they lie in memory, over all devices
+    kv_cache_bytes: int | None = None  # set aside; None where it grows with the requests
+    kv_cache_tokens: int | None = None  # of all requests together: the most that fit at once
+    kv_bytes_per_token: int | None = None
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None

@@ -51,7 +51,7 @@ class VllmEngine:
                     extra_body={"ignore_eos": True},
                 ),
                 log_file=launch.log_file,
-                read_facts=vllm_log.read_facts,
+                read_facts=lambda log: vllm_log.read_facts(log, launch.variant.facts),
                 unsupported=vllm_log.UNSUPPORTED,
                 message_of=vllm_log.message_of,
             )
@@ -98,9 +98,8 @@ def _context(launch: Launch) -> int:
 
 def _kv_cache_gib(launch: Launch) -> int:
     """Room for every request at its full length, so that none waits for another's cache."""
-    facts = launch.variant.facts
-    if not (facts.layers and facts.kv_heads and facts.head_size):
+    per_token = launch.variant.facts.kv_bytes_per_token(_KV_VALUE_BYTES)
+    if per_token is None:
         return _LEAST_KV_GIB
     tokens = launch.concurrency * math.ceil(_context(launch) / _KV_BLOCK) * _KV_BLOCK
-    per_token = 2 * facts.layers * facts.kv_heads * facts.head_size * _KV_VALUE_BYTES  # keys and values
     return max(_LEAST_KV_GIB, math.ceil(tokens * per_token / 2**30))

@@ -1,15 +1,19 @@
 """What vLLM says in its log, as facts. Written against 0.32; a line that is not found leaves its fact undefined."""
 
+import math
 import re
 from datetime import datetime
 
 from bitbench.core.trial import InstanceFacts
+from bitbench.core.variant import ModelFacts
 
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
 _KERNEL = re.compile(r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b)")
 _NOT_QUANTIZED = re.compile(r"V1 LLM engine .*\bdtype=torch\.(\w+),.*\bquantization=None\b")
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_CONFIGURATION = re.compile(r"V1 LLM engine .* with config: (.*)")
+_MODEL_GIB = re.compile(r"Model loading took ([\d.]+) GiB")
 _KV_GIB = re.compile(
     r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache|Available KV cache memory: ([\d.]+) GiB"
 )
@@ -19,7 +23,11 @@ _PREFIX_CACHING = re.compile(r"enable_prefix_caching=(True|False)")
 _CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
 _RESERVED = re.compile(r"reserved_cpus=\[([\d, ]+)\]")
 _COMPILED_FROM_CACHE = re.compile(r"[Dd]irectly load .*compil|reusing compiled|[Ll]oaded AOT compiled function")
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size")
 _MISSING_PRELOAD = re.compile(r"(lib\w+) is not found in LD_PRELOAD")
+
+# Of a number in the KV cache, by vLLM's names; its other formats keep scales besides and are left undefined.
+_VALUE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 # A start that ends with one of these is not a crash: vLLM says that it cannot run this. The line of a kernel that
 # refuses comes before the generic ones, so that the cause names the quantization type.
@@ -39,16 +47,19 @@ def message_of(line: str) -> str:
     return _PREFIX.sub("", line, count=1)
 
 
-def read_facts(log: str) -> InstanceFacts:
+def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
     messages = [message_of(line) for line in log.splitlines()]
-    gib = _first(_KV_GIB, messages)
+    configuration = _first(_CONFIGURATION, messages) or ""
+    value_bytes = _kv_value_bytes(configuration)
     tokens = _first(_KV_TOKENS, messages)
     caching = _first(_PREFIX_CACHING, messages)
     return InstanceFacts(
         engine_version=_first(_VERSION, messages),
         kernels=_kernels(messages),
-        kv_cache_bytes=round(float(gib) * 2**30) if gib else None,
+        weight_bytes_loaded=_bytes_of_all_ranks(_first(_MODEL_GIB, messages), configuration),
+        kv_cache_bytes=_bytes_of_all_ranks(_first(_KV_GIB, messages), configuration),
         kv_cache_tokens=int(tokens.replace(",", "")) if tokens else None,
+        kv_bytes_per_token=model.kv_bytes_per_token(value_bytes) if value_bytes else None,
         weight_load_s=_seconds(_first(_WEIGHTS, messages)),
         compile_s=_compile_seconds(log, messages),
         prefix_caching=caching == "True" if caching else None,
@@ -62,6 +73,21 @@ def _kernels(messages: list[str]) -> tuple[str, ...]:
     if not named and (dense := next(filter(None, map(_NOT_QUANTIZED.search, messages)), None)):
         return (f"dense {dense[1]}: no layer is quantized",)
     return named
+
+
+def _bytes_of_all_ranks(gib: str | None, configuration: str) -> int | None:
+    """vLLM says it of one rank, to a hundredth of a GiB (5 MiB); ranks are even. On the CPU it does not say what the
+    model takes."""
+    ranks = [int(found[1]) for name in _RANKS if (found := re.search(rf"\b{name}=(\d+)", configuration))]
+    return round(float(gib) * 2**30) * math.prod(ranks) if gib else None
+
+
+def _kv_value_bytes(configuration: str) -> int | None:
+    model = re.search(r"\bdtype=torch\.(\w+)", configuration)
+    cache = re.search(r"\bkv_cache_dtype=(\w+)", configuration)
+    if model is None or cache is None:
+        return None
+    return _VALUE_BYTES.get(model[1] if cache[1] == "auto" else cache[1])
 
 
 def _compile_seconds(log: str, messages: list[str]) -> float | None:

@@ -67,10 +67,10 @@ async def _run(
     await dispatcher.open_connections()
     with _without_garbage_collection():
         zero = choose_zero()
+        started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
+        monitor.start(zero)
         _wait_until(zero)
-        started_at = datetime.now(UTC) - timedelta(seconds=monotonic() - zero)
-        monitor.start()
-        dispatcher.start(zero)
+        dispatcher.start(zero)  # the first thing after zero: what is due then is late by all that comes before
         limits.start()
         if figures is not None:
             figures.start(zero, dispatcher.in_flight)

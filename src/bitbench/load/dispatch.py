@@ -54,8 +54,8 @@ class Dispatcher:
 
     def start(self, zero: float) -> None:
         self._zero = zero
-        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
         self._send_due()
+        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
         self._look_ahead()
         self._finish_if_idle()
 
@@ -78,9 +78,9 @@ class Dispatcher:
         if stream is not None:
             self._busy.discard(stream)
             self._continue(stream, exchange)
-        self._kept.add(exchange.response)
         if self._figures is not None:
             self._figures.ended(exchange)
+        self._kept.add(exchange.response)
         self._finish_if_idle()
 
     def _send_due(self) -> None:

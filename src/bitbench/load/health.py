@@ -39,8 +39,9 @@ class HealthMonitor:
         self._started = 0.0
         self._cpu_started = 0.0
 
-    def start(self) -> None:
-        self._started = time.monotonic()
+    def start(self, zero: float) -> None:
+        """Shortly before time zero; looks from then on."""
+        self._started = zero
         self._cpu_started = time.process_time()
         self._schedule(self._started)
         self._loop.add_reader(self._timer.fileno(), self._look)

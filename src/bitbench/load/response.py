@@ -16,7 +16,7 @@ _CR, _LF = b"\r\n"
 # States as plain numbers: this runs for every read, and an Enum would double its time.
 _HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _MALFORMED = range(7)
 
-_BYTES_PER_READ = 33 + 8 + 8  # of memory besides its bytes: the object, its place in the list, its time
+_BYTES_PER_READ = 33 + 24 + 2 * 8  # of memory besides its bytes: two objects and their places in the list
 _COMPRESSION = 1  # events of one stream differ by a few bytes: the quickest level makes them twenty times smaller
 
 
@@ -57,7 +57,7 @@ class ResponseReader:
     the times do. It never raises: what is not HTTP sets `malformed`.
     """
 
-    __slots__ = ("_after_data", "_compressed", "_last_byte", "_left", "_lengths", "_parts", "_pending", "_state",
+    __slots__ = ("_after_data", "_compressed", "_last_byte", "_left", "_lengths", "_pending", "_state",
                  "_times", "between_chunks", "headers", "http_status", "malformed", "persistent", "reads")  # fmt: skip
 
     def __init__(self) -> None:
@@ -71,10 +71,9 @@ class ResponseReader:
         self._left: int | None = 0  # body bytes to come, of this chunk or of the whole; None: until the end
         self._after_data = _COMPLETE
         self._last_byte: float | None = None
-        self._times: Sequence[float] = ()  # these four, once it is packed
-        self._parts: list[bytes] = []
+        self._compressed = b""  # the body, once it is; then these are the parts' times and lengths
+        self._times: Sequence[float] = ()
         self._lengths: Sequence[int] = ()
-        self._compressed = b""
         self.headers: dict[str, str] = {}
         self.http_status: int | None = None
         self.malformed: str | None = None
@@ -103,12 +102,18 @@ class ResponseReader:
 
     @property
     def body(self) -> bytes:
-        return zlib.decompress(self._compressed) if self._compressed else b"".join(map(_content, self._chunks()))
+        return zlib.decompress(self._compressed) if self._compressed else b"".join(self._parts())
 
     @property
     def part_ends(self) -> list[int]:
         """How long the body was at each of `times`."""
-        return list(accumulate(self._lengths or [len(_content(chunk)) for chunk in self._chunks()]))
+        return list(accumulate(self._lengths or map(len, self._parts())))
+
+    @property
+    def about_bytes(self) -> int:
+        """The memory that it takes, judged by one read in the middle: to look at all would take longer."""
+        count = len(self.reads) // 2
+        return count * (len(cast(bytes, self.reads[count // 2 * 2])) + _BYTES_PER_READ) if count else 0
 
     def feed(self, data: bytes, now: float) -> bool:
         """Take what one read returned; True once nothing more belongs to this response."""
@@ -129,21 +134,17 @@ class ResponseReader:
             self.reads += (b"%x\r\n%b\r\n" % (len(joined), joined), now)
         return self._state in (_COMPLETE, _MALFORMED)
 
-    def pack(self) -> int:
-        """Nothing more comes: hold the times in less memory. Returns about how many bytes all of it takes."""
-        self._times = array("d", self.times)
-        self._parts = self._chunks()
-        self.reads = []
-        return sum(map(len, self._parts)) + _BYTES_PER_READ * len(self._parts)
-
     def compress(self) -> None:
-        """Hold a packed body in less memory. Most of this runs without the interpreter's lock: a thread can do it."""
-        self._lengths = array("I", (len(_content(chunk)) for chunk in self._parts))
-        self._compressed = zlib.compress(self.body, _COMPRESSION)
-        self._parts = []
+        """Nothing more comes: hold it in less memory. Half of this needs no interpreter lock: a thread can do it."""
+        body = self.body
+        if body and not self._compressed:
+            self._times, self._lengths = array("d", self.times), array("I", map(len, self._parts()))
+            self._compressed = zlib.compress(body, _COMPRESSION)
+            self.reads = []
 
-    def _chunks(self) -> list[bytes]:
-        return self._parts or cast(list[bytes], self.reads[0::2])
+    def _parts(self) -> list[bytes]:
+        """Of the body, one for each read that brought some."""
+        return [chunk[chunk.index(b"\n") + 1 : -2] for chunk in cast(list[bytes], self.reads[0::2])]
 
     def close(self) -> None:
         """The other side has closed the connection. That completes a body without a length."""
@@ -235,10 +236,6 @@ class ResponseReader:
             self._left = int(length)
         else:
             raise Malformed(f"not a content length: {length[:80]!r}")
-
-
-def _content(chunk: bytes) -> bytes:
-    return chunk[chunk.index(b"\n") + 1 : -2]
 
 
 def _is_number(text: str) -> bool:

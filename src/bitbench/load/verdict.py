@@ -20,6 +20,8 @@ MEAN_DELAY_FLOOR_S = 0.001
 # A single wait can lengthen a gap between two tokens by all of it. Past half, the reported p99 of the gaps would say
 # more about the client than about the engine.
 TAIL_LAG_SHARE = 0.5
+# First tokens are few: one that was noticed late is the p99 of a hundred requests, by all of the wait.
+TAIL_TTFT_SHARE = 0.1
 # Two or three slices of the scheduler (3 to 4 ms each): one such hiccup in a short trial is its p99.
 TAIL_LAG_FLOOR_S = 0.010
 
@@ -107,7 +109,9 @@ def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
 def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
     planned, sent, first = (_column(requests, name) for name in ("planned_s", "sent_s", "first_token_s"))
     mean_delay_s = float(np.mean(sent - planned)) + (health.loop_lag_mean_s or 0.0)
-    mean_ttft_s = float(np.nanmean(first - planned)) if not np.isnan(first).all() else 0.0
+    answered = ~np.isnan(first)
+    mean_ttft_s = float(np.mean((first - planned)[answered])) if answered.any() else 0.0
+    ttft_p99_s = float(np.quantile((first - planned)[answered], 0.99)) if answered.any() else 0.0
     gaps = [gap for times in requests["chunk_s"].to_pylist() for gap in np.diff(times)]
     gap_p99_s = float(np.quantile(gaps, 0.99)) if gaps else mean_ttft_s
     return [
@@ -116,6 +120,12 @@ def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
             mean_delay_s,
             mean_ttft_s,
             max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s),
+        ),
+        _Distortion(
+            "one time to first token in a hundred",
+            health.loop_lag_p99_s,
+            ttft_p99_s,
+            max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s),
         ),
         _Distortion(
             "one gap between tokens in a hundred",

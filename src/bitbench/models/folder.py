@@ -11,7 +11,7 @@ from bitbench.errors import ModelError
 from bitbench.tensor_files import read_header
 
 MANIFEST = "bitbench-model.json"
-_READ_BYTES = 4 * 2**20
+_KINDS_WITH_KEYS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def read_facts(folder: Path) -> ModelFacts:
@@ -29,7 +29,7 @@ def read_facts(folder: Path) -> ModelFacts:
         context_tokens=config.get("max_position_embeddings"),
         hidden_size=hidden,
         layers=config.get("num_hidden_layers"),
-        kv_heads=config.get("num_key_value_heads") or heads,
+        kv_heads=(config.get("num_key_value_heads") or heads) if _every_layer_keeps_keys(config) else None,
         head_size=config.get("head_dim") or (hidden // heads if hidden and heads else None),
         quantization=(whole.get("quantization_config") or {}).get("quant_method"),
     )
@@ -47,6 +47,12 @@ def weight_files(folder: Path) -> list[Path]:
 def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _every_layer_keeps_keys(config: dict[str, Any]) -> bool:
+    """Not with latent attention (kv_lora_rank), nor where some layers have a state instead (layer_types)."""
+    kinds = set(config.get("layer_types") or ())
+    return "kv_lora_rank" not in config and kinds <= _KINDS_WITH_KEYS
 
 
 def _count_parameters(folder: Path) -> int:

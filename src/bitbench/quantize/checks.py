@@ -18,6 +18,8 @@ _COMMON_GROUP_SIZES = (16, 32, 64, 128, 256)
 # A compressed checkpoint is smaller than its model; beside it lie the tokenizer, the log and the calibration text.
 _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20
 
+MAKE_ROOM = "make room (`bitbench variant list` shows what can go) or set BITBENCH_HOME to another disk"
+
 
 def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) -> dict[str, StoredTensor]:
     """Layer name to its weight: those that a recipe which ignores `ignore` rounds."""
@@ -68,8 +70,7 @@ def refuse_without_room(place: Path, weight_bytes: int) -> None:
     needed, free = weight_bytes + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
     if free < needed:
         raise QuantizeError(
-            f"{place} has {show_bytes(free)} free, but this variant may need {show_bytes(needed)}; make room "
-            "(`bitbench variant list` shows what can go) or set BITBENCH_HOME to another disk."
+            f"{place} has {show_bytes(free)} free, but this variant may need {show_bytes(needed)}; {MAKE_ROOM}."
         )
 
 

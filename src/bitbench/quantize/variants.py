@@ -6,6 +6,7 @@ Whoever makes it holds its lock; a second process waits and then uses what the f
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from bitbench.quantize import locks
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText, read_calibration
 from bitbench.quantize.checks import (
+    MAKE_ROOM,
     refuse_group_size_that_does_not_fit,
     refuse_other_than_causal_lm,
     refuse_without_room,
@@ -35,6 +37,7 @@ from bitbench.tensor_files import read_headers
 WORKER_REVISION = 1
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".making-"
+_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 @dataclass(frozen=True)
@@ -123,17 +126,25 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
     """The variant, made now unless it is there. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there
+    refuse_impossible(wanted)
+    place = _variants(home)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(place)
+        with locks.hold(
+            place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process makes it"))
+        ) as lock_fd:
+            if (there := find(wanted, home)) is not None:
+                return there
+            return _make(wanted, place, python, lock_fd, on_progress)
+    except OSError as error:
+        raise QuantizeError(_with_advice(f"{wanted.folder_name} could not be written: {error}")) from error
+
+
+def refuse_impossible(wanted: Order) -> None:
+    """Raises ModelError or RecipeError where this model cannot be compressed, or not by this recipe."""
     refuse_other_than_causal_lm(wanted.model.path)
     refuse_group_size_that_does_not_fit(wanted.recipe, read_headers(wanted.model.path))
-    place = _variants(home)
-    place.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(place)
-    with locks.hold(
-        place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process makes it"))
-    ) as lock_fd:
-        if (there := find(wanted, home)) is not None:
-            return there
-        return _make(wanted, place, python, lock_fd, on_progress)
 
 
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:
@@ -165,15 +176,16 @@ def remove(variant: MadeVariant) -> None:
 
 
 def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
-    refuse_without_room(place, weight_bytes(wanted.model.path))
+    maker = maker_of(wanted.recipe)
+    refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
     with _unfinished_folder(place, wanted.folder_name) as folder:
         work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd)
         try:
-            facts = maker_of(wanted.recipe).compress(work, on_progress)
+            facts = maker.compress(work, on_progress)
         except QuantizeError as error:
             kept = _keep_log(work, place / f"{wanted.folder_name}.log")
-            raise QuantizeError(f"{error} (its log: {kept})") from error
+            raise QuantizeError(_with_advice(error.cause), kept) from error
         on_progress(Progress("writing the manifest"))
         manifest = _describe(wanted, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
@@ -232,9 +244,16 @@ def _remove_leftovers(place: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep_log(work: Work, kept: Path) -> Path:
-    if work.log_file.exists():
+def _with_advice(cause: str) -> str:
+    """The disk may have been filled since it was looked at, by this work or by another."""
+    return f"{cause}; {MAKE_ROOM}" if _FULL_DISK.search(cause) else cause
+
+
+def _keep_log(work: Work, kept: Path) -> Path | None:
+    try:
         shutil.copyfile(work.log_file, kept)
+    except OSError:  # it wrote none, or the disk is full: the error at hand matters more
+        return None
     return kept
 
 

@@ -1,10 +1,10 @@
 """The answer in sentences, before any table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from bitbench.core.cell import Cell, Contender
+from bitbench.core.cell import Cell, Contender, Refusal
 from bitbench.core.summary import CellSummary, MetricDefinition, Ranking, RankingEntry, StopReason, StudySummary
 from bitbench.core.trial import Failure
 from bitbench.report.figures import mean_and_interval, scale_for, times
@@ -114,6 +114,29 @@ def failures_by_cause(summary: StudySummary) -> list[CauseOfFailure]:
     return list(causes.values())
 
 
+@dataclass
+class RefusedContender:
+    """One reason of one contender, over all workloads."""
+
+    contender: Contender
+    reason: str
+    was_tried: bool
+    workloads: list[str] = field(default_factory=list)
+
+    @property
+    def word(self) -> str:
+        return "not made" if self.was_tried else "refused"
+
+
+def refusals_by_reason(refusals: Iterable[Refusal]) -> list[RefusedContender]:
+    reasons: dict[tuple[Contender, str], RefusedContender] = {}
+    for refusal in refusals:
+        contender, reason = refusal.cell.contender, refusal.reason
+        one = reasons.setdefault((contender, reason), RefusedContender(contender, reason, refusal.was_tried))
+        one.workloads.append(refusal.cell.workload)
+    return list(reasons.values())
+
+
 def _missing(summary: StudySummary, quote: Quote) -> list[str]:
     sentences = []
     without: dict[str, list[CellSummary]] = {}
@@ -127,9 +150,12 @@ def _missing(summary: StudySummary, quote: Quote) -> list[str]:
             for name, cells in without.items()
         ]
         sentences.append(f"Failed: {'; '.join(parts)}.")
-    if summary.refusals:
-        names = listing(list(dict.fromkeys(quote(refusal.cell.contender.name) for refusal in summary.refusals)))
-        count = len(summary.refusals)
+    if not_made := [refusal.cell.contender for refusal in summary.refusals if refusal.was_tried]:
+        names = listing(list(dict.fromkeys(quote(contender.variant) for contender in not_made)))
+        sentences.append(f"Could not be made: {names}; run the study again to try once more.")
+    if refused := [refusal.cell.contender for refusal in summary.refusals if not refusal.was_tried]:
+        names = listing(list(dict.fromkeys(quote(contender.name) for contender in refused)))
+        count = len(refused)
         sentences.append(f"Refused up front: {count} {'cell' if count == 1 else 'cells'} of {names}.")
     flagged = {outlier.trial_id for cell in summary.cells for outlier in cell.outliers}
     if flagged:

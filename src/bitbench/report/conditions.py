@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.base import Json
+from bitbench.core.cell import Verdict
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
-from bitbench.report.answer import failures_by_cause
+from bitbench.report import memory
+from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
 from bitbench.report.workloads import OCCASIONAL_METRICS
@@ -16,6 +18,7 @@ MAX_LOG_LINES = 12
 MAX_IDS = 8
 # A study's own arguments and variables are printed for whoever repeats it; these names hold secrets.
 _SECRET = re.compile(r"api[-_]?key|token$|secret|password|credential", re.IGNORECASE)
+KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
 
 SECONDS = Scale("s")
 MIB = Scale("MiB", 2**20)
@@ -32,14 +35,24 @@ def failures_section(summary: StudySummary) -> str:
         )
         if one.failure.log_lines:
             parts.append(code_block(one.failure.log_lines[-MAX_LOG_LINES:]))
+    parts += [
+        f"- **{one.word}**: {code(one.contender.name)} on {listing([code(name) for name in one.workloads])}: "
+        f"{escape(one.reason)}"
+        for one in refusals_by_reason(summary.refusals)
+        if one.was_tried
+    ]
     if len(parts) == 1:
         parts.append("Nothing failed.")
     return "\n\n".join(parts)
 
 
 def refusals_section(summary: StudySummary) -> str:
-    rows = [[code(one.cell.contender.name), code(one.cell.workload), escape(one.reason)] for one in summary.refusals]
-    return f"## Refused up front\n\n{table(['Contender', 'Workload', 'Reason'], rows, left=(0, 1, 2))}"
+    rows = [
+        [code(one.contender.name), listing([code(name) for name in one.workloads]), escape(one.reason)]
+        for one in refusals_by_reason(summary.refusals)
+        if not one.was_tried
+    ]
+    return f"## Refused up front\n\n{table(['Contender', 'Workloads', 'Reason'], rows, left=(0, 1, 2))}" if rows else ""
 
 
 def warm_up_section(summary: StudySummary) -> str:
@@ -51,7 +64,6 @@ def warm_up_section(summary: StudySummary) -> str:
             spread(one.weight_load_s, SECONDS),
             spread(one.compile_s, SECONDS),
             spread(one.idle_memory_bytes, MIB),
-            spread(one.kv_cache_bytes, MIB),
         ]
         for one in summary.contenders
     ]
@@ -62,7 +74,6 @@ def warm_up_section(summary: StudySummary) -> str:
         "Weights (s)",
         "Compile (s)",
         "Memory idle (MiB)",
-        "KV cache (MiB)",
     ]
     first = [
         [
@@ -92,7 +103,12 @@ def contenders_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     parts = ["## What was run"]
     for one in summary.contenders:
         setup = next((setup for setup in summary.study.engines if setup.name == one.contender.engine), None)
-        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup)]
+        expected = [
+            f"- known beforehand: {KNOWN[known.verdict]}: {escape(known.why)}"
+            for known in summary.expectations
+            if known.contender == one.contender
+        ]
+        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup), *expected]
         parts.append("\n".join(lines))
         if one.commands:
             parts.append(code_block(one.commands))
@@ -213,6 +229,7 @@ def method_section(summary: StudySummary) -> str:
             f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others "
             "are ties, and a rank is the range of places that this leaves. The correction asks for more than a single "
             "interval does, so a ratio whose interval just excludes 1 may still be a tie.\n"
+            f"{memory.DEFINITIONS}\n"
             "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
             "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",
         ]

@@ -27,9 +27,12 @@ def scale_for(definition: MetricDefinition, values: Iterable[float]) -> Scale:
     if definition.unit == "s":
         factor, unit = next((one for one in _TIMES if smallest >= one[0]), _TIMES[-1])
         return Scale(unit, factor)
-    if definition.unit == "bytes":
-        return next(Scale(unit, factor) for least, factor, unit in _SIZES if smallest >= least)
-    return Scale(definition.unit)
+    return size_scale([smallest]) if definition.unit == "bytes" else Scale(definition.unit)
+
+
+def size_scale(values: Iterable[float]) -> Scale:
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return next(Scale(unit, factor) for least, factor, unit in _SIZES if smallest >= least)
 
 
 def number(value: float, half_width: float | None = None) -> str:

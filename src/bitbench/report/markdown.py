@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.memory import memory_section
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.text import code, escape
@@ -41,8 +42,9 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     sections = [
         _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
+        memory_section(summary),
         failures_section(summary),
-        *([refusals_section(summary)] if summary.refusals else []),
+        refusals_section(summary),
         warm_up_section(summary),
         contenders_section(summary, lock),
         host_section(lock),
@@ -50,7 +52,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         reproduce_section(summary, lock),
         runs_section(summary),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _opening(summary: StudySummary, sentences: Sequence[str]) -> str:

@@ -5,16 +5,24 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
-from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of
+from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
 from bitbench.report.figures import mean, plus_minus
+from bitbench.report.memory import MemoryTable
 from bitbench.report.shape import shape
 from bitbench.report.sweep import sweep_cells
 from bitbench.report.sweep_terminal import render_sweep
 from bitbench.report.text import MAX_NAME, listing, plain
-from bitbench.report.workloads import MAIN_METRICS, column_scale, entry_of, in_order, rank_text, versus_baseline
+from bitbench.report.workloads import (
+    MAIN_METRICS,
+    column_scale,
+    entry_of,
+    in_order,
+    memory_metric,
+    rank_text,
+    versus_baseline,
+)
 
 WIDE = 110  # columns from which all main figures fit beside a contender's name
-MORE_METRICS = (*MAIN_METRICS, "peak_bytes")
 MAX_CAUSE = 200
 
 
@@ -28,16 +36,35 @@ def render(summary: StudySummary, console: Console) -> None:
         console.print(Text(_name(ranking.workload), style="bold"))
         console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         console.print(_table(summary, ranking, wide=console.width >= WIDE))
+    _render_memory(summary, console)
     if summary.refusals or any(cell.failures for cell in summary.cells):
         console.print()
     for one in failures_by_cause(summary):
         where = f"{_name(one.contender.name)} on {listing([_name(name) for name in one.workloads])}"
         _line(console, one.failure.outcome.value, where, one.failure.cause)
-    for refusal in summary.refusals:
-        _line(console, "refused", _name(refusal.cell.name), refusal.reason)
+    for refused in refusals_by_reason(summary.refusals):
+        where = f"{_name(refused.contender.name)} on {listing([_name(name) for name in refused.workloads])}"
+        _line(console, refused.word, where, refused.reason)
     console.print()
     for sentence in answer(summary, _name):
         console.print(Text(f"• {sentence}"))
+
+
+def _render_memory(summary: StudySummary, console: Console) -> None:
+    memory = MemoryTable(summary)
+    if not memory.columns:
+        return
+    table = _empty_table()
+    table.add_column("Contender", overflow="fold")
+    for column in memory.columns:
+        table.add_column(f"{column.title}\n{memory.unit(column)}", justify="right")
+    for one in memory.contenders:
+        table.add_row(Text(_name(one.contender.name)), *memory.row(one))
+    console.print()
+    console.print(Text("Memory", style="bold"))
+    console.print(table)
+    if memory.caveat:
+        console.print(Text(memory.caveat, style="dim"))
 
 
 def _line(console: Console, outcome: str, where: str, why: str) -> None:
@@ -50,11 +77,11 @@ def _name(text: str) -> str:
 
 def _table(summary: StudySummary, ranking: Ranking, *, wide: bool) -> Table:
     cells = in_order(summary, ranking)
-    others = tuple(metric for metric in MORE_METRICS if metric != ranking.metric) if wide else ()
-    metrics = (ranking.metric, *others)
+    others = tuple(metric for metric in MAIN_METRICS if metric != ranking.metric) if wide else ()
+    metrics = (ranking.metric, *others, memory_metric(summary))
     scales = {metric: column_scale(summary, cells, metric) for metric in metrics}
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("Rank")
+    table = _empty_table()
+    table.add_column("Rank", no_wrap=True)
     table.add_column("Contender", overflow="fold")
     for metric in metrics:
         table.add_column(f"{summary.definitions[metric].label}\n{scales[metric].unit}", justify="right")
@@ -74,6 +101,10 @@ def _table(summary: StudySummary, ranking: Ranking, *, wide: bool) -> Table:
             style="bold" if entry is not None and entry.rank_low == 1 else None,
         )
     return table
+
+
+def _empty_table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
 
 
 def _instead(cell: CellSummary) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bitbench.core.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
 from bitbench.core.trial import Outcome
 from bitbench.report.answer import has_result, outcomes_of
-from bitbench.report.figures import Scale, lone, mean_and_interval, percent, plus_minus, scale_for, times
+from bitbench.report.figures import Scale, lone, mean, mean_and_interval, percent, plus_minus, scale_for, times
 from bitbench.report.shape import shape
 from bitbench.report.text import code, listing, table
 from bitbench.units import UNKNOWN
@@ -23,6 +23,7 @@ MORE_METRICS = (
 )
 # Of an open loop, and of models that reason: a column only where there is a figure for it.
 OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
+DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 FLAG = "outlier"
 
 
@@ -33,7 +34,7 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> str:
         shape(summary.study.workload(ranking.workload), code),
         _main_table(summary, ranking, cells),
         "The rest, in the same order:",
-        _metric_table(summary, cells, [*_occasional(cells), *MORE_METRICS]),
+        _metric_table(summary, cells, (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))),
     ]
     if flagged := _outlier_table(summary, cells):
         parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
@@ -74,16 +75,26 @@ def column_scale(summary: StudySummary, cells: Sequence[CellSummary], metric: st
     return scale_for(summary.definitions[metric], means)
 
 
+def memory_metric(summary: StudySummary) -> str:
+    """The memory that stands beside speed: that of the device where one was used."""
+    return next(iter(_device_metrics(summary)), "peak_bytes")
+
+
+def _device_metrics(summary: StudySummary) -> tuple[str, ...]:
+    return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))
+
+
 def _main_table(
     summary: StudySummary,
     ranking: Ranking,
     cells: Sequence[CellSummary],
 ) -> str:
-    scales = {metric: column_scale(summary, cells, metric) for metric in MAIN_METRICS}
+    memory = memory_metric(summary)
+    scales = {metric: column_scale(summary, cells, metric) for metric in (*MAIN_METRICS, memory)}
     header = [
         "Rank",
         "Contender",
-        *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in MAIN_METRICS),
+        *(f"{summary.definitions[metric].label} ({scale.unit})" for metric, scale in scales.items()),
         f"{summary.definitions[ranking.metric].label} vs. baseline",
         "Instances / trials",
     ]
@@ -95,6 +106,7 @@ def _main_table(
                 rank_text(entry),
                 code(cell.cell.contender.name),
                 *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in MAIN_METRICS),
+                mean(cell.metrics.get(memory), scales[memory]),
                 versus_baseline(ranking, entry),
                 _how_many(cell.metrics.get(summary.headline))
                 if has_result(summary, cell)
@@ -103,8 +115,9 @@ def _main_table(
         )
     for refusal in summary.refusals:
         if refusal.cell.workload == ranking.workload:
-            unknown = [UNKNOWN] * (len(MAIN_METRICS) + 1)
-            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, "refused"])
+            unknown = [UNKNOWN] * (len(MAIN_METRICS) + 2)
+            word = "not made" if refusal.was_tried else "refused"
+            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, word])
     return table(header, rows, left=(0, 1))
 
 

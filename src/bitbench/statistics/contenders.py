@@ -1,39 +1,40 @@
 """What instances say about a contender: how it started, what it is; and what went wrong in its cells."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from shlex import join
 from typing import TypeVar
 
-import numpy as np
-
 from bitbench.core.cell import Contender
-from bitbench.core.summary import ContenderSummary, FailureGroup, Spread
+from bitbench.core.summary import ContenderSummary, FailureGroup
 from bitbench.core.trial import Failure, InstanceRecord, Outcome, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.statistics.memory import spread, summarize_memory
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-def summarize_contender(contender: Contender, instances: Sequence[InstanceRecord]) -> ContenderSummary:
-    """From all instances of a study, what those of this contender say."""
+def summarize_contender(
+    contender: Contender,
+    variant: Variant | None,
+    instances: Sequence[InstanceRecord],
+    trials: Sequence[TrialRecord],
+) -> ContenderSummary:
+    """From all instances and trials of a study, what those of this contender say."""
     own = [record for record in instances if record.contender == contender]
     ready = [record for record in own if record.ready_s is not None]
     facts = [record.facts for record in own]
-
-    def spread(figure: Callable[[InstanceRecord], float | None]) -> Spread | None:
-        known = [value for record in ready if (value := figure(record)) is not None]
-        return Spread(mean=float(np.mean(known)), low=min(known), high=max(known)) if known else None
 
     return ContenderSummary(
         contender=contender,
         instances=len(own),
         instances_ready=len(ready),
-        ready_s=spread(lambda record: record.ready_s),
-        weight_load_s=spread(lambda record: record.facts.weight_load_s),
-        compile_s=spread(lambda record: record.facts.compile_s),
-        idle_memory_bytes=spread(lambda record: record.memory.resident_bytes),
-        kv_cache_bytes=spread(lambda record: record.facts.kv_cache_bytes),
+        ready_s=spread(record.ready_s for record in ready),
+        weight_load_s=spread(record.facts.weight_load_s for record in ready),
+        compile_s=spread(record.facts.compile_s for record in ready),
+        idle_memory_bytes=spread(record.memory.resident_bytes for record in ready),
+        memory=summarize_memory(contender, variant, ready, trials),
         engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
         kernels=_distinct(kernel for one in facts for kernel in one.kernels),
         commands=_distinct(join(one.command) for one in facts if one.command),

@@ -45,15 +45,20 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
             )
         )
     baseline = find_baseline(plan)
+    variants = {variant.name: variant for variant in plan.variants}
     return StudySummary(
         study=plan.study,
         headline=headline,
         baseline=baseline,
         definitions=DEFINITIONS,
         cells=tuple(cells),
-        contenders=tuple(summarize_contender(contender, instances) for contender in plan.contenders),
+        contenders=tuple(
+            summarize_contender(contender, variants.get(contender.variant), instances, trials)
+            for contender in plan.contenders
+        ),
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
         refusals=plan.refusals,
+        expectations=plan.expectations,
     )
 
 
@@ -89,8 +94,8 @@ def _samples(seed: int, cell: Cell, counted: Sequence[TrialRecord]) -> dict[str,
     for record in counted:
         for metric, value in _metrics(record).items():
             grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
-    if "peak_bytes" in grouped:  # a high-water mark only rises: one value per instance
-        grouped["peak_bytes"] = {key: [max(values)] for key, values in grouped["peak_bytes"].items()}
+    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
+        grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
     resampler = Resampler(np.random.default_rng([seed, crc32(cell.name.encode())]))
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 

@@ -110,6 +110,19 @@ DEFINITIONS = {
         "bytes",
         "Proportional set size of the engine's processes at the end of a trial.",
     ),
+    "device_peak_bytes": _less(
+        "Device peak",
+        "peak device memory",
+        "bytes",
+        "Most memory that the engine's processes were seen to hold on all devices since their instance started (other "
+        "workloads included); one value per instance.",
+    ),
+    "device_bytes": _less(
+        "Device memory",
+        "device memory",
+        "bytes",
+        "Memory that the engine's processes hold on all devices at the end of a trial.",
+    ),
 }
 
 
