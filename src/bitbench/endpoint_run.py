@@ -116,7 +116,9 @@ class EndpointRun:
                 log_file=f"logs/{log_file.name}",
             )
         )
-        self._observer.study_started(self._plan, sum(trial.kind == "measured" for trial in self._trials))
+        objectives = self._plan.study.objectives
+        counted = [one for one in self._trials if one.outcome is not Outcome.CLIENT_BOUND or held(one, objectives)]
+        self._observer.study_started(self._plan, len(counted))
         return session
 
     def _ready(self, instance: Instance) -> Endpoint:
