@@ -30,7 +30,7 @@ class SweepTable:
 def sweep_cells(summary: StudySummary) -> list[CellSummary]:
     """The points by rising load, of a study that asks one contender for the same at several loads; else nothing."""
     workloads = summary.study.workloads
-    if len(summary.contenders) != 1 or len({_shape(workload) for workload in workloads}) != 1:
+    if summary.refusals or len(summary.contenders) != 1 or len({_shape(workload) for workload in workloads}) != 1:
         return []
     if len(workloads) < 2 and summary.search is None:
         return []
