@@ -28,6 +28,7 @@ def show_plan(lab: Lab, path: Path) -> None:
     plan = lab.plan(path)
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
+    console.print(_workloads(plan))
     console.print(_cells(plan))
     for remark in remarks(plan):
         console.print(remark)
@@ -37,15 +38,22 @@ def show_plan(lab: Lab, path: Path) -> None:
     console.print(_amount(lab, plan))
 
 
+def _workloads(plan: Plan) -> Table:
+    """Each with the number under which `_cells` has its column: many of them still fit into a line."""
+    table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
+    for number, workload in enumerate(plan.study.workloads, start=1):
+        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
+        many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
+        table.add_row(str(number), workload.name, f"{many} {tokens}")
+    return table
+
+
 def _cells(plan: Plan) -> Table:
     """One row per contender, one column per workload: thousands of cells stay readable."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contender")
-    for workload in plan.study.workloads:
-        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)}"
-        many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
-        shape = f"{many} {tokens}"
-        table.add_column(f"{workload.name}\n{shape}", justify="center")
+    table.add_column("contender", overflow="fold")
+    for number in range(len(plan.study.workloads)):
+        table.add_column(str(number + 1), justify="center", no_wrap=True)
     hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
     marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
