@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 PROMPT_TOKENS = 16
 
 # The console script `vllm` and its `cli.main` ask for a distribution of that name, which the CPU build has not.
-_VLLM_BENCH = (
+VLLM_BENCH = (
     "from vllm.benchmarks.serve import add_cli_args, main\n"
     "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
     "parser = FlexibleArgumentParser(); add_cli_args(parser); main(parser.parse_args())"
@@ -57,7 +57,7 @@ def version_of(python: Path, package: str) -> str:
 
 def _vllm(python: Path, target: Target) -> list[str]:
     return [
-        str(python), "-c", _VLLM_BENCH, "--backend", "openai", "--base-url", target.url,
+        str(python), "-c", VLLM_BENCH, "--backend", "openai", "--base-url", target.url,
         "--endpoint", "/v1/completions", "--model", target.model, "--tokenizer", str(target.tokenizer),
         "--dataset-name", "random", "--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(target.tokens),
         "--num-prompts", str(target.requests), "--max-concurrency", str(target.streams), "--ignore-eos",
