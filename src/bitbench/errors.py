@@ -7,6 +7,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
 ├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
 └── NotComparableError      two things differ in a fact that would make the comparison wrong
 
@@ -55,6 +56,10 @@ class QuantizeError(BitbenchError):
 
 class LoadError(BitbenchError):
     pass
+
+
+class ImportFileError(BitbenchError):
+    exit_code = 2
 
 
 class StoreError(BitbenchError):

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -81,6 +82,7 @@ class StopReason(StrEnum):
     BUDGET = "budget spent"
     FAILED = "failed"
     UNFINISHED = "unfinished"
+    IMPORTED = "imported"
 
 
 class WarmUp(Record):
@@ -169,6 +171,7 @@ class StudySummary(Record):
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
     refusals: tuple[Refusal, ...]
+    imported_from: ImportSource | None = None
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

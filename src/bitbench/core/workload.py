@@ -1,8 +1,10 @@
 """What is asked of an engine: a shape and the way requests arrive."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from bitbench.core.base import Spec
 
@@ -12,6 +14,9 @@ CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enoug
 class Arrival(StrEnum):
     BATCH = "batch"  # every request at once, then wait for all of them
     CLOSED_LOOP = "closed_loop"  # so many streams; each sends its next request when the last one ended
+
+
+ShapePart = Literal["concurrency", "input_tokens", "output_tokens", "arrival", "requests"]
 
 
 class Workload(Spec):
@@ -25,6 +30,8 @@ class Workload(Spec):
     requests: int | None = Field(
         default=None, ge=1, description="requests per trial (closed loop); a batch has one per stream"
     )
+    # What an imported file does not say: the field holds no more than a stand-in. Such a workload can only be reported.
+    unknown: SkipJsonSchema[tuple[ShapePart, ...]] = ()
 
     @model_validator(mode="after")
     def _requests_fit_the_arrival(self) -> "Workload":

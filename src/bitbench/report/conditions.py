@@ -228,6 +228,9 @@ def method_section(summary: StudySummary) -> str:
 
 
 def reproduce_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+    """How to get the same again; nothing for an import, which bitbench did not run."""
+    if summary.imported_from:
+        return ""
     study = summary.study
     measure = study.measure
     version = lock.get("bitbench")

@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
@@ -34,11 +35,12 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     """The whole report. Parts that the lock does not know are shown as unknown."""
     sections = [
         _opening(summary),
+        imported_section(summary),
         *(workload_section(summary, ranking) for ranking in summary.rankings),
         memory_section(summary),
         failures_section(summary),
         refusals_section(summary),
-        warm_up_section(summary),
+        "" if summary.imported_from else warm_up_section(summary),
         contenders_section(summary, lock),
         host_section(lock),
         method_section(summary),
@@ -52,6 +54,8 @@ def _opening(summary: StudySummary) -> str:
     parts = [f"# {escape(summary.study.name)}"]
     if summary.study.description:
         parts.append(escape(summary.study.description))
+    if summary.imported_from:
+        parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
     parts.append("\n".join(f"- {sentence}" for sentence in answer(summary, code)))
     parts.append(
         "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bitbench.core.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
 from bitbench.core.trial import Outcome
-from bitbench.core.workload import Arrival, Workload
+from bitbench.core.workload import Arrival, ShapePart, Workload
 from bitbench.report.answer import has_result, outcomes_of
 from bitbench.report.figures import Scale, lone, mean, mean_and_interval, percent, plus_minus, scale_for, times
 from bitbench.report.text import code, listing, table
@@ -40,11 +40,18 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> str:
 
 def shape(workload: Workload) -> str:
     """`concurrency 8, 256 tokens in, 128 tokens out, batch: 8 requests per trial`"""
+
+    def known(part: ShapePart, value: int) -> str:
+        return UNKNOWN if part in workload.unknown else f"{value:,}"
+
     arrival = {Arrival.BATCH: "all at once", Arrival.CLOSED_LOOP: "closed loop"}[workload.arrival]
+    requests = known("requests", workload.request_count)
     return (
-        f"Concurrency {workload.concurrency:,}, input {workload.input_tokens:,} tokens, "
-        f"output {workload.output_tokens:,} tokens, {arrival}, {workload.request_count:,} "
-        f"{'request' if workload.request_count == 1 else 'requests'} per trial."
+        f"Concurrency {known('concurrency', workload.concurrency)}, "
+        f"input {known('input_tokens', workload.input_tokens)} tokens, "
+        f"output {known('output_tokens', workload.output_tokens)} tokens, "
+        f"{f'arrival {UNKNOWN}' if 'arrival' in workload.unknown else arrival}, "
+        f"{requests} {'request' if requests == '1' else 'requests'} per trial."
     )
 
 
@@ -176,6 +183,7 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",
+        StopReason.IMPORTED: "imported, as many as the file holds",
     }
     lines = ["Why no more trials were made:", ""]
     for reason, words in reasons.items():

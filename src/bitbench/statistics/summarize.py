@@ -7,7 +7,7 @@ import numpy as np
 
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.study import Measure
-from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
@@ -37,7 +37,9 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
     cells = []
     for cell, records in of_cell.items():
         samples[cell] = _samples(plan.study.seed, cell, _counted(records))
-        cells.append(_summarize_cell(cell, records, samples=samples[cell], measure=plan.study.measure))
+        summary = _summarize_cell(cell, records, samples=samples[cell], measure=plan.study.measure)
+        imported = {"stop_reason": StopReason.IMPORTED} if plan.imported_from else {}
+        cells.append(summary.model_copy(update=imported))
     baseline = find_baseline(plan)
     variants = {variant.name: variant for variant in plan.variants}
     return StudySummary(
@@ -52,6 +54,7 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         ),
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
         refusals=plan.refusals,
+        imported_from=plan.imported_from,
     )
 
 
