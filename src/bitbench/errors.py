@@ -9,7 +9,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
-└── NotComparableError      two things differ in a fact that would make the comparison wrong
+├── NotComparableError      two things differ in a fact that would make the comparison wrong
+└── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
 
 A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
 """
@@ -68,3 +69,7 @@ class StoreError(BitbenchError):
 
 class NotComparableError(BitbenchError):
     pass
+
+
+class CannotCompareError(BitbenchError):
+    exit_code = 3

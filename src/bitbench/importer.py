@@ -14,6 +14,7 @@ from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.reading import Reading, plain_name
 from bitbench.imports.records import ImportedStudy, as_study
 from bitbench.imports.tools import read
+from bitbench.report.text import plain
 from bitbench.store.folder import StudyFolder
 
 LARGEST_FILE_BYTES = (
@@ -52,11 +53,11 @@ def _read(tool: Tool, content: bytes, path: Path) -> Reading:
     try:
         return read(tool, content)
     except ImportFileError as error:
-        raise ImportFileError(f"{path}: {error}") from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ImportFileError(f"{path}: {plain(str(error))}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ImportFileError(
             f"{path} is not laid out as a result of {tool.value} that this version knows "
-            f"({type(error).__name__}: {error}); check --from"
+            f"({type(error).__name__}: {plain(str(error))}); check --from"
         ) from error
 
 

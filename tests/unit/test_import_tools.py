@@ -142,6 +142,33 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     assert "No request was completed." in report
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            '{"model_id": "x", "completed": 1, "duration": 1, "request_throughput": 1, "max_concurrency": 1e9, "num_prompts": 2e9}',
+            "Concurr",
+        ),
+        ("[" * 100_000, "RecursionError"),
+    ],
+    ids=["too many streams", "too deep"],
+)
+def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(content)
+    with pytest.raises(ImportFileError, match=r"result\.json is not laid out as a result of vllm") as refused:
+        import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    assert said.lower() in str(refused.value).lower()
+    assert len(str(refused.value)) < 1_000
+
+
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
+    summary = Lab().summary(import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out"))
+    assert summary.cells[0].cell.contender.variant == "smol?"
+
+
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import environments, import_results, models, quantize
+from bitbench.cli import compare, environments, import_results, models, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -22,6 +22,7 @@ app.add_typer(quantize.app, name="variant")
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)
+app.command()(compare.compare)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

@@ -13,6 +13,7 @@ from bitbench.core.workload import BUILT_IN_WORKLOADS, Arrival, ShapePart, Workl
 from bitbench.errors import ImportFileError
 
 LONGEST_NAME = 60  # of a workload; what core.workload allows, with room for a number
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
@@ -110,7 +111,7 @@ def one_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json
 def objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """The objects of a JSON file, of a JSON array, or of one object per line."""
     try:
-        content = json.loads(text)
+        content = _parsed(text)
     except json.JSONDecodeError:
         content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     found = content if isinstance(content, list) else [content]
@@ -123,9 +124,17 @@ def objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Js
     return found
 
 
+def _parsed(text: str) -> Json:
+    """JSON can hold halves of characters (`\\ud800`), which no file can be written with."""
+    content = json.loads(text)
+    if not _HALF.search(text):
+        return content
+    return json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
+
+
 def _line(line: str, number: int, tool: str) -> Json:
     try:
-        return json.loads(line)
+        return _parsed(line)
     except json.JSONDecodeError as error:
         raise ImportFileError(f"line {number} is no JSON ({error.msg}); {tool} writes one object per line") from error
 

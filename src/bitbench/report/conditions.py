@@ -1,9 +1,9 @@
 """Around the figures: what failed, how it started, what was run and where, and how each figure is made."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.base import Json
+from bitbench.core.secrets import is_secret
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
 from bitbench.report import memory
@@ -14,8 +14,6 @@ from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, sig
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
-# A study's own arguments and variables are printed for whoever repeats it; these names hold secrets.
-_SECRET = re.compile(r"api[-_]?key|token$|secret|password|credential", re.IGNORECASE)
 
 SECONDS = Scale("s")
 MIB = Scale("MiB", 2**20)
@@ -130,7 +128,7 @@ def _contender_lines(one: ContenderSummary, setup: EngineSetup | None) -> list[s
 
 
 def _settings(chosen: Mapping[str, object]) -> str:
-    return ", ".join(code(f"{name}={'•••' if _SECRET.search(name) else value}") for name, value in chosen.items())
+    return ", ".join(code(f"{name}={'•••' if is_secret(name) else value}") for name, value in chosen.items())
 
 
 def _variants(lock: Mapping[str, Json]) -> list[list[str]]:
