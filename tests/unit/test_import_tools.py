@@ -146,8 +146,9 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (
-            '{"model_id": "x", "completed": 1, "duration": 1, "request_throughput": 1, "max_concurrency": 1e9, "num_prompts": 2e9}',
-            "Concurr",
+            '{"model_id": "x", "completed": 1, "duration": 1, "request_throughput": 1, '
+            '"max_concurrency": 1e9, "num_prompts": 2e9}',
+            "concurrency",
         ),
         ("[" * 100_000, "RecursionError"),
     ],

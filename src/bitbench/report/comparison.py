@@ -1,7 +1,7 @@
 """A comparison in words and tables: Markdown for a pull request, text for a terminal. One content for both."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -52,7 +52,10 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
             for place, column in enumerate(block.header):
                 is_text = place in block.words
                 shown.add_column(
-                    Text(column), justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text
+                    Text(column.replace(" (", "\n(")),
+                    justify="left" if is_text else "right",
+                    overflow="fold",
+                    no_wrap=not is_text,
                 )
             for row in block.rows:
                 shown.add_row(*(Text(cell) for cell in row))
@@ -63,17 +66,12 @@ def render_comparison(comparison: Comparison, console: Console) -> None:
 
 def _blocks(comparison: Comparison, quote: Quote, text: Quote) -> Iterator[Block]:
     yield Block("", tuple(_answer(comparison, quote)))
-    if comparison.gates:
-        yield Block("Limits", tuple(_gate_notes(comparison)), *_gate_table(comparison, quote, text), words=(0, 1, 2, 5))
-    for metric, definition in comparison.definitions.items():
+    for condition in dict.fromkeys(gate.condition for gate in comparison.gates):
+        yield _gate_block(comparison, condition, quote, text)
+    for metric in comparison.definitions:
         cells = [cell for cell in comparison.cells if cell.metric == metric]
         if cells:
-            yield Block(
-                definition.name[0].upper() + definition.name[1:],
-                (),
-                *_cell_table(comparison, cells, quote),
-                words=(0, 1, 6),
-            )
+            yield _cell_block(comparison, cells, quote)
     if notes := tuple(_notes(comparison, quote, text)):
         yield Block("What to know", notes)
 
@@ -98,27 +96,29 @@ def _answer(comparison: Comparison, quote: Quote) -> Iterator[str]:
         yield f"Limits: {', '.join(counted)}; exit code {comparison.exit_code}."
 
 
-def _names(cell: Cell, quote: Quote) -> tuple[str, str]:
-    return quote(cell.contender.name), quote(cell.workload)
+def _with_names(
+    title: str,
+    cells: Sequence[Cell],
+    figures: Sequence[tuple[str, ...]],
+    header: tuple[str, ...],
+    quote: Quote,
+) -> Block:
+    """A table whose last column is a word. The contender is left out where there is only one."""
+    if len({cell.contender for cell in cells}) == 1:
+        named: list[tuple[str, ...]] = [(quote(cell.workload),) for cell in cells]
+        header = ("Workload", *header)
+    else:
+        named = [(quote(cell.contender.name), quote(cell.workload)) for cell in cells]
+        header = ("Contender", "Workload", *header)
+    rows = tuple((*names, *row) for names, row in zip(named, figures, strict=True))
+    return Block(title, (), header, rows, words=(*range(len(named[0])), len(header) - 1))
 
 
-def _cell_table(
-    comparison: Comparison, cells: Sequence[ComparedCell], quote: Quote
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _cell_block(comparison: Comparison, cells: Sequence[ComparedCell], quote: Quote) -> Block:
     definition = comparison.definitions[cells[0].metric]
     scale = scale_for(definition, [one.mean for cell in cells for one in (cell.before, cell.after)])
-    header = (
-        "Contender",
-        "Workload",
-        f"Before ({scale.unit})",
-        f"After ({scale.unit})",
-        f"Ratio, {percent(comparison.confidence)}",
-        "Starts",
-        "Verdict",
-    )
-    rows = tuple(
+    figures = [
         (
-            *_names(cell.candidate, quote),
             mean(cell.before, scale),
             mean(cell.after, scale),
             times(cell.ratio),
@@ -126,44 +126,55 @@ def _cell_table(
             cell.verdict.value,
         )
         for cell in cells
+    ]
+    header = (
+        f"Before ({scale.unit})",
+        f"After ({scale.unit})",
+        f"Ratio ({percent(comparison.confidence)})",
+        "Starts",
+        "Verdict",
     )
-    return header, rows
+    title = definition.name[0].upper() + definition.name[1:]
+    return _with_names(title, [cell.candidate for cell in cells], figures, header, quote)
 
 
-def _gate_table(
-    comparison: Comparison, quote: Quote, text: Quote
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """What broke first."""
+def _gate_block(comparison: Comparison, condition: str, quote: Quote, text: Quote) -> Block:
+    """What broke first; below it, what it would take to tell the rest."""
     order = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
-    gates = sorted(comparison.gates, key=lambda gate: order.index(gate.outcome))
-    rows = tuple(
+    gates = [gate for gate in comparison.gates if gate.condition == condition]
+    gates.sort(key=lambda gate: order.index(gate.outcome))
+    figures = [
         (
-            *_names(gate.candidate, quote),
-            text(gate.condition),
             show_percent(gate.ratio.value - 1, signed=True) if gate.ratio else UNKNOWN,
             times(gate.ratio),
-            _outcome(gate),
+            UNKNOWN if gate.needed_starts is None else str(gate.needed_starts),
+            gate.outcome.value,
         )
         for gate in gates
-    )
-    return ("Contender", "Workload", "Fails if", "Change", "Ratio", "Outcome"), rows
-
-
-def _outcome(gate: GateResult) -> str:
-    if gate.outcome is not GateOutcome.UNSURE:
-        return gate.outcome.value
-    needed = f"; about {gate.needed_starts} starts of each would tell" if gate.needed_starts else ""
-    return f"{gate.outcome.value}: {gate.reason}{needed}"
-
-
-def _gate_notes(comparison: Comparison) -> Iterator[str]:
+    ]
     asked = len(comparison.gates)
-    if asked > 1:
-        single = 1 - (1 - comparison.confidence) / asked
-        yield (
-            f"{asked} questions are asked at once, so each interval is made at {percent(single)}: the chance that any "
-            f"of equal cells fails stays below {percent(1 - comparison.confidence)}."
-        )
+    single = 1 - (1 - comparison.confidence) / asked
+    header = ("Change", f"Ratio ({percent(single)})", "Starts needed", "Outcome")
+    block = _with_names(f"Fails if {text(condition)}", [gate.candidate for gate in gates], figures, header, quote)
+    return replace(block, sentences=tuple(_doubts(gates)) + _for_many(asked, single, comparison.confidence))
+
+
+def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
+    unsure = [gate for gate in gates if gate.outcome is GateOutcome.UNSURE]
+    for reason in dict.fromkeys(gate.reason for gate in unsure):
+        alike = [gate for gate in unsure if gate.reason == reason]
+        needed = [gate.needed_starts for gate in alike if gate.needed_starts is not None]
+        enough = f"; to tell all of them takes at least about {max(needed)} starts of each side" if needed else ""
+        yield f"Cannot tell ({len(alike)}): {reason}{enough}."
+
+
+def _for_many(asked: int, single: float, confidence: float) -> tuple[str, ...]:
+    if asked == 1:
+        return ()
+    return (
+        f"{asked} questions are asked at once, so each interval is made at {percent(single)}: the chance that any of "
+        f"equal cells fails stays below {percent(1 - confidence)}.",
+    )
 
 
 def _notes(comparison: Comparison, quote: Quote, text: Quote) -> Iterator[str]:
