@@ -9,28 +9,34 @@ from bitbench import __version__
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.host import TELLING_FACTS
-from bitbench.core.ports import Engine, Observer
+from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.load.worker import LoadWorker
+from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
+from bitbench.load.inputs import check_files, hash_files
+from bitbench.load.workers import LoadWorkers
+from bitbench.planning.compatibility import Device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study, read_study, with_line
+from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
 from bitbench.report.markdown import write_report
+from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
 from bitbench.visit import Bench, TrialDraft, VisitRunner, now
 from bitbench.workshop import Workshop
 
-FACT_GROUPS = ("environments", "variants")
+FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
@@ -49,6 +55,11 @@ class Lab:
     def __init__(self, home: Path | None = None) -> None:
         self.home = home or default_home()
 
+    @property
+    def device(self) -> Device:
+        """What engines compute on here."""
+        return "cuda" if environments.has_cuda() else "cpu"
+
     def plan(self, study_path: Path) -> Plan:
         return self._plan(study_path, Workshop(self.home, study_path.parent))
 
@@ -64,15 +75,39 @@ class Lab:
         if workshop.make_missing(plan, observer):
             plan = self._plan(study_path, workshop)
         folder = StudyFolder(into or Path(plan.study.name))
-        with folder.writing() as writer, LoadWorker() as load:
-            self._open(writer, plan, study_path.read_text(encoding="utf-8"), observer)
-            bench = Bench(self.engines_of(plan.study), lambda name: environments.python_of(name, self.home), load)
-            _run_until_done(plan, bench, writer, observer)
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
+            _run_until_done(plan, self._bench(plan.study, load, study_path.parent), writer, observer)
         return folder
+
+    def load(
+        self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
+    ) -> None:
+        """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+        lock = folder.lock()
+        if search is not None and SEARCH in lock:  # its study has grown by the rates that were tried
+            longer = {"trials": search.trials, "precision": search.precision}
+            search = SearchLimits.model_validate(lock[SEARCH]).model_copy(update=longer)
+            study = study.model_copy(update={"workloads": plan_of(folder).study.workloads})
+        plan = expand(study, self.engines_of(study), _no_variant, self.device)
+        if plan.refusals:
+            raise LoadError(plan.refusals[0].reason)
+        with folder.writing() as writer:
+            self._open(writer, plan, study_text(study), folder.path, observer)
+            run = EndpointRun(plan, self._bench(study, load, folder.path), writer, observer)
+            if search is None:
+                run.sweep()
+            else:
+                run.search(search)
 
     def summary(self, folder: StudyFolder) -> StudySummary:
         """From the records alone: neither the engines nor the model need to be there any more."""
-        return summarize(plan_of(folder), folder.trials(), folder.instances())
+        plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
+        summary = summarize(plan, trials, folder.instances())
+        if SEARCH not in lock:
+            return summary
+        found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
+        return summary.model_copy(update={"search": found})
 
     def report(self, folder: StudyFolder) -> Path:
         """Write report/ from the records and say where it begins."""
@@ -87,6 +122,10 @@ class Lab:
                 raise StudyFileError(str(error), ("engines", index)) from error
         return engines
 
+    def engines_with_models(self) -> list[str]:
+        """Names of the installed engines that run a model."""
+        return [name for name in registry.engine_names() if registry.engine(name).needs_model]
+
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)
         used = {contender.engine for contender in plan.contenders}
@@ -96,14 +135,23 @@ class Lab:
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
-            return expand(study, self.engines_of(study), workshop.variant)
+            check_files(study.workloads, study_path.parent)
+            return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
 
-    def _open(self, writer: Writer, plan: Plan, study_text: str, observer: Observer) -> None:
+    def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
+        return Bench(
+            engines=self.engines_of(study),
+            python_of=lambda name: environments.python_of(name, self.home),
+            load=load,
+            folder=folder.resolve(),
+        )
+
+    def _open(self, writer: Writer, plan: Plan, text: str, study_folder: Path, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        facts = self._facts(plan)
+        facts = self._facts(plan, study_folder)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -117,15 +165,16 @@ class Lab:
             lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
         for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
             facts[group] = {**lock.get(group, {}), **facts[group]}
-        writer.write_study(study_text)
+        writer.write_study(text)
         writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
 
-    def _facts(self, plan: Plan) -> dict[str, Json]:
+    def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
         return {
             "bitbench": __version__,
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            "files": hash_files(plan.study.workloads, folder),
         }
 
 
@@ -136,6 +185,10 @@ def plan_of(folder: StudyFolder) -> Plan:
             f"{folder.path} has no lock.json with a plan: its run was stopped before it began; run it again"
         )
     return Plan.model_validate(lock["plan"])
+
+
+def _no_variant(model: str, recipe: str) -> Variant:
+    raise AssertionError(f"an endpoint runs no {recipe} of {model} of ours")
 
 
 def refuse_other_study(old: Study, new: Study) -> None:
@@ -158,7 +211,7 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
         differing += [
             f"{group.removesuffix('s')} {name} has changed"
             for name, value in facts[group].items()
-            if lock[group].get(name) not in (None, value)
+            if lock.get(group, {}).get(name) not in (None, value)
         ]
     if differing:
         raise NotComparableError(

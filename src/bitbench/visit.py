@@ -26,11 +26,13 @@ from bitbench.core.ports import (
 )
 from bitbench.core.trial import Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.variant import Variant
+from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
 from bitbench.probes.device_memory import find_devices
 from bitbench.probes.memory import MemoryWatch
+from bitbench.statistics.objectives import good_share, judge_objectives
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Bench:
     engines: Mapping[str, Engine]
     python_of: Callable[[str], Path]
     load: LoadClient
+    folder: Path = Path()  # of the study file: what file names in it are relative to
 
 
 @dataclass(frozen=True)
@@ -150,16 +153,16 @@ class VisitRunner:
         cell = Cell(contender=self.visit.contender, workload=workload)
         if not self.progress.wants_trial(cell, self.visit.block):
             return Outcome.OK  # the budget ran out while the instance started, or during its other workloads
-        warm_up = self._trial(cell, "warmup", instance, endpoint, watch)
+        warm_up = self.trial(cell, "warmup", instance, endpoint, watch)
         yield warm_up
         outcome = warm_up.record.outcome
         while outcome in (Outcome.OK, Outcome.CLIENT_BOUND) and self.progress.wants_trial(cell, self.visit.block):
-            trial = self._trial(cell, "measured", instance, endpoint, watch)
+            trial = self.trial(cell, "measured", instance, endpoint, watch)
             yield trial
             outcome = trial.record.outcome
         return outcome
 
-    def _trial(
+    def trial(
         self,
         cell: Cell,
         kind: Literal["warmup", "measured"],
@@ -167,11 +170,13 @@ class VisitRunner:
         endpoint: Endpoint,
         watch: MemoryWatch,
     ) -> TrialDraft:
+        """One trial in an instance that is ready."""
         index = len(self.progress.trials_of(cell, self.visit.block))
         self.observer.trial_started(self.visit, cell.workload, index, warmup=kind == "warmup")
-        result = self.bench.load.run(self._job(cell, kind, index, endpoint))
+        result = self.bench.load.run(self._job(cell, kind, index, endpoint), self.observer.trial_running)
+        requests = without_key(result.requests, endpoint.api_key)
         workload = self.plan.study.workload(cell.workload)
-        failure = judge(result.requests, workload, result.health)
+        failure = judge(requests, workload, result.health)
         if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
             failure = None  # a warm-up has no figures that could be ours
         if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
@@ -181,13 +186,22 @@ class VisitRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": measure(result.requests) if failure is None else TrialMetrics(),
+                "metrics": self._measured(requests) if failure is None else TrialMetrics(),
                 "client": result.health,
+                "objectives": judge_objectives(requests, self.plan.study.objectives),
+                "requests": requests.num_rows,
+                "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
                 "memory": watch.read(),
-                "requests": result.requests.num_rows,
             }
         )
-        return TrialDraft(record, result.requests)
+        return TrialDraft(record, requests)
+
+    def _measured(self, requests: "pa.Table") -> TrialMetrics:
+        metrics = measure(requests)
+        share, rate = good_share(requests, self.plan.study.objectives), metrics.achieved_rate
+        rate = metrics.request_throughput if rate is None else rate
+        goodput = None if share is None or rate is None else share * rate
+        return metrics.model_copy(update={"goodput": goodput})
 
     def _job(self, cell: Cell, kind: str, index: int, endpoint: Endpoint) -> LoadJob:
         """The prompts of a trial are the same for all contenders, and never come twice in an instance."""
@@ -195,10 +209,12 @@ class VisitRunner:
         return LoadJob(
             endpoint=endpoint,
             workload=study.workload(cell.workload),
-            vocabulary=Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids),
+            vocabulary=endpoint.vocabulary
+            or Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids),
             seed=(study.seed, zlib.crc32(cell.workload.encode()), self.visit.block, index, int(kind == "warmup")),
             request_timeout_s=study.limits.request,
             stall_timeout_s=study.limits.stall,
+            folder=self.bench.folder,
         )
 
     def _record(

@@ -1,10 +1,11 @@
 """Finds the variants that a study asks for, and makes those that are missing."""
 
+import hashlib
 from pathlib import Path
 
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
-from bitbench.core.recipe import Backend, Recipe
+from bitbench.core.recipe import COMPRESSED_TENSORS, Backend, Recipe
 from bitbench.core.variant import Variant
 from bitbench.engines import environments
 from bitbench.errors import BitbenchError, ModelError, QuantizeError, RecipeError
@@ -14,7 +15,7 @@ from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import Progress
 from bitbench.units import show_duration
 
-FORMATS = {Backend.LLMCOMPRESSOR: "compressed-tensors", Backend.GGUF: "gguf"}
+FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf"}
 
 
 class Workshop:
@@ -37,10 +38,13 @@ class Workshop:
             path=found.path,
             content_hash=found.content_hash,
             weight_bytes=found.weight_bytes,
+            form=recipe.form,
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant
+            return variant.model_copy(update={"form": found.facts.quantization or recipe.form})
+        if recipe.backend is Backend.ENGINE:
+            return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
 
     def make_missing(self, plan: Plan, observer: Observer) -> bool:
@@ -85,6 +89,20 @@ class Workshop:
         )
 
 
+def _at_load(base: Variant, recipe: Recipe) -> Variant:
+    """The model as it is, and what the engine is told to do with it; its hash stands for both."""
+    content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
+    stored = base.facts.quantization
+    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this one is stored as {stored}"
+    return base.model_copy(
+        update={
+            "at_load": recipe.at_load,
+            "content_hash": hashlib.sha256(content.encode()).hexdigest(),
+            "refusal": refusal,
+        }
+    )
+
+
 def _refusal(order: variants.Order) -> str | None:
     try:
         variants.refuse_impossible(order)
@@ -101,6 +119,5 @@ def _failure(error: BitbenchError) -> str:
 
 
 def _shown(name: str, progress: Progress) -> str:
-    done = f", layer {progress.part} of {progress.parts}" if progress.parts else ""
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    return f"making {name}: {progress.step}{done}{left}"
+    return f"making {name}: {progress.place}{left}"

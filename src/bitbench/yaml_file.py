@@ -45,7 +45,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
     try:
         return spec.model_validate(content)
     except ValidationError as problem:
-        mistakes = dict.fromkeys(_describe(mistake, root, name, spec) for mistake in problem.errors())
+        mistakes = dict.fromkeys(_describe(mistake, root, name, spec) for mistake in _causes(problem))
         raise error("\n".join(mistakes)) from problem
 
 
@@ -65,6 +65,17 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[str, int]]:
                 yield str(key.value), key.start_mark.line + 1
             seen.add(key.value)
             yield from _repeated_keys(value)
+
+
+def _causes(problem: ValidationError) -> list[Any]:
+    """Without those that follow from others: a list whose only item is wrong counts as empty."""
+    mistakes = problem.errors()
+    return [
+        mistake
+        for mistake in mistakes
+        if mistake["type"] != "too_short"
+        or not any(mistake["loc"] == other["loc"][: len(mistake["loc"])] for other in mistakes if other != mistake)
+    ]
 
 
 def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -> str:
@@ -151,6 +162,10 @@ def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:
 
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "discriminator" not in node:  # an object or nothing, an object or a number
+        objects = [branch for branch in node.get("anyOf", node.get("oneOf", [])) if "$ref" in branch]
+        if len(objects) == 1:
+            node = objects[0]
     if "$ref" in node:
         resolved: dict[str, Any] = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
         return resolved

@@ -91,10 +91,7 @@ def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_cells(
     write_model(tmp_path / "odd", columns=592)
     Path("study.yaml").write_text(STUDY.replace("[tiny]", "[tiny, odd]").replace("bf16, w8a8-rtn, ", ""))
     plan = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
-    assert (
-        "refused odd/w4a16-rtn @ null on a and b: recipe w4a16-rtn: group_size 64 does not divide the 592 columns"
-        in plan
-    )
+    assert "refused: recipe w4a16-rtn: group_size 64 does not divide the 592 columns" in plan
     assert "sizes that do: 16." in plan
     assert "variant odd/w4a16-rtn: cannot be made" in plan
     assert "variant tiny/w4a16-rtn: will be made" in plan

@@ -5,7 +5,12 @@ import re
 import tomllib
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
+
+from bitbench.core.study import Study
+from bitbench.planning.study_file import parse_study, study_schema
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -32,10 +37,26 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+EXAMPLES = [
+    pytest.param(block, id=f"{path.name}-{number}")
+    for path in DOCUMENTS
+    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))
+    if yaml.safe_load(block).keys() & Study.model_fields.keys()  # a recipe has none of them
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
+    """By the reader and by the published schema, with what they leave out added."""
+    whole = {"name": "x", "engines": [{"engine": "null"}], "workloads": ["interactive"], **yaml.safe_load(example)}
+    parse_study(yaml.safe_dump(whole), name="example")
+    jsonschema.validate(whole, study_schema())
+
+
 def test_every_dependency_has_its_reason() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
-    for requirement in project["dependencies"]:
+    for requirement in [*project["project"]["dependencies"], *project["build-system"]["requires"]]:
         name = re.split(r"[<>=;\[ ]", requirement)[0]
         assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
 

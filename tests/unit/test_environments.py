@@ -143,8 +143,8 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
 
 
 def test_an_unknown_name_names_the_known_ones(home: Path) -> None:
-    assert environment_names() == ("quantize", "transformers", "vllm")
-    with pytest.raises(EngineEnvironmentError, match="quantize, transformers, vllm"):
+    assert environment_names() == ("llamacpp", "quantize", "transformers", "vllm")
+    with pytest.raises(EngineEnvironmentError, match="llamacpp, quantize, transformers, vllm"):
         create("tensorrt", home)
 
 
@@ -156,15 +156,16 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
-@pytest.mark.parametrize("name", ["vllm-cpu", "transformers-cpu", "vllm-cuda", "transformers-cuda"])
-def test_locks_pin_every_package_once(name: str) -> None:
-    lines = (lock_file("vllm").parent / f"{name}.txt").read_text().splitlines()
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("engine", ["llamacpp", "transformers", "vllm"])
+def test_locks_pin_every_package_once(engine: str, kind: str) -> None:
+    lines = (lock_file("vllm").parent / f"{engine}-{kind}.txt").read_text().splitlines()
     pinned = [line for line in lines if line and not line.startswith("#")]
     names = [line.partition("==")[0].lower().replace("_", "-") for line in pinned]
     assert all(line.count("==") == 1 for line in pinned)
     assert len(set(names)) == len(names)
     assert "torch==2.13.0" in pinned
-    if name.endswith("-cpu"):
+    if kind == "cpu":
         assert not {"torchvision", "torchaudio", "torchcodec", "triton"} & set(names)
         assert not any(package.startswith("nvidia") for package in names)
     else:

@@ -7,8 +7,8 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from bitbench.core.arrival import Arrival
 from bitbench.core.summary import CellSummary, StudySummary
-from bitbench.core.workload import Arrival
 from bitbench.errors import ImportFileError
 from bitbench.importer import import_files
 from bitbench.imports.choices import Starts, Tool
@@ -43,7 +43,7 @@ def test_vllm_files_are_starts(tmp_path: Path) -> None:
 def test_vllm_lengths_are_means_of_what_was_completed() -> None:
     (run,) = read(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
     assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (256, 128, 8)
-    assert run.workload.arrival is Arrival.CLOSED_LOOP
+    assert run.workload.arrival.kind is Arrival.CLOSED_LOOP
     assert run.started_at == "2026-11-02T10:15:00"
 
 

@@ -33,6 +33,14 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
             r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known are bf16",
         ),
         (STUDY.replace("- null", "- vllm"), r"s\.yaml:2: engines: vllm needs a model"),
+        (
+            STUDY.replace(
+                "[interactive]",
+                "\n  - {name: a, input_tokens: 8, output_tokens: 8, duration: 1m,\n"
+                "     arrival: {kind: trace, file: none.csv}}",
+            ),
+            r"s\.yaml:7: workloads\[0\]\.arrival\.file: the trace .*none\.csv cannot be read: No such file",
+        ),
         (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: none of the engines .* runs a model"),
     ],
 )
@@ -57,11 +65,17 @@ def test_only_how_long_to_look_may_change_between_two_runs() -> None:
         ({"host": {"cpu_model": "B"}}, "host cpu_model: A then, B now"),
         ({"environments": {"vllm": {"vllm": "2"}}}, "environment vllm has changed"),
         ({"variants": {"m/bf16": "ff"}}, "variant m/bf16 has changed"),
+        ({"files": {"azure.csv": "ff"}}, "file azure.csv has changed"),
     ],
 )
 def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, dict[str, object]], named: str) -> None:
     host = dict.fromkeys(TELLING_FACTS) | {"cpu_model": "A"}
-    then = {"host": host, "environments": {"vllm": {"vllm": "1"}}, "variants": {"m/bf16": "00"}}
+    then = {
+        "host": host,
+        "environments": {"vllm": {"vllm": "1"}},
+        "variants": {"m/bf16": "00"},
+        "files": {"azure.csv": "00"},
+    }
     now = {key: {**value, **change.get(key, {})} for key, value in then.items()}
     refuse_other_facts(then, then, StudyFolder(tmp_path))
     with pytest.raises(NotComparableError, match=named):
@@ -69,7 +83,8 @@ def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, 
 
 
 def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
-    facts = {"host": dict.fromkeys(TELLING_FACTS), "environments": {}, "variants": {"m/w8a8": "00"}}
+    host = dict.fromkeys(TELLING_FACTS)
+    facts = {"host": host, "environments": {}, "variants": {"m/w8a8": "00"}, "files": {}}
     refuse_other_facts({**facts, "variants": {}}, facts, StudyFolder(tmp_path))
     refuse_other_facts({**facts, "variants": {"m/w8a8": None}}, facts, StudyFolder(tmp_path))
 

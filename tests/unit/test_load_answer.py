@@ -28,6 +28,7 @@ def token(text: str, finish_reason: str | None = None) -> dict[str, object]:
 def test_chunks_and_usage() -> None:
     assert answer_to(token("a"), token("b"), token("c", "length"), {"choices": [], "usage": USAGE}) == (
         [1.0, 2.0, 3.0],
+        1.0,
         5,
         3,
         None,
@@ -43,6 +44,43 @@ def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:
     assert answer_to(token("a"), token("b"), token("c"), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
 
 
+def delta(finish_reason: str | None = None, **parts: str) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": parts, "finish_reason": finish_reason}]}
+
+
+def test_a_chat_begins_with_its_role_which_is_no_token() -> None:
+    times, first_answer, *_ = answer_to(
+        delta(role="assistant", content=""), delta(content="a"), delta(content=""), delta("length", content="c"),
+        {"choices": [], "usage": USAGE},
+    )  # fmt: skip
+    assert times == [2.0, 3.0, 4.0]
+    assert first_answer == 2.0
+
+
+def test_a_chat_whose_last_token_is_in_the_chunk_that_ends_it() -> None:
+    assert answer_to(delta(content="a"), delta(content="b"), delta("length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_output_but_no_answer(field: str) -> None:
+    times, first_answer, *_ = answer_to(
+        delta(role="assistant"), delta(**{field: "hm"}), delta(**{field: ""}), delta(content="Yes"), {"usage": USAGE}
+    )
+    assert times == [2.0, 3.0, 4.0]
+    assert first_answer == 4.0
+
+
+def test_reasoning_alone_has_no_answer() -> None:
+    times, first_answer, *_ = answer_to(delta(reasoning="hm"), delta(reasoning="so"), {"usage": USAGE})
+    assert times == [1.0, 2.0]
+    assert first_answer is None
+
+
+def test_a_call_of_a_tool_is_an_answer() -> None:
+    called = {"choices": [{"delta": {"tool_calls": [{"index": 0}]}, "finish_reason": None}]}
+    assert answer_to(delta(reasoning="hm"), called, {"usage": USAGE})[1] == 2.0
+
+
 @pytest.mark.parametrize(
     ("messages", "done", "said"),
     [
@@ -55,7 +93,7 @@ def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:
     ],
 )
 def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) -> None:
-    problem = answer_to(*messages, done=done)[3]
+    problem = answer_to(*messages, done=done)[4]
     assert said in str(problem)
 
 

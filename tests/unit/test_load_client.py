@@ -1,13 +1,13 @@
 """The client against servers that behave and servers that do not, on real sockets."""
 
-import contextlib
-import itertools
-import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,62 +16,7 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.records import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.core.workload import Arrival, Workload
 from bitbench.load.client import run_job
-
-Script = Callable[[socket.socket, int], None]
-
-
-def event(**message: object) -> bytes:
-    data = b"data: " + json.dumps(message).encode() + b"\n\n"
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-TOKEN = event(choices=[{"text": "x", "finish_reason": None}])
-USAGE = event(choices=[], usage={"prompt_tokens": 4, "completion_tokens": 2})
-END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
-
-
-class ScriptedServer:
-    """Answers each request by a script; counts connections and keeps what was asked."""
-
-    def __init__(self, script: Script) -> None:
-        self._script = script
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.connections = 0
-        self.prompts: list[list[int]] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def stop(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connected, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
-
-    def _serve(self, connected: socket.socket) -> None:
-        with connected, connected.makefile("rb") as reader, contextlib.suppress(OSError):
-            for number in itertools.count():
-                length = _length_of_next_request(reader)
-                if length is None:
-                    return
-                self.prompts.append(json.loads(reader.read(length))["prompt"])
-                self._script(connected, number)
-
-
-def _length_of_next_request(reader: IO[bytes]) -> int | None:
-    """Read a head; None when there is no further request."""
-    length = None
-    while (line := reader.readline()).strip():
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-    return length
+from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
 
 
 @pytest.fixture
@@ -87,10 +32,19 @@ def serve() -> Iterator[Callable[[Script], ScriptedServer]]:
         server.stop()
 
 
-def run(port: int, *, limit_s: float = 20.0, stall_s: float = 10.0, **shape: object) -> list[dict[str, object]]:
+def run(
+    port: int,
+    *,
+    limit_s: float = 20.0,
+    stall_s: float = 10.0,
+    scheme: str = "http",
+    go_on: bool = False,
+    **shape: object,
+) -> list[dict[str, object]]:
     settings = {"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 2, **shape}
     workload = Workload.model_validate(settings)
-    job = LoadJob(Endpoint(f"http://127.0.0.1:{port}", "m", "k"), workload, Vocabulary(1_000), (1,), limit_s, stall_s)
+    endpoint = Endpoint(f"{scheme}://127.0.0.1:{port}", "m", "k")
+    job = LoadJob(endpoint, workload, Vocabulary(1_000), (1,), limit_s, stall_s, go_on_after_failure=go_on)
     result = run_job(job)
     assert isinstance(result.requests, pa.Table)
     assert result.requests.column_names == [column.name for column in REQUEST_COLUMNS]
@@ -133,10 +87,9 @@ def test_a_closed_loop_plans_each_request_at_the_end_of_the_one_before(
     assert len(rows) == 7
     assert {row["status"] for row in rows} == {"ok"}
     assert server.connections == 2  # kept, not opened again
-    planned = [row["planned_s"] for row in rows]
-    assert planned == sorted(planned)  # type: ignore[type-var]
-    ends = {row["end_s"] for row in rows}
-    assert all(time_s == 0 or time_s in ends for time_s in planned)
+    planned, ends = ([row[name] for row in rows] for name in ("planned_s", "end_s"))
+    assert planned[:2] == [0, 0]
+    assert planned[2:] == ends[:5]  # of the request before it on its stream
 
 
 def test_a_closed_loop_opens_a_new_connection_where_the_server_closes(
@@ -172,6 +125,9 @@ ERROR_BODY = b'{"error": {"message": "the prompt is too long"}}'
 HTTP_ERROR = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ERROR_BODY) + ERROR_BODY
 
 
+TOO_MANY = HTTP_ERROR.replace(b"400 Bad Request", b"429 Too Many Requests\r\nRetry-After: 7")
+
+
 @pytest.mark.parametrize(
     ("script", "status", "said"),
     [
@@ -186,6 +142,7 @@ HTTP_ERROR = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ERR
         (send_and_close(STREAM + TOKEN + event(error={"message": "the engine died"}) + END), "broken", "engine died"),
         (send_and_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "broken", "not HTTP"),
         (send_and_wait(HTTP_ERROR), "http_error", "the prompt is too long"),
+        (send_and_wait(TOO_MANY), "rate_limited", "the prompt is too long; it says to try again after 7 s"),
         (send_and_wait(STREAM + TOKEN), "stalled", "no byte for 200 ms"),
         (send_and_wait(b""), "stalled", "no byte for 200 ms"),
     ],
@@ -239,3 +196,92 @@ def test_a_request_larger_than_the_socket_takes_at_once_is_sent_whole(
     (row,) = run(server.port, input_tokens=1_000_000)
     assert row["status"] == "ok"
     assert len(server.prompts[0]) == 1_000_000
+
+
+def test_after_a_failure_it_goes_on_where_that_is_asked(serve: Callable[[Script], ScriptedServer]) -> None:
+    def fail_the_second(connected: socket.socket, number: int) -> None:
+        if number == 1:
+            connected.sendall(TOO_MANY)
+        else:
+            good(connected, number)
+
+    rows = run(serve(fail_the_second).port, requests=4, arrival=Arrival.CLOSED_LOOP, go_on=True)
+    assert [row["status"] for row in rows] == ["ok", "rate_limited", "ok", "ok"]
+
+
+def test_an_open_loop_waits_for_no_answer(serve: Callable[[Script], ScriptedServer]) -> None:
+    """The server answers nobody before all have asked; a client that waited would never get there."""
+    all_asked = threading.Barrier(12)
+
+    def answer_all_together(connected: socket.socket, number: int) -> None:
+        all_asked.wait(15)
+        good(connected, number)
+
+    rows = run(serve(answer_all_together).port, concurrency=1, requests=12, arrival={"kind": "constant", "rate": 100.0})
+    assert [row["status"] for row in rows] == ["ok"] * 12
+    assert [row["planned_s"] for row in rows] == pytest.approx([number / 100 for number in range(12)])
+    assert all(row["sent_s"] >= row["planned_s"] for row in rows)  # type: ignore[operator]
+
+
+def test_connections_are_open_before_an_open_loop_needs_them(serve: Callable[[Script], ScriptedServer]) -> None:
+    """Long answers and a steady rate: each request needs a connection that no other one gave back."""
+
+    def slow(connected: socket.socket, number: int) -> None:
+        connected.sendall(STREAM + TOKEN)
+        time.sleep(0.6)
+        connected.sendall(TOKEN + USAGE + END)
+
+    server = serve(slow)
+    seen: list[int] = []
+
+    def note(connected: socket.socket, number: int) -> None:
+        seen.append(server.connections)
+        slow(connected, number)
+
+    server._script = note
+    rows = run(server.port, requests=50, arrival={"kind": "constant", "rate": 100.0})
+    assert [row["status"] for row in rows] == ["ok"] * 50
+    # When request number n came, n + 1 connections were in use; those of the next requests were open already.
+    assert sum(opened > place + 1 for place, opened in enumerate(seen[:40])) > 30
+
+
+def test_a_conversation_thinks_between_its_turns(serve: Callable[[Script], ScriptedServer]) -> None:
+    server = serve(good)
+    conversation = {"turns": 3, "think": 0.05}
+    rows = run(server.port, concurrency=2, conversation=conversation, arrival=Arrival.CLOSED_LOOP, requests=6)
+    assert [row["status"] for row in rows] == ["ok"] * 6
+    for before, after in ((0, 2), (2, 4), (1, 3), (3, 5)):
+        thought = float(rows[after]["planned_s"]) - float(rows[before]["end_s"])  # type: ignore[arg-type]
+        assert thought == pytest.approx(0.05)
+        assert rows[after]["sent_s"] >= rows[after]["planned_s"]  # type: ignore[operator]
+    assert server.connections == 2
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    kind = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    names = ("-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
+    places = ("-out", str(files[0]), "-keyout", str(files[1]))
+    subprocess.run([openssl, "req", *kind, *names, *places], check=True, capture_output=True)
+    return files
+
+
+def test_an_encrypted_endpoint(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    server = ScriptedServer(good, context)
+    try:
+        (stranger,) = run(server.port, scheme="https")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        rows = run(server.port, scheme="https", concurrency=2, requests=6, arrival=Arrival.CLOSED_LOOP)
+    finally:
+        server.stop()
+    assert stranger["status"] == "refused"
+    assert "certificate verify failed" in str(stranger["error"])
+    assert [row["status"] for row in rows] == ["ok"] * 6
+    assert all(row["sent_s"] < row["first_token_s"] <= row["end_s"] for row in rows)  # type: ignore[operator]

@@ -41,7 +41,8 @@ def record(reader: ResponseReader) -> tuple[object, ...]:
     found = [event.data for event in events(reader)]
     answer = read_answer(reader)
     known = (reader.http_status, reader.headers, bytes(reader.body), reader.complete, reader.persistent)
-    return (*known, reader.malformed, found, len(answer.chunk_times), *answer[1:])
+    said = answer._replace(chunk_times=[], first_answer=None)
+    return (*known, reader.malformed, found, len(answer.chunk_times), answer.first_answer is None, said)
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -55,6 +55,26 @@ def test_a_wrong_token_count_is_invalid_and_says_the_numbers(changes: dict[str, 
     assert said in failure.cause
 
 
+def test_each_request_is_held_to_what_it_asked_for() -> None:
+    longer = row(1, asked_input_tokens=9, input_tokens=9, asked_output_tokens=2, output_tokens=2)
+    assert verdict(row(0), longer) is None
+    failure = verdict(row(0), {**longer, "output_tokens": 3})
+    assert failure is not None
+    assert "Asked for 2 output tokens, the engine counted 3" in failure.cause
+
+
+def test_tokens_of_a_text_are_the_servers_to_count() -> None:
+    assert verdict(row(0, asked_input_tokens=None), row(1, asked_input_tokens=None, input_tokens=77)) is None
+
+
+def test_a_part_of_a_trace_has_as_many_requests_as_came() -> None:
+    trace = {"kind": "trace", "file": "t.csv"}
+    workload = Workload.model_validate(
+        {"name": "w", "input_tokens": 8, "output_tokens": 3, "arrival": trace, "duration": "1m"}
+    )
+    assert judge(pa.Table.from_pylist([row(0), row(1), row(2)], schema=REQUEST_SCHEMA), workload, WELL) is None
+
+
 @pytest.mark.parametrize(
     ("status", "http_status", "error", "outcome"),
     [
@@ -63,6 +83,7 @@ def test_a_wrong_token_count_is_invalid_and_says_the_numbers(changes: dict[str, 
         ("stalled", 200, "no byte for 30 s", Outcome.TIMEOUT),
         ("timeout", 200, "not complete after 600 s", Outcome.TIMEOUT),
         ("http_error", 401, "wrong key", Outcome.INVALID),
+        ("rate_limited", 429, "slow down; it says to try again after 7 s", Outcome.OVERLOADED),
         ("http_error", 500, "something", Outcome.INVALID),
         ("http_error", 501, "no", Outcome.UNSUPPORTED),
         ("http_error", 400, "This model's maximum context length is 2048 tokens.", Outcome.UNSUPPORTED),
@@ -76,7 +97,7 @@ def test_a_failed_request_is_the_outcome(status: str, http_status: int | None, e
     assert failure.outcome is outcome
     assert error.rstrip(".") in failure.cause
     assert failure.cause.endswith(".")
-    assert ("HTTP" in failure.cause) == (status == "http_error")
+    assert ("HTTP" in failure.cause) == (status in ("http_error", "rate_limited"))
 
 
 def test_the_failure_that_came_first_is_the_cause() -> None:
@@ -117,6 +138,14 @@ def test_a_late_client_is_client_bound(sent_s: float, client: ClientHealth, coun
         assert failure is not None
         assert failure.outcome is Outcome.CLIENT_BOUND
         assert "load client was late" in failure.cause
+
+
+def test_long_gaps_do_not_hide_a_late_first_token() -> None:
+    slow = {"chunk_s": [0.1, 0.5, 0.9], "last_token_s": 0.9, "end_s": 0.9}
+    late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token
+    failure = verdict(row(0, **slow), row(1, **slow), health=late)
+    assert failure is not None
+    assert "added 30.0 ms to one time to first token in a hundred, 30.0 % of 100 ms" in failure.cause
 
 
 def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:

@@ -12,12 +12,14 @@ import psutil
 import pytest
 
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.core.progress import LoadProgress
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Arrival, Workload
 from bitbench.errors import LoadError
-from bitbench.load.frames import decode_job, encode_job
+from bitbench.load.client import Part, run_job
+from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers, workers_for
 from tests.unit.null_instance import running
 
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
@@ -28,12 +30,13 @@ def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
 
 
 def test_a_job_survives_the_journey() -> None:
-    sent = job(Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch"))
-    assert decode_job(encode_job(sent)) == sent
+    endpoint = Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch")
+    sent = Task(job(endpoint), Part(1, 3), report=True)
+    assert decode_task(encode_task(sent)) == sent
 
 
 def test_it_runs_job_after_job(tmp_path: Path) -> None:
-    with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         for _ in range(2):
             result = worker.run(job(endpoint))
             assert result.requests["status"].to_pylist() == ["ok"] * 9
@@ -42,10 +45,56 @@ def test_it_runs_job_after_job(tmp_path: Path) -> None:
 
 
 def test_a_job_that_cannot_run_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
-    with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         with pytest.raises(LoadError, match=r"could not run workload w: ValueError.*http://host:port"):
             worker.run(job(Endpoint("ftp://nowhere", "m", "k")))
         assert worker.run(job(endpoint)).requests.num_rows == 9
+
+
+def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None:
+    with running({"ttft": "50ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
+        workload = Workload(name="w", concurrency=6, input_tokens=16, output_tokens=5)
+        result = workers.run(job(endpoint, workload))
+        alone = run_job(job(endpoint, workload))
+    assert len(workers.pids) == 0
+    assert len(result.health.workers) == 2
+    worst = max(worker.loop_lag_p99_s for worker in result.health.workers)
+    assert result.health.loop_lag_p99_s == worst
+    rows, rows_alone = result.requests.to_pylist(), alone.requests.to_pylist()
+    assert [row["request"] for row in rows] == [row["request"] for row in rows_alone] == [0, 1, 2, 3, 4, 5]
+    assert {row["planned_s"] for row in rows} == {0.0}
+    assert all(row["first_token_s"] >= 0.05 for row in rows)
+    # A clock of its own for each worker would be off by what they need to prepare.
+    assert max(row["sent_s"] for row in rows) < 0.05
+
+
+def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
+    workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=40, requests=12, arrival="closed_loop")
+    told: list[LoadProgress] = []
+    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
+        result = workers.run(job(endpoint, workload), told.append)
+    assert len(told) >= 4
+    assert {progress.requests for progress in told} == {12}
+    assert [progress.elapsed_s for progress in told] == sorted(progress.elapsed_s for progress in told)
+    middle, last = told[len(told) // 2], told[-1]
+    assert middle.running == 4
+    assert 50 < middle.chunks_per_s < 1_000  # 4 streams, 100 tokens a second each but for the first
+    assert (last.sent, last.succeeded, last.failed, last.running) == (12, 12, 0, 0)
+    assert last.ttft is not None
+    assert last.itl is not None
+    assert 0.09 < last.ttft.p50_s < 0.2
+    assert 0.008 < last.itl.p50_s < 0.015
+    assert result.requests.num_rows == 12
+
+
+def test_more_workers_only_where_one_does_not_carry_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def streams(concurrency: int) -> int:
+        return workers_for(Workload(name="w", concurrency=concurrency, input_tokens=1, output_tokens=1))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert [streams(count) for count in (1, 1_024, 1_025, 3_000, 50_000)] == [1, 1, 2, 3, 4]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert streams(50_000) == 1
 
 
 def children() -> set[int]:
@@ -54,9 +103,8 @@ def children() -> set[int]:
 
 def test_a_worker_that_died_is_an_error_and_the_next_job_gets_a_new_one(tmp_path: Path) -> None:
     before = children()
-    with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorker() as worker:
-        assert worker._process is not None
-        os.kill(worker._process.pid, signal.SIGKILL)
+    with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
+        os.kill(worker.pids[0], signal.SIGKILL)
         with pytest.raises(LoadError, match="ended by signal 9 during workload w"):
             worker.run(job(endpoint))
         assert worker.run(job(endpoint)).requests.num_rows == 9
@@ -66,17 +114,17 @@ def test_a_worker_that_died_is_an_error_and_the_next_job_gets_a_new_one(tmp_path
 def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
     """Stopped over the time at which its first token comes, it reports a time that is its own, not the engine's."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=20)
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorker() as worker:
-        worker.run(job(endpoint, workload))
-        assert worker._process is not None
-        worker_pid = worker._process.pid
-        timers = [
-            threading.Timer(delay_s, os.kill, (worker_pid, number))
-            for delay_s, number in ((0.06, signal.SIGSTOP), (0.2, signal.SIGCONT))
-        ]
-        for timer in timers:
-            timer.start()
-        result = worker.run(job(endpoint, workload))
+    timers: list[threading.Timer] = []
+
+    def stop_for_a_while(progress: LoadProgress) -> None:
+        if not timers:  # the first message comes at time zero
+            timers.append(threading.Timer(0.03, os.kill, (worker.pids[0], signal.SIGSTOP)))
+            timers.append(threading.Timer(0.20, os.kill, (worker.pids[0], signal.SIGCONT)))
+            for timer in timers:
+                timer.start()
+
+    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
+        result = worker.run(job(endpoint, workload), stop_for_a_while)
         for timer in timers:
             timer.join()
     failure = judge(result.requests, workload, result.health)
@@ -88,9 +136,9 @@ PARENT = """
 import sys
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.workload import Workload
-from bitbench.load.worker import LoadWorker
-with LoadWorker() as worker:
-    print(worker._process.pid, flush=True)
+from bitbench.load.workers import LoadWorkers
+with LoadWorkers() as worker:
+    print(worker.pids[0], flush=True)
     endpoint = Endpoint(sys.argv[1], "m", sys.argv[2])
     workload = Workload(name="w", concurrency=1, input_tokens=4, output_tokens=4)
     worker.run(LoadJob(endpoint, workload, Vocabulary(100), (1,), 60.0, 60.0))

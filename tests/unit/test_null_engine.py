@@ -16,11 +16,11 @@ from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Arrival, Workload
 from bitbench.engines.null import NullEngine
-from bitbench.engines.workers.null_server import Behaviour, Schedule
+from bitbench.engines.workers.null_answers import Behaviour, Schedule
 from bitbench.load.client import run_job
 from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.load.verdict import judge
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers
 from tests.unit.null_instance import NOTHING, running, start
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)
@@ -44,7 +44,7 @@ def refusal(args: dict[str, Argument]) -> str | None:
 def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> None:
     """The median of trials: one hiccup of a busy machine is not our overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=128, output_tokens=32)
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         differences = differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=7)
     for name in ("ttft", "tpot"):
         ordered = sorted(getattr(difference, name) for difference in differences)
@@ -83,7 +83,8 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path:
 
 def behaviour(**changes: object) -> Behaviour:
     settings = {"ttft": 0.1, "tpot": 0.01, "vary": 0.0, "vary_instance": 0.0, "slow_requests": (), "slow_factor": 4.0,
-                "per_stream": 0.0, "fail": None, "memory_mb": 1, "seed": 0}  # fmt: skip
+                "per_stream": 0.0, "capacity": None, "stall_at": None, "stall_for": 2.0, "fail": None, "memory_mb": 1,
+                "seed": 0}  # fmt: skip
     return Behaviour(**settings | changes)  # type: ignore[arg-type]
 
 
@@ -177,7 +178,7 @@ def test_arguments_that_do_not_exist_or_make_no_sense_are_refused() -> None:
     assert refusal({"ttft": "250ms", "slow_requests": 7, "fail": "hang"}) is None
     assert refusal({"speed": 3}) == (
         "the null engine has no argument speed; it has ttft, tpot, vary, vary_instance, slow_requests, slow_factor, "
-        "per_stream, fail, memory_mb"
+        "per_stream, capacity, stall_at, stall_for, fail, memory_mb"
     )
     assert "ttft: " in str(refusal({"ttft": "soon"}))
     assert "'hang'" in str(refusal({"fail": "maybe"}))
@@ -191,6 +192,6 @@ def test_the_ratio_to_a_bare_client_is_that_of_pairs() -> None:
 def test_the_client_is_as_quick_as_a_bare_one(tmp_path: Path) -> None:
     """On a schedule both must say the same; the real comparison, with vLLM, is scripts/overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=21)
-    with running({"ttft": "10ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorker() as worker:
+    with running({"ttft": "10ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         ratio = compare_to_bare_client(worker, endpoint, workload, Vocabulary(1_000), pairs=7, seed=0)
     assert ratio.value == pytest.approx(1, abs=0.02)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recipe import Backend, Recipe
+from bitbench.core.variant import AtLoad
 from bitbench.errors import RecipeError
 from bitbench.quantize import catalog
 
@@ -39,6 +40,20 @@ def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
     assert recipe.scheme.group_size == (64 if name.startswith("w4") else None)
 
 
+@pytest.mark.parametrize("name", ["bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"])
+def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
+    recipe = catalog.find(f"gguf-{name}")
+    assert (recipe.backend, recipe.gguf_type) == (Backend.GGUF, name.upper())
+    assert not recipe.needs_calibration
+    assert recipe.scheme is None
+
+
+@pytest.mark.parametrize("options", ["{}", "{type: Q3_X}", "{type: q8_0}", "{type: Q8_0, threads: 2}"])
+def test_a_gguf_recipe_with_other_options_is_told_the_types(tmp_path: Path, options: str) -> None:
+    said = complaint(tmp_path, f"name: mine\nbackend: gguf\noptions: {options}\n")
+    assert "`options` of backend: gguf are {type: …}, one of BF16, F16, Q8_0, Q6_K" in said
+
+
 def test_every_built_in_file_is_named_like_its_recipe() -> None:
     for recipe in catalog.built_in_recipes():
         assert catalog.built_in_file(recipe.name).stem == recipe.name
@@ -50,7 +65,9 @@ def test_bf16_leaves_the_model_alone() -> None:
 
 
 def test_a_recipe_for_the_engine_carries_its_options() -> None:
-    recipe = Recipe.model_validate({"name": "x", "backend": "engine", "options": {"torchao": "int8wo"}})
+    options = {"engine": "transformers", "quantize": "int4"}
+    recipe = Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
+    assert recipe.at_load == AtLoad(engine="transformers", quantize="int4")
     assert recipe.scheme is None
     assert not recipe.needs_calibration
 

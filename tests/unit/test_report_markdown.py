@@ -5,7 +5,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Plan, Refusal, Verdict
 from bitbench.core.study import Count, EngineSetup, Measure
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import InstanceFacts, Memory, Outcome
@@ -261,3 +261,13 @@ def test_write_report_is_utf_8(demo: StudySummary, tmp_path: Path) -> None:
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")
     assert "Ã" not in path.read_text(encoding="utf-8")
+
+
+def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
+    plan, trials, instances, _ = demo_study()
+    known = Expectation(
+        contender=plan.contenders[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+    )
+    summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
+    section = markdown(summary, LOCK).split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
+    assert "- known beforehand: no speed-up is to be expected: Zeros are not skipped." in section

@@ -23,6 +23,68 @@ def test_every_figure_by_hand() -> None:
     assert metrics.input_throughput == pytest.approx(40 / 4.0)  # waiting from 0 to 1 and from 1 to 4
 
 
+def test_percentiles_are_over_requests() -> None:
+    rows = [{"planned_s": 0.0, "chunk_s": [k / 100, k / 100 + k / 1000, k / 100 + 2 * k / 1000]} for k in range(1, 201)]
+    metrics = measure(request_rows(*rows))
+    assert metrics.ttft_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 100, 99))
+    assert metrics.tpot_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 1000, 99))
+
+
+def scheduled(latencies: list[float], each_s: float = 0.5) -> TrialMetrics:
+    return measure(
+        request_rows(
+            *(
+                {"planned_s": k * each_s, "scheduled_s": k * each_s, "chunk_s": [k * each_s + latency]}
+                for k, latency in enumerate(latencies)
+            )
+        )
+    )
+
+
+def test_a_server_that_keeps_up_achieves_what_is_offered() -> None:
+    metrics = scheduled([3.0] * 9)
+    assert metrics.offered_rate == pytest.approx(2.0)
+    assert metrics.achieved_rate == pytest.approx(2.0)
+    assert metrics.request_throughput == pytest.approx(9 / 7)  # the makespan also holds the last answer
+
+
+def test_a_server_that_falls_behind_achieves_less() -> None:
+    metrics = scheduled([1.0 + 0.5 * k for k in range(9)])  # one each second
+    assert metrics.offered_rate == pytest.approx(2.0)
+    assert metrics.achieved_rate == pytest.approx(1.0)
+
+
+def test_a_closed_loop_offers_no_rate() -> None:
+    metrics = measure(
+        request_rows(
+            {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [1.0]},
+            {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [2.0]},
+            {"planned_s": 1.0, "chunk_s": [3.0]},
+        )
+    )
+    assert metrics.offered_rate is None
+    assert metrics.achieved_rate is None
+
+
+def test_turns_that_follow_an_answer_are_not_offered() -> None:
+    metrics = measure(
+        request_rows(
+            {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [1.0]},
+            {"planned_s": 4.0, "scheduled_s": 4.0, "chunk_s": [5.0]},
+            {"planned_s": 1.0, "chunk_s": [9.0]},
+        )
+    )
+    assert metrics.offered_rate == metrics.achieved_rate == pytest.approx(0.25)
+
+
+def test_the_first_token_of_the_answer_is_reported_where_reasoning_came() -> None:
+    thinking = {"planned_s": 1.0, "chunk_s": [2.0, 6.0], "first_answer_s": 6.0}
+    plain = {"planned_s": 1.0, "chunk_s": [2.0, 6.0], "first_answer_s": 2.0}
+    assert measure(request_rows(thinking, plain)).first_answer_s == pytest.approx(3.0)
+    assert measure(request_rows(thinking, plain)).ttft_s == pytest.approx(1.0)
+    assert measure(request_rows(plain)).first_answer_s is None
+
+
 def test_waiting_counts_overlaps_once_and_leaves_out_pauses() -> None:
     metrics = measure(
         request_rows(
@@ -47,7 +109,7 @@ def test_several_tokens_in_a_chunk_do_not_change_tpot() -> None:
     assert metrics.tpot_s == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("status", ["refused", "http_error", "broken", "stalled", "timeout"])
+@pytest.mark.parametrize("status", ["refused", "http_error", "rate_limited", "broken", "stalled", "timeout"])
 def test_nothing_complete_gives_none_never_zero(status: str) -> None:
     assert measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status})) == TrialMetrics()
     assert measure(request_rows({"planned_s": 0.0}).slice(0, 0)) == TrialMetrics()

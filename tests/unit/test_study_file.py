@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bitbench.core.study import Study
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY
 from bitbench.errors import StudyFileError
 from bitbench.planning.starter import STARTER
 from bitbench.planning.study_file import parse_study, read_study, study_schema
@@ -104,6 +104,103 @@ def test_every_mistake_is_reported_at_once() -> None:
 )
 def test_complaints(text: str, part: str) -> None:
     assert part in complaint(text)
+
+
+def workload(text: str) -> str:
+    return f"name: x\nengines: [null]\nworkloads:\n  - name: a\n    output_tokens: 8\n{text}"
+
+
+OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            OPEN + "poison\n",
+            "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, gamma, poisson, ramp, "
+            "trace, but it is 'poison'",
+        ),
+        (OPEN + "poisson\n", "s.yaml:8: the field `rate` is missing in `workloads[0].arrival`"),
+        (OPEN + "{rate: 5}\n", "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, "),
+        (
+            OPEN + "{kind: gamma, rate: 5, burstiness: 1, bursty: 2}\n",
+            "s.yaml:8: workloads[0].arrival.bursty: unknown field; did you mean `burstiness`? known are kind, rate, b",
+        ),
+        (OPEN + "{kind: poisson, rate: 0}\n", "workloads[0].arrival.rate: input should be greater than 0, but it is 0"),
+        (OPEN + "{kind: ramp, from: 0, to: 0}\n", "a ramp from 0 to 0 sends nothing"),
+        (OPEN + "{kind: ramp, from: 1}\n", "the field `to` is missing in `workloads[0].arrival`"),
+        (OPEN + "batch\n", "s.yaml:4: the field `concurrency` is missing in `workloads[0]`"),
+        (OPEN + "{kind: poisson, rate: 5}\n    duration: 5s\n", "needs `requests` or `duration` (one of them)"),
+        ("    input_tokens: 16\n    arrival: {kind: poisson, rate: 5}\n", "needs `requests` or `duration`"),
+        ("    input_tokens: 16\n    concurrency: 1\n    duration: 5s\n", "arrival batch has no `duration`"),
+        ("    input_tokens: {min: 5}\n    concurrency: 1\n", "give a number, {min, max}, or {mean, sd}"),
+        ("    input_tokens: {mean: 5}\n    concurrency: 1\n", "`mean` and `sd` belong together"),
+        ("    input_tokens: {min: 9, max: 5}\n    concurrency: 1\n", "must come in this order"),
+        (
+            "    input_tokens: {min: 9, mix: 50}\n    concurrency: 1\n",
+            "s.yaml:6: workloads[0].input_tokens.mix: unknown field; did you mean `min`? known are min, max, mean, sd",
+        ),
+        (
+            "    input_tokens: some\n    concurrency: 1\n",
+            "s.yaml:6: workloads[0].input_tokens: input should be a valid",
+        ),
+        ("    input_tokens: 16\n    concurrency: 1\n    api: chat\n", "`api: chat` takes no token ids"),
+        (
+            "    input_tokens: 16\n    concurrency: 1\n    text: {file: t, words: 3}\n",
+            "workloads[0].text.words: unknown field; known are file, min_characters, max_characters",
+        ),
+        (
+            "    input_tokens: 16\n    concurrency: 1\n    shared_prefix: {tokens: 16}\n",
+            "shared_prefix.tokens (16) must be less than the shortest prompt (16 input_tokens)",
+        ),
+        (
+            "    input_tokens: 16\n    concurrency: 1\n    text: {file: t}\n    conversation: {turns: 2}\n",
+            "text and conversation cannot be combined",
+        ),
+        (
+            "    input_tokens: {min: 1, max: 2}\n    arrival: {kind: trace, file: t}\n    duration: 1m\n",
+            "`input_tokens` must be a number here, the most tokens",
+        ),
+        (
+            "    input_tokens: 16\n    concurrency: 2\n    arrival: closed_loop\n    requests: 7\n"
+            "    conversation: {turns: 3}\n",
+            "`requests` must be a multiple of the 3 turns of a conversation",
+        ),
+    ],
+)
+def test_complaints_about_a_workload(text: str, message: str) -> None:
+    said = complaint(workload(text))
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        "{kind: constant, rate: 5}",
+        "{kind: poisson, rate: 5}",
+        "{kind: gamma, rate: 5, burstiness: 0.5}",
+        "{kind: ramp, from: 1, to: 20}",
+        "{kind: trace, file: azure.csv, speed: 1.0}",
+    ],
+)
+def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip(arrival: str) -> None:
+    text = workload(OPEN + arrival + "\n")
+    study = parse_study(text, name="s")
+    assert study.workloads[0].open_loop
+    assert study.workloads[0].concurrency == OPEN_LOOP_CONCURRENCY
+    jsonschema.validate(yaml.safe_load(text), study_schema())
+    assert Study.model_validate(json.loads(study.model_dump_json())) == study
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(text.replace("kind: ", "kind: no_")), study_schema())
+
+
+def test_the_context_of_a_conversation_holds_all_of_it() -> None:
+    text = workload("    input_tokens: {min: 10, max: 20}\n    concurrency: 2\n    conversation: {turns: 3}\n")
+    shape = parse_study(text, name="s").workloads[0]
+    assert shape.context_tokens == 3 * (20 + 8)
+    assert shape.request_count == 6
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:

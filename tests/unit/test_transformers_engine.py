@@ -8,6 +8,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from bitbench.core.ports import Launch
 from bitbench.core.study import EngineSetup
-from bitbench.core.variant import ModelFacts, Variant
+from bitbench.core.variant import AtLoad, ModelFacts, Variant
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
@@ -46,7 +47,14 @@ def test_command_line_and_refusals() -> None:
     assert command[3:] == [
         "--model=/models/m", "--port=8123", "--dtype=float32", "--attn-implementation=eager", "--threads=2",
     ]  # fmt: skip
+    at_load = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="torchao-int8wo")})
+    assert command_line(replace(launch, variant=at_load), 8123)[-1] == "--quantize=torchao-int8wo"
     engine = TransformersEngine()
+    assert engine.refuse(setup(), at_load, BUILT_IN_WORKLOADS["base"]) is None
+    unknown = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="int3")})
+    assert "knows no int3 here; it knows torchao-int8wo and" in (
+        engine.refuse(setup(), unknown, BUILT_IN_WORKLOADS["base"]) or ""
+    )
     assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
     assert "made for 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
     assert "takes no argument enforce-eager" in (
@@ -95,6 +103,7 @@ class RoteModel:
         self._server = server
         self.batches: list[list[int]] = []
         self.error: Exception | None = None
+        self.too_few = 0
 
     def generate(self, jobs: list[Any]) -> None:
         self.batches.append([len(job.prompt) for job in jobs])
@@ -102,7 +111,7 @@ class RoteModel:
             raise self.error
         streamer = self._server.BatchStreamer(jobs)
         streamer.put(Row())
-        for step in range(max(job.max_tokens for job in jobs)):
+        for step in range(max(job.max_tokens for job in jobs) - self.too_few):
             streamer.put(Row(100 * number + step for number in range(len(jobs))))
             time.sleep(0.005)
 
@@ -265,5 +274,17 @@ def test_an_error_while_computing_is_told_and_ends_the_process(
     status, data = ask(connect(port), body())
     assert status == 500
     assert json.loads(data)["error"]["message"] == "MemoryError: no room"
+    time.sleep(0.4)
+    assert exits == [1]
+
+
+def test_an_answer_that_ends_early_is_an_error_and_nobody_waits_for_the_rest(
+    port: int, model: RoteModel, server: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(server.os, "_exit", exits.append)
+    model.too_few = 1
+    with pytest.raises(http.client.IncompleteRead):
+        ask(connect(port), body())
     time.sleep(0.4)
     assert exits == [1]

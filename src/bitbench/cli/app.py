@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, models, quantize
+from bitbench.cli import compare, environments, import_results, load, models, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")
+app.command()(load.load)
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)

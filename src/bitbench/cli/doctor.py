@@ -1,5 +1,6 @@
 """`bitbench doctor`: what this machine can do, and what would mend the rest."""
 
+import importlib.util
 import shutil
 
 from rich.console import Console
@@ -7,7 +8,6 @@ from rich.table import Table
 
 from bitbench.core.host import HostFacts, HostNoise
 from bitbench.engines import environments, registry
-from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts
@@ -44,7 +44,14 @@ def _host_table(host: HostFacts) -> Table:
     table.add_row("governor", host.governor or "not told (a virtual machine often hides it)")
     names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
+    table.add_row("native part", _native_part())
     return table
+
+
+def _native_part() -> str:
+    if importlib.util.find_spec("bitbench._native") is not None:
+        return "built"
+    return "missing: install g++ or clang++ and bitbench again, or the null engine is late from about 256 streams on"
 
 
 def _engine_table(lab: Lab) -> Table:
@@ -59,21 +66,17 @@ def _engine_table(lab: Lab) -> Table:
         title_style="bold",
         header_style="dim",
     )
+    made = {known.name: known for known in environments.list_environments(lab.home) if known.complete}
     for name in registry.engine_names():
         environment = registry.engine(name).environment
         if environment is None:
-            table.add_row(name, "[green]ready[/]", "built in", "")
-            continue
-        try:
-            environments.python_of(environment, lab.home)
-        except EngineEnvironmentError:
+            table.add_row(name, "[green]ready[/]", "needs no environment", "")
+        elif environment in made:
+            versions = made[environment].main_versions
+            shown = ", ".join(f"{package} {version}" for package, version in versions.items())
+            table.add_row(name, "[green]ready[/]", shown, "")
+        else:
             table.add_row(name, "[yellow]not there[/]", "–", f"bitbench env create {environment}")
-            continue
-        versions = environments.versions(environment, lab.home)
-        shown = ", ".join(
-            f"{package} {versions[package]}" for package in (name, f"{name}-cpu", "torch") if package in versions
-        )
-        table.add_row(name, "[green]ready[/]", shown, "")
     return table
 
 

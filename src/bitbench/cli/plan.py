@@ -1,12 +1,15 @@
 """`bitbench plan`: what a study would do."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
-from bitbench.core.cell import Plan
+from bitbench.core.asked import show_length
+from bitbench.core.cell import Plan, Verdict
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
@@ -15,37 +18,62 @@ from bitbench.report.answer import refusals_by_reason
 from bitbench.report.text import listing
 from bitbench.units import show_bytes, show_duration
 
+EXPECTED = {
+    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
+    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
+}
+
 
 def show_plan(lab: Lab, path: Path) -> None:
     plan = lab.plan(path)
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
+    console.print(_workloads(plan))
     console.print(_cells(plan))
-    for one in refusals_by_reason(plan.refusals):
-        console.print(f"[yellow]refused[/] {one.contender.name} on {listing(one.workloads)}: {escape(one.reason)}")
+    for remark in remarks(plan):
+        console.print(remark)
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
     console.print(_amount(lab, plan))
 
 
+def _workloads(plan: Plan) -> Table:
+    """Each with the number under which `_cells` has its column: many of them still fit into a line."""
+    table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
+    for number, workload in enumerate(plan.study.workloads, start=1):
+        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
+        many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
+        table.add_row(str(number), workload.name, f"{many} {tokens}")
+    return table
+
+
 def _cells(plan: Plan) -> Table:
     """One row per contender, one column per workload: thousands of cells stay readable."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contender")
-    for workload in plan.study.workloads:
-        shape = f"{workload.concurrency} × {workload.input_tokens} → {workload.output_tokens}"
-        table.add_column(f"{workload.name}\n{shape}", justify="center")
-    refused = {refusal.cell for refusal in plan.refusals}
-    cells = dict.fromkeys([*plan.cells, *refused])
-    for contender in dict.fromkeys(cell.contender for cell in cells):
-        marks = {
-            cell.workload: "[yellow]no[/]" if cell in refused else "[green]✓[/]"
-            for cell in cells
-            if cell.contender == contender
-        }
+    table.add_column("contender", overflow="fold")
+    for number in range(len(plan.study.workloads)):
+        table.add_column(str(number + 1), justify="center", no_wrap=True)
+    hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+    marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
+    marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
+    for contender in dict.fromkeys(cell.contender for cell in marked):
+        marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
     return table
+
+
+def remarks(plan: Plan) -> Iterator[RenderableType]:
+    """What will not run or gain nothing: each reason once, then all that it is about."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for one in refusals_by_reason(plan.refusals):
+        where = "" if len(one.workloads) == len(plan.study.workloads) else f" on {listing(one.workloads)}"
+        about.setdefault((f"refused{where}", one.reason), []).append(one.contender.name)
+    for expected in plan.expectations:
+        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+    for (remark, reason), contenders in about.items():
+        yield f"[yellow]{remark}[/]: {escape(reason)}"
+        yield Padding(", ".join(contenders), (0, 0, 0, 4))
 
 
 def _variants(plan: Plan) -> str:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bitbench.core.cell import Plan, Visit
+from bitbench.core.progress import LoadProgress
 from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.units import show_bytes, show_duration, show_seconds, significant
 
@@ -62,6 +63,9 @@ class RunDisplay:
     def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
         self._describe(f"{visit.contender.name}: {workload}, {what}")
+
+    def trial_running(self, progress: LoadProgress) -> None:
+        """The line says which trial it is; figures come when it has ended."""
 
     def trial_finished(self, record: TrialRecord) -> None:
         if record.kind == "warmup":

@@ -55,21 +55,24 @@ def quantize(
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="print this one, to copy and change")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Also say why something does not run, or not faster.")] = False,
 ) -> None:
-    """Show the built-in recipes, or print one as YAML."""
+    """Show the built-in recipes and which engines run them here, or print one as YAML."""
     from rich.console import Console
-    from rich.table import Table
 
+    from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
+    from bitbench.lab import Lab
     from bitbench.quantize import catalog
 
     if name is not None:
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    table = Table("recipe", "made by", "calibrated", "what it is", box=None, header_style="bold")
-    for recipe in catalog.built_in_recipes():
-        calibrated = "yes" if recipe.needs_calibration else "no"
-        table.add_row(recipe.name, recipe.backend, calibrated, recipe.description)
-    Console(highlight=False).print(table)
+    lab, console, known = Lab(), Console(highlight=False), catalog.built_in_recipes()
+    engines = lab.engines_with_models()
+    console.print(recipes_table(known, engines, lab.device))
+    console.print(f"\nEngines on {DEVICES[lab.device]}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
+    for paragraph in reasons(known, engines, lab.device) if why else ():
+        console.print(paragraph)
 
 
 @app.command("list")

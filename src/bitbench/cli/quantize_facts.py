@@ -31,6 +31,9 @@ def facts_table(variant: MadeVariant) -> Table:
         table.add_row(f"{method} error", _worst([error for error in work.layer_errors if error.method == method]))
     if work.rounded_instead:
         table.add_row("could not be solved", f"{', '.join(work.rounded_instead)} (rounded to the nearest instead)")
+    if work.stored_otherwise:
+        shown = ", ".join(f"{count} tensors as {what}" for what, count in work.stored_otherwise.items())
+        table.add_row("did not fit", f"{shown} (their columns do not divide into blocks of that type)")
     return table
 
 

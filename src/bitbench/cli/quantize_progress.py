@@ -35,13 +35,12 @@ class QuantizeDisplay:
         self._bar.stop()
 
     def update(self, now: work.Progress) -> None:
-        place = f"{now.step}, layer {now.part} of {now.parts}" if now.parts else now.step
         left = "" if now.remaining_s is None else f"about {show_duration(now.remaining_s)} left"
         self._bar.update(
-            self._task, description=f"{self._title}: {place}", total=now.parts, completed=now.part, left=left
+            self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part, left=left
         )
         if not self._console.is_terminal and self._is_worth_a_line(now):
-            self._console.print(f"{self._title}: {place}{', ' + left if left else ''}", soft_wrap=True)
+            self._console.print(f"{self._title}: {now.place}{', ' + left if left else ''}", soft_wrap=True)
 
     def _is_worth_a_line(self, now: work.Progress) -> bool:
         return not now.parts or now.part % max(1, now.parts // _LINES_PER_STEP) == 0

@@ -1,5 +1,7 @@
 """The matrix of a study: who is compared (contenders), on what (workloads), in which order (visits)."""
 
+from enum import StrEnum
+
 from bitbench.core.base import Record
 from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
@@ -38,6 +40,22 @@ class Refusal(Record):
     was_tried: bool = False  # its variant could not be made; the next run of the study tries again
 
 
+class Verdict(StrEnum):
+    """What is known about a variant on an engine before it is tried."""
+
+    RUNS = "runs"
+    RUNS_WITHOUT_SPEEDUP = "runs_without_speedup"
+    DOES_NOT_RUN = "does_not_run"
+
+
+class Expectation(Record):
+    """A contender that is tried although it is known not to run, or not to gain anything, and why."""
+
+    contender: Contender
+    verdict: Verdict
+    why: str
+
+
 class Visit(Record):
     """One instance to start: which contender, in which block, with its workloads in this order."""
 
@@ -54,6 +72,7 @@ class Plan(Record):
     cells: tuple[Cell, ...]
     refusals: tuple[Refusal, ...] = ()
     imported_from: ImportSource | None = None  # not run by bitbench, and not to be run: made from another tool's file
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def contenders(self) -> tuple[Contender, ...]:

@@ -1,12 +1,13 @@
 """What a stage needs from another one, as protocols over domain types. Only `lab` and `visit` join them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
+from bitbench.core.progress import LoadProgress
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
@@ -35,11 +36,12 @@ class Endpoint:
 
     url: str  # "http://127.0.0.1:8123", without a path
     model: str
-    api_key: str = field(repr=False)
+    api_key: str = field(default="", repr=False)  # empty: none is sent
     # Merged into each request's body; forces the output length in the server's own way.
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
+    vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
 
 
 class InstanceFailed(Exception):
@@ -52,8 +54,8 @@ class InstanceFailed(Exception):
 
 class Instance(Protocol):
     @property
-    def pid(self) -> int:
-        """Root of the process tree whose memory is this instance's."""
+    def pid(self) -> int | None:
+        """Root of the process tree whose memory is this instance's; None where it is not on this machine."""
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         """Block until it answers; raises InstanceFailed."""
@@ -99,6 +101,8 @@ class LoadJob:
     seed: tuple[int, ...]  # entropy: study, workload, block, trial; request numbers are added to it
     request_timeout_s: float
     stall_timeout_s: float
+    folder: Path = Path()  # what file names in the workload are relative to
+    go_on_after_failure: bool = False  # a study's trial with a failed request does not count, so it ends there
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class LoadResult:
 
 
 class LoadClient(Protocol):
-    def run(self, job: LoadJob) -> LoadResult: ...
+    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes."""
 
 
 class Observer(Protocol):
@@ -120,6 +125,7 @@ class Observer(Protocol):
     def visit_started(self, visit: Visit, remaining_s: float | None) -> None: ...
     def instance_ready(self, record: InstanceRecord) -> None: ...
     def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None: ...
+    def trial_running(self, progress: LoadProgress) -> None: ...
     def trial_finished(self, record: TrialRecord) -> None: ...
     def note(self, message: str) -> None: ...
     def warn(self, message: str) -> None: ...

@@ -8,6 +8,16 @@ from pydantic import Field, field_validator, model_validator
 
 from bitbench.core.base import Fraction, Spec
 from bitbench.core.study import Argument, Name
+from bitbench.core.variant import DENSE, AtLoad
+
+COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
+
+# What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
+# tensors. The two floats are written by the converter.
+GGUF_TYPES = (
+    *("BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
+    *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
+)
 
 
 class Backend(StrEnum):
@@ -114,6 +124,10 @@ class Recipe(Spec):
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
             if self.options and self.backend is Backend.NONE:
                 raise ValueError("`options` are for the backends gguf and engine")
+            if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
+                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: who does it, and how")
+            if self.backend is Backend.GGUF and (set(self.options) != {"type"} or self.gguf_type not in GGUF_TYPES):
+                raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
             return self
         if self.options:
             raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
@@ -127,6 +141,33 @@ class Recipe(Spec):
         """What llm-compressor makes of the linear layers; None for the other backends."""
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, Scheme) else None
+
+    @property
+    def at_load(self) -> AtLoad | None:
+        """Who compresses while it loads, and how; None where the variant is made beforehand."""
+        if self.backend is not Backend.ENGINE:
+            return None
+        return AtLoad(engine=str(self.options["engine"]), quantize=str(self.options["quantize"]))
+
+    @property
+    def form(self) -> str:
+        """What an engine gets to load, whatever the recipe is called: the key of `planning/compatibility.yaml`.
+
+        From the general to the special, as in compressed-tensors/w8a8-int/sparse. How weights were rounded (GPTQ,
+        AWQ, to the nearest) does not matter to an engine and is not part of it.
+        """
+        if self.at_load is not None:
+            return self.at_load.quantize
+        if self.scheme is None:
+            return DENSE if self.backend is Backend.NONE else self.backend.value
+        numbers = f"w{self.scheme.weight_bits}a{self.scheme.activation_bits}-{self.scheme.type}"
+        is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
+        return f"{COMPRESSED_TENSORS}/{numbers}{'/sparse' if is_sparse else ''}"
+
+    @property
+    def gguf_type(self) -> str | None:
+        """As llama-quantize spells it; None for the other backends."""
+        return str(self.options.get("type")) if self.backend is Backend.GGUF else None
 
     @property
     def needs_calibration(self) -> bool:

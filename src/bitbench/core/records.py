@@ -16,12 +16,16 @@ class Column(NamedTuple):
 REQUEST_COLUMNS = (
     Column("request", "int32", "number within the trial, in planned order"),
     Column("planned_s", "float64", "when it should be sent; latencies count from here"),
+    Column("scheduled_s", "float64", "planned_s where a schedule said when; null where it followed an answer"),
     Column("sent_s", "float64", "when its bytes were handed to the socket"),
-    Column("first_token_s", "float64", "when the first chunk with text arrived"),
+    Column("first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"),
+    Column("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
     Column("last_token_s", "float64", "when the last chunk with text arrived"),
     Column("end_s", "float64", "when the stream was complete, or had failed"),
     Column("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
-    Column("asked_input_tokens", "int32", "prompt tokens asked for"),
+    Column(
+        "asked_input_tokens", "int32", "prompt tokens asked for; null for text, whose tokens only the server counts"
+    ),
     Column("asked_output_tokens", "int32", "output tokens asked for"),
     Column("input_tokens", "int32", "prompt tokens, from the engine's usage"),
     Column("output_tokens", "int32", "output tokens, from the engine's usage"),
@@ -34,6 +38,7 @@ REQUEST_STATUSES = (
     "ok",  # complete, with usage
     "refused",  # no connection
     "http_error",  # the server answered with an error
+    "rate_limited",  # the server said that it has too many requests (HTTP 429)
     "broken",  # the stream ended before it was complete
     "stalled",  # no byte for longer than the stall limit
     "timeout",  # longer than the request limit in all

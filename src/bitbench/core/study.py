@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
+from bitbench.core.objective import Objectives
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
@@ -93,6 +94,7 @@ class Study(Spec):
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     engines: tuple[EngineSetup, ...] = Field(min_length=1)
     workloads: tuple[Workload, ...] = Field(min_length=1, description="built-in names, or a shape of your own")
+    objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
     measure: Measure = Measure()
     limits: Limits = Limits()
     baseline: str | None = Field(

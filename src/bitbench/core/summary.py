@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Refusal
 from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
@@ -65,6 +65,9 @@ class Run(Record):
     block: int
     outcome: Outcome
     metrics: dict[str, float]  # only those that are defined
+    holds: bool | None = None  # its objectives; None where there are none
+    why_not: str | None = None
+    failed_requests: int = 0
 
 
 class FailureGroup(Record):
@@ -162,6 +165,29 @@ class Ranking(Record):
     entries: tuple[RankingEntry, ...]
 
 
+class SearchStop(StrEnum):
+    """Why a search for the highest rate tried no further one."""
+
+    PRECISE = "precise enough"
+    TRIALS = "trials used up"
+    HIGHEST = "holds even at the highest rate"
+    LOWEST = "fails even at the lowest rate"
+
+
+class RateAnswer(Record):
+    """The highest rate that holds the objectives, in requests per second, and its interval.
+
+    `rate` and `low` are None where nothing held, `high` where nothing failed. `stop` is None while it goes on.
+    """
+
+    rate: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    trials: int
+    stop: SearchStop | None
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -172,6 +198,8 @@ class StudySummary(Record):
     rankings: tuple[Ranking, ...]
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
+    search: RateAnswer | None = None  # of a study that looks for the highest rate
+    expectations: tuple[Expectation, ...] = ()
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

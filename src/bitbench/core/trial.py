@@ -19,6 +19,7 @@ class Outcome(StrEnum):
     UNSUPPORTED = "unsupported"  # the engine says it cannot run this
     TIMEOUT = "timeout"  # not ready, or no answer, within the limit
     CRASHED = "crashed"  # the process ended, or the connection broke
+    OVERLOADED = "overloaded"  # the server refused requests because it has too many
     CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
     INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
 
@@ -31,26 +32,54 @@ class Failure(Record):
     log_lines: tuple[str, ...] = ()
 
 
+class ObjectiveResult(Record):
+    """Whether a trial held the objectives of its study; see `statistics.objectives`."""
+
+    holds: bool
+    why_not: str | None = None
+    excess_s: float | None = None  # by how much it missed: beyond the limit, or growth over the whole trial
+    growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell
+
+
 class TrialMetrics(Record):
     """One trial in numbers; definitions in `statistics.trial`. None where a figure is not defined."""
 
     latency_s: float | None = None
     ttft_s: float | None = None
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+    first_answer_s: float | None = None
     tpot_s: float | None = None
+    tpot_p99_s: float | None = None
     itl_p99_s: float | None = None
     output_throughput: float | None = None
     input_throughput: float | None = None
     overall_throughput: float | None = None
     request_throughput: float | None = None
+    offered_rate: float | None = None
+    achieved_rate: float | None = None
+    goodput: float | None = None
 
 
-class ClientHealth(Record):
-    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound."""
+class WorkerHealth(Record):
+    """How well one process of our client kept up."""
 
     send_lateness_p99_s: float
+    # Sent after it could be sent, on average: what waits for its stream to be free is not late.
+    send_lateness_mean_s: float | None = None
+    # How long what had arrived waited to be noticed.
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
+
+
+class ClientHealth(WorkerHealth):
+    """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound.
+
+    Each figure is that of the worst of the client's processes.
+    """
+
+    workers: tuple[WorkerHealth, ...] = ()
 
 
 class Memory(Record):
@@ -81,7 +110,9 @@ class TrialRecord(Record):
     metrics: TrialMetrics = TrialMetrics()
     client: ClientHealth | None = None
     memory: Memory = Memory()
+    objectives: ObjectiveResult | None = None  # None where the study has none
     requests: int = 0
+    failed_requests: int = 0
     requests_file: str | None = None
 
 

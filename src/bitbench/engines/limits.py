@@ -1,5 +1,6 @@
 """What a model cannot do on any engine."""
 
+from bitbench.core.asked import Api, show_length
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 
@@ -9,7 +10,16 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
     limit = variant.facts.context_tokens
     if limit is None or workload.context_tokens <= limit:
         return None
+    turns = "" if workload.turns == 1 else f", {workload.turns} times"
     return (
-        f"{workload.name} needs a context of {workload.context_tokens:,} tokens ({workload.input_tokens:,} in and "
-        f"{workload.output_tokens:,} out), and {variant.model} was made for {limit:,}."
+        f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
+        f"({show_length(workload.input_tokens)} in and {show_length(workload.output_tokens)} out{turns}), "
+        f"and {variant.model} was made for {limit:,}."
     )
+
+
+def refuse_text(engine: str, workload: Workload) -> str | None:
+    """Why a server that takes nothing but token ids cannot be asked this, or None."""
+    if workload.text is None and workload.api is Api.COMPLETIONS:
+        return None
+    return f"{workload.name} asks in text, and the {engine} engine takes token ids alone; leave `text` and `api` out."

@@ -9,7 +9,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import ModelFacts, Variant
 from bitbench.core.workload import Workload
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.errors import EngineEnvironmentError, ModelError
@@ -17,6 +17,7 @@ from bitbench.errors import EngineEnvironmentError, ModelError
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _FACTS = "bitbench-facts: "  # begins the line of the server's log that holds its facts
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
+_QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")  # what the server can do with a model while it loads
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
     r"(not supported|[Uu]nsupported|not support|not implemented|does not recognize this architecture|requires)"
@@ -36,12 +37,9 @@ class TransformersEngine:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
         if unknown:
             return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
-        if variant.facts.quantization is not None:
-            return (
-                f"transformers unpacks {variant.facts.quantization} while it loads and then computes in bf16: "
-                "its speed would not be that of the variant; measure it on vllm."
-            )
-        return refuse_long_context(variant, workload)
+        if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
+            return f"transformers knows no {variant.at_load.quantize} here; it knows {' and '.join(_QUANTIZE)}."
+        return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
@@ -78,6 +76,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = [
         f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
     ]
+    if launch.variant.at_load:
+        options.append(f"--quantize={launch.variant.at_load.quantize}")
     return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
 
 

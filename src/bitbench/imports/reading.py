@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from bitbench.core.arrival import AnyArrival, Batch, ClosedLoop
 from bitbench.core.base import Json
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.core.workload import BUILT_IN_WORKLOADS, Arrival, ShapePart, Workload
+from bitbench.core.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
 from bitbench.errors import ImportFileError
 
 LONGEST_NAME = 60  # of a workload; what core.workload allows, with room for a number
@@ -64,13 +65,14 @@ def workload(
     }
     unknown: list[ShapePart] = [part for part, value in parts.items() if not value]
     known = {part: value or 1 for part, value in parts.items()}
-    arrival, count = Arrival.BATCH, None
+    arrival: AnyArrival = Batch()
+    count = None
     if rate is not None:
         unknown.append("arrival")
     if requests is None:
         unknown += ["arrival", "requests"] if "concurrency" in unknown else []
     elif requests > known["concurrency"]:
-        arrival, count = Arrival.CLOSED_LOOP, requests
+        arrival, count = ClosedLoop(), requests
     else:
         known["concurrency"] = requests if concurrency else known["concurrency"]
     made = Workload(

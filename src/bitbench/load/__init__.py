@@ -1,5 +1,5 @@
 """Requests on a schedule, over HTTP and server-sent events, with the time of everything that came back.
 
-`worker.LoadWorker` runs a job in a process of its own; `client.run_job` is what runs in there; `verdict.judge`
+`workers.LoadWorkers` runs a job in processes of its own; `client.run_job` is what runs in there; `verdict.judge`
 says whether a trial counts.
 """

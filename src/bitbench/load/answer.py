@@ -1,6 +1,7 @@
 """What a complete (or broken) stream said, read after it was timed."""
 
 import json
+from enum import Enum, auto
 from typing import NamedTuple
 
 from bitbench.core.base import Json
@@ -11,8 +12,13 @@ _DONE = b"[DONE]"
 _QUOTED_LENGTH = 400  # characters of a server's error that a record keeps
 
 
+# Where a chat server puts what a model thinks before it answers; both names are in use.
+_REASONING = ("reasoning_content", "reasoning")
+
+
 class Answer(NamedTuple):
-    chunk_times: list[float]  # arrival of each chunk that carried output
+    chunk_times: list[float]  # arrival of each chunk that carried output, reasoning or answer
+    first_answer: float | None  # arrival of the first chunk that carried an answer
     input_tokens: int | None
     output_tokens: int | None
     problem: str | None  # why this is not a complete answer
@@ -22,9 +28,11 @@ def read_answer(response: ResponseReader) -> Answer:
     """Times of the chunks, token counts from `usage`, and what is missing.
 
     A token can decode to no text (a part of a character), so an empty chunk counts as output; only an empty chunk
-    that just announces the end does not, unless tokens are still owed.
+    that just announces the end does not, unless tokens are still owed, nor one that just announces the role.
     """
     chunk_times: list[float] = []
+    first_answer: float | None = None
+    reasoned = False
     empty_end: float | None = None
     usage: Json = None
     done = False
@@ -43,14 +51,19 @@ def read_answer(response: ResponseReader) -> Answer:
         choice = _first_choice(message)
         if choice is None:
             continue
-        if not choice.get("text") and choice.get("finish_reason"):
+        part = _part(choice)
+        reasoned = reasoned or part is _Part.REASONING
+        if first_answer is None and (part is _Part.ANSWER or (part is _Part.EMPTY and not reasoned)):
+            first_answer = event.arrived
+        if part is _Part.EMPTY and choice.get("finish_reason"):
             empty_end = event.arrived
-        else:
+        elif part is not _Part.ROLE:
             chunk_times.append(event.arrived)
     input_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if empty_end is not None and output_tokens is not None and len(chunk_times) < output_tokens:
         chunk_times.append(empty_end)
-    return Answer(chunk_times, input_tokens, output_tokens, error or _missing(done, input_tokens, output_tokens))
+    problem = error or _missing(done, input_tokens, output_tokens)
+    return Answer(chunk_times, first_answer, input_tokens, output_tokens, problem)
 
 
 def server_sentence(body: bytes) -> str:
@@ -78,6 +91,25 @@ def _object(data: bytes) -> dict[str, Json] | None:
 def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
     choices = message.get("choices")
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+
+
+class _Part(Enum):
+    ANSWER = auto()
+    REASONING = auto()
+    EMPTY = auto()
+    ROLE = auto()
+
+
+def _part(choice: dict[str, Json]) -> _Part:
+    """What a chunk carries: of a completion `text`, of a chat a `delta` with content, reasoning or a call of a tool."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return _Part.ANSWER if choice.get("text") else _Part.EMPTY
+    if delta.get("content") or delta.get("tool_calls"):
+        return _Part.ANSWER
+    if any(delta.get(name) for name in _REASONING):
+        return _Part.REASONING
+    return _Part.ROLE if delta.get("role") else _Part.EMPTY
 
 
 def _count(usage: Json, field: str) -> int | None:

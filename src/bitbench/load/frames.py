@@ -1,7 +1,11 @@
-"""What a worker process and its parent say to each other: length-prefixed frames over pipes."""
+"""What a worker process and its parent say to each other: length-prefixed frames over pipes.
+
+The parent sends a task; the worker prepares and says that it is ready; the parent sends time zero; the worker sends
+snapshots where they are wanted, and in the end its result, or at any point why it cannot.
+"""
 
 import struct
-from typing import IO
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -9,27 +13,46 @@ from pydantic import TypeAdapter
 from bitbench.core.base import Record
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.trial import ClientHealth
+from bitbench.load.client import Part
+from bitbench.load.progress import Snapshot
 
 _LENGTH = struct.Struct("<Q")
-_JOB = TypeAdapter(LoadJob)
+_ZERO = struct.Struct("<d")
 
 
-class _Header(Record):
-    """Goes before the table of a result; with `error` it goes alone."""
+class Task(NamedTuple):
+    """What a worker is asked to do."""
 
-    error: str | None = None
-    health: ClientHealth | None = None
-    started_at: str = ""
-    duration_s: float = 0.0
+    job: LoadJob
+    part: Part
+    report: bool  # whether snapshots are wanted
+
+
+class Ready(Record):
+    """The worker waits for time zero."""
 
 
 class JobFailed(Exception):
     """The worker is well, but could not run this job; says why."""
 
 
-def write_frame(pipe: IO[bytes], payload: bytes | memoryview) -> None:
-    pipe.write(_LENGTH.pack(len(payload)))
-    pipe.write(payload)
+class _Header(Record):
+    """Begins each message of a worker. A table follows where there is a health; all None: it is ready."""
+
+    error: str | None = None
+    snapshot: Snapshot | None = None
+    health: ClientHealth | None = None
+    started_at: str = ""
+    duration_s: float = 0.0
+
+
+_TASK = TypeAdapter(Task)
+
+
+def write_frame(pipe: IO[bytes], payload: bytes) -> None:
+    rest = memoryview(_LENGTH.pack(len(payload)) + payload)
+    while rest:
+        rest = rest[pipe.write(rest) :]  # a pipe without a buffer may take less than all
     pipe.flush()
 
 
@@ -40,38 +63,65 @@ def read_frame(pipe: IO[bytes]) -> bytes:
 
 
 def _read_exactly(pipe: IO[bytes], count: int) -> bytes:
-    data = pipe.read(count)
-    if len(data) < count:
-        raise EOFError
-    return data
+    data = bytearray()
+    while len(data) < count:
+        some = pipe.read(count - len(data))
+        if not some:
+            raise EOFError
+        data += some
+    return bytes(data)
 
 
-def encode_job(job: LoadJob) -> bytes:
-    return _JOB.dump_json(job)
+def encode_task(task: Task) -> bytes:
+    return _TASK.dump_json(task)
 
 
-def decode_job(frame: bytes) -> LoadJob:
-    return _JOB.validate_json(frame)
+def decode_task(frame: bytes) -> Task:
+    return _TASK.validate_json(frame)
 
 
-def write_result(pipe: IO[bytes], result: LoadResult) -> None:
-    header = _Header(health=result.health, started_at=result.started_at, duration_s=result.duration_s)
-    write_frame(pipe, header.model_dump_json().encode())
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, result.requests.schema) as writer:
-        writer.write_table(result.requests)
-    write_frame(pipe, memoryview(sink.getvalue()))
+def encode_zero(zero: float) -> bytes:
+    return _ZERO.pack(zero)
+
+
+def decode_zero(frame: bytes) -> float:
+    (zero,) = _ZERO.unpack(frame)
+    return float(zero)
+
+
+def write_ready(pipe: IO[bytes]) -> None:
+    _write_header(pipe, _Header())
+
+
+def write_snapshot(pipe: IO[bytes], snapshot: Snapshot) -> None:
+    _write_header(pipe, _Header(snapshot=snapshot))
 
 
 def write_failure(pipe: IO[bytes], error: str) -> None:
-    write_frame(pipe, _Header(error=error).model_dump_json().encode())
+    _write_header(pipe, _Header(error=error))
 
 
-def read_result(pipe: IO[bytes]) -> LoadResult:
+def write_result(pipe: IO[bytes], result: LoadResult) -> None:
+    _write_header(pipe, _Header(health=result.health, started_at=result.started_at, duration_s=result.duration_s))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, result.requests.schema) as writer:
+        writer.write_table(result.requests)
+    write_frame(pipe, sink.getvalue().to_pybytes())
+
+
+def read_message(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
     """Raises EOFError when the worker is gone, JobFailed when it says that it could not."""
     header = _Header.model_validate_json(read_frame(pipe))
-    if header.health is None:
+    if header.error is not None:
         raise JobFailed(header.error)
+    if header.snapshot is not None:
+        return header.snapshot
+    if header.health is None:
+        return Ready()
     with pa.ipc.open_stream(read_frame(pipe)) as reader:
         table = reader.read_all()
     return LoadResult(table, header.health, header.started_at, header.duration_s)
+
+
+def _write_header(pipe: IO[bytes], header: _Header) -> None:
+    write_frame(pipe, header.model_dump_json(exclude_defaults=True).encode())

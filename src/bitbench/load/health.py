@@ -1,18 +1,24 @@
-"""The client watches itself: how late its event loop notices things, and how much of a core it takes."""
+"""The client watches itself: how late it sends, how late it notices things, and how much of a core it takes."""
 
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
-from bitbench.core.trial import ClientHealth
+from bitbench.core.trial import ClientHealth, WorkerHealth
 from bitbench.load.connection import Exchange
 from bitbench.timerfd import Timer
 
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
 PROBE_INTERVAL_S = 0.020
+# With many streams the process is awake anyway, and a look costs some microseconds.
+MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
+_RECENT = 2_000  # looks that a running display shows the p99 of
+
+_COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE, whose resolution is the kernel's tick
 
 
 class HealthMonitor:
@@ -23,8 +29,9 @@ class HealthMonitor:
     loop is blocked all count, so one long block is not one sample.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, streams: int) -> None:
         self._loop = loop
+        self._interval_s = QUICK_PROBE_INTERVAL_S if streams >= MANY_STREAMS else PROBE_INTERVAL_S
         self._timer = Timer()
         self._random = random.Random(0)
         self._lags: list[float] = []
@@ -32,24 +39,40 @@ class HealthMonitor:
         self._started = 0.0
         self._cpu_started = 0.0
 
-    def start(self) -> None:
-        self._started = time.monotonic()
+    def start(self, zero: float) -> None:
+        """Shortly before time zero; looks from then on."""
+        self._started = zero
         self._cpu_started = time.process_time()
         self._schedule(self._started)
         self._loop.add_reader(self._timer.fileno(), self._look)
 
-    def stop(self, exchanges: list[Exchange]) -> ClientHealth:
+    def so_far(self, send_lateness_p99_s: float) -> WorkerHealth:
+        """For a display; cheap."""
+        lags = self._lags[-_RECENT:]
+        return WorkerHealth(
+            send_lateness_p99_s=send_lateness_p99_s,
+            loop_lag_p99_s=_p99(lags),
+            loop_lag_mean_s=_mean(lags),
+            cpu_share=self._cpu_share(time.monotonic()),
+        )
+
+    def stop(self, exchanges: list[Exchange]) -> WorkerHealth:
         now = time.monotonic()
         self._note(now)  # moments that are due count, also when the loop did not come to them
         self._loop.remove_reader(self._timer.fileno())
         self._timer.close()
-        lateness = [exchange.sent - exchange.planned for exchange in exchanges if exchange.sent is not None]
-        return ClientHealth(
+        lateness = [exchange.sent - exchange.ready for exchange in exchanges if exchange.sent is not None]
+        unread_mean_s, unread_p99_s = _unread(exchanges)
+        return WorkerHealth(
             send_lateness_p99_s=_p99(lateness),
-            loop_lag_p99_s=_p99(self._lags),
-            loop_lag_mean_s=float(np.mean(self._lags)) if self._lags else 0.0,
-            cpu_share=(time.process_time() - self._cpu_started) / max(now - self._started, 1e-9),
+            send_lateness_mean_s=_mean(lateness),
+            loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
+            loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
+            cpu_share=self._cpu_share(now),
         )
+
+    def _cpu_share(self, now: float) -> float:
+        return (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
 
     def _look(self) -> None:
         self._timer.acknowledge()
@@ -58,12 +81,48 @@ class HealthMonitor:
     def _note(self, now: float) -> None:
         while self._due <= now:
             self._lags.append(now - self._due)
-            self._schedule(self._due)
+            self._due += self._random.expovariate(1 / self._interval_s)
+        self._timer.arm(self._due)
 
     def _schedule(self, after: float) -> None:
-        self._due = after + self._random.expovariate(1 / PROBE_INTERVAL_S)
+        self._due = after + self._random.expovariate(1 / self._interval_s)
         self._timer.arm(self._due)
+
+
+def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+    """The largest of each figure."""
+    return WorkerHealth(
+        send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
+        send_lateness_mean_s=max(worker.send_lateness_mean_s or 0.0 for worker in workers),
+        loop_lag_p99_s=max(worker.loop_lag_p99_s for worker in workers),
+        loop_lag_mean_s=max(worker.loop_lag_mean_s or 0.0 for worker in workers),
+        cpu_share=max(worker.cpu_share for worker in workers),
+    )
+
+
+def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
+    return ClientHealth(**worst_of(workers).model_dump(), workers=tuple(workers))
+
+
+def _unread(exchanges: list[Exchange]) -> tuple[float, float]:
+    """Mean and p99 of how long first tokens lay unread, as far as that is certain.
+
+    The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows how long
+    ago it received each, in whole ticks: one value may be a tick too high, and a mean by half a tick over the root of
+    the number of different ticks, of which twice is taken off.
+    """
+    known = [exchange for exchange in exchanges if exchange.unread_s is not None]
+    if not known:
+        return 0.0, 0.0
+    tick_s = time.clock_getres(_COARSE_CLOCK)
+    ticks = len({int(exchange.response.times[0] / tick_s) for exchange in known})
+    unread = [exchange.unread_s for exchange in known if exchange.unread_s is not None]
+    return max(0.0, _mean(unread) - tick_s / ticks**0.5), max(0.0, _p99(unread) - tick_s)
 
 
 def _p99(values: list[float]) -> float:
     return float(np.quantile(values, 0.99)) if values else 0.0
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

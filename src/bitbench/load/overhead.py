@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bitbench.core.asked import longest
 from bitbench.core.ports import Endpoint, LoadClient, LoadJob, Vocabulary
 from bitbench.core.workload import Workload
 from bitbench.errors import LoadError
-from bitbench.load.prompts import PromptSource
-from bitbench.load.wire import address, completion_request
+from bitbench.load.requests import plan_requests
+from bitbench.load.wire import address
 
 _TIMEOUT_S = 600.0
 _RESAMPLES = 4_000
@@ -42,7 +43,7 @@ def differences_to_schedule(
         planned, first, last = (
             result.requests[name].to_numpy() for name in ("planned_s", "first_token_s", "last_token_s")
         )
-        tpot = np.mean((last - first) / (workload.output_tokens - 1))
+        tpot = np.mean((last - first) / (longest(workload.output_tokens) - 1))
         differences.append(Difference(float(np.mean(first - planned) / ttft_s - 1), float(tpot / tpot_s - 1)))
     return differences
 
@@ -51,16 +52,16 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     """Tokens per second from the first to the end, through bitbench's client; for a single stream."""
     result = client.run(job)
     (row,) = result.requests.to_pylist()
-    if row["status"] != "ok" or row["output_tokens"] != job.workload.output_tokens:
+    if row["status"] != "ok" or row["output_tokens"] != longest(job.workload.output_tokens):
         raise LoadError(f"A request was not answered as asked ({row['status']}): {row['error']}")
-    return float((job.workload.output_tokens - 1) / (row["end_s"] - row["first_token_s"]))
+    return float((longest(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
 
 
 def bare_decode_throughput(job: LoadJob) -> float:
     """The same request through a blocking socket that only waits for the first event and for the end."""
-    prompt = PromptSource(job.vocabulary, job.seed).prompt(0, job.workload.input_tokens)
-    request = completion_request(job.endpoint, job.workload, prompt)
-    with socket.create_connection(address(job.endpoint), timeout=_TIMEOUT_S) as connection:
+    request = plan_requests(job)[0].data
+    host, port, _ = address(job.endpoint)
+    with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)
         first, seen = None, b""
@@ -73,7 +74,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
             if first is None and b"data:" in seen:
                 first = now
     assert first is not None
-    return (job.workload.output_tokens - 1) / (now - first)
+    return (longest(job.workload.output_tokens) - 1) / (now - first)
 
 
 def compare_to_bare_client(

@@ -1,8 +1,12 @@
 """Prompts of exact length that no cache has seen."""
 
 import numpy as np
+import numpy.typing as npt
 
 from bitbench.core.ports import Vocabulary
+from bitbench.load.randomness import generator
+
+Ids = npt.NDArray[np.int64]
 
 
 class PromptSource:
@@ -20,8 +24,13 @@ class PromptSource:
         self._seed = seed
         self._first = np.random.default_rng(seed).permutation(self._allowed)
 
-    def prompt(self, request: int, tokens: int) -> list[int]:
+    def prompt(self, request: int, tokens: int) -> Ids:
+        """Begins as no other request's prompt does."""
         draw = np.random.default_rng((*self._seed, request)).integers(self._allowed.size, size=tokens)
         ids = self._allowed[draw]
         ids[0] = self._first[request % self._first.size]
-        return [int(token) for token in ids]
+        return ids
+
+    def passage(self, name: str, tokens: int) -> Ids:
+        """Always the same for the same name: what several prompts have in common."""
+        return self._allowed[generator(self._seed, name).integers(self._allowed.size, size=tokens)]

@@ -1,15 +1,23 @@
 """The requests of a trial: what each one says and when it is due, made before the clock starts."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
+from bitbench.core.arrival import Trace
 from bitbench.core.ports import LoadJob
-from bitbench.load.prompts import PromptSource
-from bitbench.load.wire import completion_request
+from bitbench.core.workload import Workload
+from bitbench.errors import StudyFileError
+from bitbench.load.arrivals import open_loop_times
+from bitbench.load.asks import Ask, asks_from_texts, asks_from_trace, asks_of_random_ids
+from bitbench.load.traces import TraceRow, read_trace
+from bitbench.load.wire import request_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """`at_s` counts from the trial's start; None: as soon as the request before it on its `stream` has ended.
+    """`at_s` counts from the trial's start; None: `think_s` after the request before it on its `stream` has ended.
 
     A stream is one client that waits for its answers; None where requests come on a schedule (open loop).
     """
@@ -20,20 +28,99 @@ class PlannedRequest:
     at_s: float | None
     asked_input_tokens: int | None
     asked_output_tokens: int | None
+    think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
+
+
+class _Slot(NamedTuple):
+    """When a request is due, and which of the asks it is."""
+
+    ask: int
+    stream: int | None
+    at_s: float | None
+    think_s: float
 
 
 def plan_requests(job: LoadJob) -> list[PlannedRequest]:
-    """Every request of the trial, in the order in which they are begun."""
-    prompts = PromptSource(job.vocabulary, job.seed)
+    """Every request of the trial, in the order in which they are begun as far as that is known.
+
+    The same job gives the same requests at the same times; nothing in it depends on an answer.
+    """
+    asks, slots = _plan(job)
     workload = job.workload
-    return [
-        PlannedRequest(
-            number=number,
-            data=completion_request(job.endpoint, workload, prompts.prompt(number, workload.input_tokens)),
-            stream=number % workload.concurrency,
-            at_s=0.0 if number < workload.concurrency else None,
-            asked_input_tokens=workload.input_tokens,
-            asked_output_tokens=workload.output_tokens,
-        )
-        for number in range(workload.request_count)
+    batch_size = None if workload.open_loop else workload.concurrency
+    # One after the other: as a list of numbers a prompt takes several times the room that its bytes do.
+    made = [
+        (request_bytes(job.endpoint, ask, api=workload.api, batch_size=batch_size), ask.input_tokens, ask.output_tokens)
+        for ask in asks
     ]
+    requests = []
+    for number, slot in enumerate(slots):
+        data, input_tokens, output_tokens = made[slot.ask]
+        exactly = output_tokens if workload.output_forced else None
+        requests.append(
+            PlannedRequest(number, data, slot.stream, slot.at_s, input_tokens, exactly, think_s=slot.think_s)
+        )
+    return requests
+
+
+def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[_Slot]]:
+    workload = job.workload
+    if isinstance(workload.arrival, Trace):
+        rows = trace_rows(workload, job.folder)
+        speed = workload.arrival.speed
+        slots = [_Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
+        return asks_from_trace(job, rows), slots
+    count = workload.request_count
+    assert count is not None
+    asks = asks_of_random_ids(job, count) if workload.text is None else asks_from_texts(job, count)
+    return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
+
+
+def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
+    """The part of the trace that the workload replays."""
+    assert isinstance(workload.arrival, Trace)
+    rows = read_trace(folder / workload.arrival.file)
+    if workload.duration is not None:
+        return [row for row in rows if row.at_s < workload.duration * workload.arrival.speed]
+    if workload.requests is not None and len(rows) < workload.requests:
+        raise StudyFileError(
+            f"the trace {workload.arrival.file} has {len(rows)} requests, and {workload.requests} are asked for"
+        )
+    return rows[: workload.requests]
+
+
+def _on_schedule(job: LoadJob) -> list[_Slot]:
+    """Conversations begin when they are due, whatever the server does; their later turns follow their answers."""
+    turns = job.workload.turns
+    times = open_loop_times(job.workload, job.seed)
+    think_s = job.workload.conversation.think if job.workload.conversation else 0.0
+    return [
+        _Slot(
+            ask=conversation * turns + turn,
+            stream=None if turns == 1 else conversation,
+            at_s=float(due) if turn == 0 else None,
+            think_s=think_s if turn else 0.0,
+        )
+        for turn in range(turns)
+        for conversation, due in enumerate(times)
+    ]
+
+
+def _on_streams(workload: Workload, count: int) -> list[_Slot]:
+    """`concurrency` streams begin at zero; each goes on when its last answer is complete."""
+    turns, streams = workload.turns, workload.concurrency
+    think_s = workload.conversation.think if workload.conversation else 0.0
+    conversations = count // turns
+    slots = []
+    for first in range(0, conversations, streams):
+        for turn in range(turns):
+            for conversation in range(first, min(first + streams, conversations)):
+                slots.append(
+                    _Slot(
+                        ask=conversation * turns + turn,
+                        stream=conversation % streams,
+                        at_s=0.0 if first == turn == 0 else None,
+                        think_s=think_s if turn else 0.0,
+                    )
+                )
+    return slots

@@ -1,6 +1,7 @@
 """Server-sent events, found in a body that is complete: nothing of this runs while a stream is being timed."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,16 +22,27 @@ def events(response: ResponseReader) -> Iterator[Event]:
     An event that the end of the body cut off before its empty line counts too: some servers end with a bare
     `data: [DONE]`, and one that is really cut does not parse.
     """
-    body = bytes(response.body)
+    body, part_ends = response.body, response.part_ends
     start = 0
-    for boundary in _EVENT_END.finditer(body):
-        data = _data(body[start : boundary.start()])
+    for end, following in _boundaries(body):
+        data = _data(body[start:end])
         if data is not None:
-            yield Event(data, response.arrival(boundary.end()))
-        start = boundary.end()
+            yield Event(data, response.times[bisect_left(part_ends, following)])
+        start = following
     data = _data(body[start:])
     if data is not None:
-        yield Event(data, response.arrival(len(body)))
+        yield Event(data, response.times[-1])
+
+
+def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where each event ends and where the next one begins."""
+    if b"\r" in body:
+        yield from (boundary.span() for boundary in _EVENT_END.finditer(body))
+        return
+    end = body.find(b"\n\n")  # what nearly every server writes; a tenth of the time
+    while end >= 0:
+        yield end, end + 2
+        end = body.find(b"\n\n", end + 2)
 
 
 def _data(event: bytes) -> bytes | None:

@@ -1,31 +1,43 @@
 """A request as bytes, ready to be handed to a socket."""
 
 import json
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bitbench import __version__
+from bitbench.core.asked import Api
+from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
-from bitbench.core.workload import Workload
+from bitbench.load.asks import Ask
 
-PATH = "/v1/completions"
+PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
+_PORTS = {"http": 80, "https": 443}
 
 
-def address(endpoint: Endpoint) -> tuple[str, int]:
-    """Host and port. Engines listen on loopback without TLS; another scheme is refused here."""
+class Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool
+
+
+def address(endpoint: Endpoint) -> Address:
+    """Where to connect. Anything but http://host:port and https://host:port is refused here."""
     parts = urlsplit(endpoint.url)
-    if parts.scheme != "http" or parts.hostname is None or parts.path not in ("", "/"):
-        raise ValueError(f"the endpoint {endpoint.url!r} should look like http://host:port")
-    return parts.hostname, parts.port or 80
+    if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
+        raise ValueError(f"the endpoint {endpoint.url!r} should look like http://host:port or https://host:port")
+    return Address(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
-def completion_request(endpoint: Endpoint, workload: Workload, prompt: list[int]) -> bytes:
-    """A streaming completion of token ids, with greedy sampling and the usage in the last chunk."""
-    host, port = address(endpoint)
+def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | None) -> bytes:
+    """A streaming request with greedy sampling and the usage in its last chunk.
+
+    `batch_size` is for a server that runs static batches: so many requests belong together.
+    """
     body = json.dumps(
         {
             "model": endpoint.model,
-            "prompt": prompt,
-            "max_tokens": workload.output_tokens,
+            **_prompt(ask, api),
+            "max_tokens": ask.output_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -33,15 +45,23 @@ def completion_request(endpoint: Endpoint, workload: Workload, prompt: list[int]
         },
         separators=(",", ":"),
     ).encode()
+    host, port, _ = address(endpoint)
     headers = {
-        "Host": f"{host}:{port}",
+        "Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "User-Agent": f"bitbench/{__version__}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
-        "Authorization": f"Bearer {endpoint.api_key}",
     }
-    if endpoint.batch_header is not None:
-        headers[endpoint.batch_header] = str(workload.concurrency)
+    if endpoint.api_key:
+        headers["Authorization"] = f"Bearer {endpoint.api_key}"
+    if endpoint.batch_header is not None and batch_size is not None:
+        headers[endpoint.batch_header] = str(batch_size)
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST {PATH} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+    return f"POST {PATHS[api]} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+def _prompt(ask: Ask, api: Api) -> dict[str, Json]:
+    if api is Api.COMPLETIONS:
+        return {"prompt": ask.prompt}
+    return {"messages": [{"role": "user", "content": ask.prompt}] if isinstance(ask.prompt, str) else ask.prompt}

@@ -1,86 +1,68 @@
-"""The load client in a process of its own, so that nothing the parent does delays a timestamp."""
+"""One process of the load client, as its parent sees it."""
 
 import contextlib
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
-from typing import IO, Self
 
-from bitbench.core.ports import LoadJob, LoadResult
+from bitbench.core.ports import LoadResult
 from bitbench.errors import LoadError
-from bitbench.load.frames import JobFailed, encode_job, read_result, write_frame
+from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message, write_frame
+from bitbench.load.progress import Snapshot
 
 _COMMAND = (sys.executable, "-P", "-m", "bitbench.load.worker_process")
 _EXIT_TIMEOUT_S = 5.0
 _SHOWN_LINES = 3
 
 
-class LoadWorker:
-    """Implements core.ports.LoadClient. Started at the first job, kept for the next ones, ended with the context.
+class Worker:
+    """Does nothing else while a trial runs, so that nothing the parent does delays a timestamp.
 
-    The worker ends by itself when this process is gone, however it went: its standard input is then at its end.
+    It ends by itself when this process is gone, however it went: its standard input is then at its end.
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self._start()  # imports take half a second; they happen while the first engine starts
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def run(self, job: LoadJob) -> LoadResult:
-        """Blocks until the trial has ended. Raises LoadError where the client failed, not the engine."""
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            write_frame(process.stdin, encode_job(job))
-            return read_result(process.stdout)
-        except JobFailed as failed:
-            raise LoadError(f"The load worker could not run workload {job.workload.name}: {failed}") from None
-        except (EOFError, BrokenPipeError):
-            raise LoadError(self._obituary(job)) from None
-        except BaseException:  # an interrupt: its answer would be taken for the next job's
-            self._end()
-            raise
-
-    def _start(self) -> "subprocess.Popen[bytes]":
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             _COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            bufsize=0,  # what lay in a buffer would not show as readable
             start_new_session=True,  # an interrupt in the terminal is the parent's to handle
         )
-        return self._process
+        self._doing = "nothing"
 
-    def _obituary(self, job: LoadJob) -> str:
-        assert self._process is not None
-        assert self._errors is not None
-        self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
-        code = self._process.returncode
-        self._end()
-        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f" It said: {' / '.join(lines)}" if lines else ""
-        return f"The load worker {ended} during workload {job.workload.name}; run the study again to continue.{said}"
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
+    def fileno(self) -> int:
+        """Readable when there is a message."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def begin(self, task: Task) -> None:
+        self._doing = f"workload {task.job.workload.name}"
+        self._write(encode_task(task))
+
+    def start_clock(self, zero: float) -> None:
+        self._write(encode_zero(zero))
+
+    def read(self) -> Ready | Snapshot | LoadResult:
+        """The next message, waited for. Raises LoadError where the worker is gone or could not do its task."""
+        assert self._process.stdout is not None
+        try:
+            return read_message(self._process.stdout)
+        except JobFailed as failed:
+            raise LoadError(f"The load worker could not run {self._doing}: {failed}") from None
+        except EOFError:
+            raise LoadError(self._obituary()) from None
+
+    def end(self) -> None:
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        assert self._errors is not None
         process.stdout.close()
         with contextlib.suppress(BrokenPipeError):  # it may be gone already
             process.stdin.close()
@@ -90,3 +72,18 @@ class LoadWorker:
             process.kill()
             process.wait()
         self._errors.close()
+
+    def _write(self, frame: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            write_frame(self._process.stdin, frame)
+        except BrokenPipeError:
+            raise LoadError(self._obituary()) from None
+
+    def _obituary(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        said = f" It said: {' / '.join(lines)}" if lines else ""
+        return f"The load worker {ended} during {self._doing}; run the study again to continue.{said}"

@@ -1,42 +1,81 @@
-"""The inside of a load worker: `python -m bitbench.load.worker_process`, jobs on stdin, results on stdout."""
+"""The inside of a load worker: `python -m bitbench.load.worker_process`, tasks on stdin, results on stdout."""
 
+import fcntl
 import os
 import queue
+import resource
+import struct
 import sys
+import termios
 import threading
 import traceback
 from typing import BinaryIO
 
-from bitbench.load.client import run_job
-from bitbench.load.frames import decode_job, read_frame, write_failure, write_result
+from bitbench.load.client import run_part
+from bitbench.load.frames import (
+    decode_task,
+    decode_zero,
+    read_frame,
+    write_failure,
+    write_ready,
+    write_result,
+    write_snapshot,
+)
+from bitbench.load.progress import Snapshot
+
+_PIPE_BYTES = 1_048_576  # what an ordinary user may ask for
+_SNAPSHOT_ROOM = _PIPE_BYTES // 4  # a snapshot has some kilobytes
 
 
 def main() -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not write into the results
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(sys.stdin.buffer, jobs), daemon=True).start()
+    fcntl.fcntl(results, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    _allow_many_connections()
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, frames), daemon=True).start()
     while True:
-        _run(jobs.get(), results)
+        _run(frames, results)
 
 
-def _receive(pipe: BinaryIO, jobs: "queue.SimpleQueue[bytes]") -> None:
+def _allow_many_connections() -> None:
+    """Each one is an open file, and the usual limit is 1,024; the process may raise it up to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
     """Waits in the kernel while a trial runs, so it costs nothing; the parent's end is seen at once, also then."""
     try:
         while True:
-            jobs.put(read_frame(pipe))
+            frames.put(read_frame(pipe))
     except EOFError:
         os._exit(0)
 
 
-def _run(frame: bytes, results: BinaryIO) -> None:
+def _run(frames: "queue.SimpleQueue[bytes]", results: BinaryIO) -> None:
+    def zero_from_parent() -> float:
+        write_ready(results)
+        return decode_zero(frames.get())
+
+    def report(snapshot: Snapshot) -> None:
+        if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
+            write_snapshot(results, snapshot)
+
+    task_frame = frames.get()
     try:
-        result = run_job(decode_job(frame))
+        task = decode_task(task_frame)
+        result = run_part(task.job, task.part, zero_from_parent, report if task.report else None)
     except Exception as problem:
         traceback.print_exc()
         write_failure(results, f"{type(problem).__name__}: {problem}")
     else:
         write_result(results, result)
+
+
+def _waiting_bytes(pipe: BinaryIO) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
+    return int(count)
 
 
 if __name__ == "__main__":

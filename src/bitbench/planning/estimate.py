@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
+from bitbench.core.arrival import mean_rate
+from bitbench.core.asked import typical
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.ports import Engine
 from bitbench.core.trial import InstanceRecord, TrialRecord
@@ -17,13 +19,33 @@ NULL_TOKEN_S = 0.002
 
 
 def guess_trial_s(variant: Variant, workload: Workload) -> float:
-    """Prefill is bound by arithmetic, decode by reading the weights once per step for the whole batch."""
-    rounds = workload.request_count / workload.concurrency
+    """In a closed loop the engine decides; in an open loop the schedule does, unless the engine cannot keep up."""
+    think_s = workload.conversation.think if workload.conversation else 0.0
+    rounds = (workload.request_count or 0) / workload.concurrency
+    busy_s = rounds * _round_s(variant, workload, workload.concurrency)
+    if not workload.open_loop:
+        return busy_s + rounds * think_s * (workload.turns - 1) / workload.turns
+    last_s = workload.turns * _round_s(variant, workload, 1) + (workload.turns - 1) * think_s
+    return max(busy_s, _schedule_s(workload) + last_s)
+
+
+def _round_s(variant: Variant, workload: Workload, streams: int) -> float:
+    """One request on each stream: prefill is bound by arithmetic, decode by reading the weights once per step."""
+    said, answered, turns = typical(workload.input_tokens), typical(workload.output_tokens), workload.turns
     if variant.facts.parameters is None or variant.weight_bytes is None:
-        return rounds * workload.output_tokens * NULL_TOKEN_S
-    prefill_s = 2 * variant.facts.parameters * workload.input_tokens * workload.concurrency / ASSUMED_FLOPS_PER_S
+        return answered * NULL_TOKEN_S
+    prompt_tokens = (turns + 1) / 2 * said + (turns - 1) / 2 * answered  # with the history, over all turns
+    prefill_s = 2 * variant.facts.parameters * prompt_tokens * streams / ASSUMED_FLOPS_PER_S
     step_s = variant.weight_bytes / ASSUMED_READ_BYTES_PER_S + ASSUMED_TOKEN_OVERHEAD_S
-    return rounds * (prefill_s + workload.output_tokens * step_s)
+    return prefill_s + answered * step_s
+
+
+def _schedule_s(workload: Workload) -> float:
+    """From the first arrival to the last; not known for the first requests of a trace."""
+    if workload.duration is not None:
+        return workload.duration
+    rate = mean_rate(workload.arrival)
+    return 0.0 if rate is None or workload.requests is None else workload.requests / workload.turns / rate
 
 
 class Estimator:

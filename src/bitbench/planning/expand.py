@@ -2,38 +2,53 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, Plan, Refusal, Verdict
 from bitbench.core.ports import Engine
 from bitbench.core.study import EngineSetup, Study
 from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.errors import RecipeError, StudyFileError
+from bitbench.planning.compatibility import Device, Row, look_up
 
 
-def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant]) -> Plan:
+def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
     """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    cells, refusals = [], []
+    cells, refusals, expectations = [], [], []
     for setup in study.engines:
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
+            row = _known(variant, setup, device)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
-                reason = engine.refuse(setup, variant, workload) or variant.refusal
+                reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload) or variant.refusal
                 if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
                 elif variant.failure is not None:
                     refusals.append(Refusal(cell=cell, reason=variant.failure, was_tried=True))
                 else:
                     cells.append(cell)
+            if row and not row.refuse and row.verdict is not Verdict.RUNS:
+                expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
     used = {cell.contender.variant for cell in cells} | {refusal.cell.contender.variant for refusal in refusals}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
-    plan = Plan(study=study, variants=variants, cells=tuple(cells), refusals=tuple(refusals))
+    tried = {cell.contender for cell in cells}
+    plan = Plan(
+        study=study,
+        variants=variants,
+        cells=tuple(cells),
+        refusals=tuple(refusals),
+        expectations=tuple(one for one in expectations if one.contender in tried),
+    )
     _check_baseline(plan)
     return plan
+
+
+def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:
+    return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
 
 
 def _variants(study: Study, resolve: Callable[[str, str], Variant]) -> Iterator[Variant]:

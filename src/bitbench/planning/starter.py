@@ -26,6 +26,11 @@ workloads:
     output_tokens: 64
     arrival: closed_loop        # batch: all at once; closed_loop: each stream sends its next when the last ended
     requests: 16                # per trial
+  # - name: poisson-5             # independent users, whether answers come or not; docs/workloads.md has more kinds
+  #   input_tokens: {min: 64, max: 512}
+  #   output_tokens: 64
+  #   arrival: {kind: poisson, rate: 5}
+  #   duration: 60s
 
 # How often. More starts (instances) narrow the interval more than more trials do.
 measure:

@@ -39,10 +39,18 @@ def parse_study(text: str, *, name: str) -> Study:
 
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:
-    """What validators accept besides the full form: a name for an engine or workload, one number for a range."""
+    """What validators accept besides the full form: a name for an engine, workload or arrival, a number for a range."""
+    from bitbench.core.arrival import Arrival
     from bitbench.core.workload import BUILT_IN_WORKLOADS
 
     properties, definitions = schema["properties"], schema["$defs"]
+    definitions["Workload"]["required"].remove("concurrency")  # an open loop needs none
+    definitions["Workload"]["properties"]["arrival"] = {
+        "anyOf": [
+            {"type": "string", "enum": [Arrival.BATCH.value, Arrival.CLOSED_LOOP.value]},
+            definitions["Workload"]["properties"]["arrival"],
+        ]
+    }
     definitions["EngineSetup"]["required"] = ["engine"]
     for name in ("engine", "name"):
         definitions["EngineSetup"]["properties"][name]["type"] = ["string", "null"]

@@ -21,7 +21,7 @@ WATCH_PERIOD_S = 0.1
 EXACT_PERIOD_S = 1.0
 
 
-def read_memory(root_pid: int) -> Memory:
+def read_memory(root_pid: int | None) -> Memory:
     """Now and at its peak so far; None where this system does not tell."""
     resident, peak, seen = 0, 0, False
     for process in _tree(root_pid):
@@ -40,7 +40,7 @@ class MemoryWatch:
 
     def __init__(
         self,
-        root_pid: int,
+        root_pid: int | None,
         limit_bytes: int | None,
         stop: Callable[[], None],
         devices: DeviceMemory | None = None,
@@ -103,7 +103,9 @@ class MemoryWatch:
         return used
 
 
-def _tree(root_pid: int) -> Iterator[psutil.Process]:
+def _tree(root_pid: int | None) -> Iterator[psutil.Process]:
+    if root_pid is None:
+        return
     try:
         root = psutil.Process(root_pid)
         yield root

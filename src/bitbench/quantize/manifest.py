@@ -1,5 +1,7 @@
 """What lies beside a variant's checkpoint: what it was made from, how, and what came out."""
 
+from pydantic import Field
+
 from bitbench.core.base import Record
 from bitbench.core.recipe import Recipe
 
@@ -34,6 +36,8 @@ class WorkerFacts(Record):
     tokens: int | None = None
     layer_errors: tuple[LayerError, ...] = ()
     rounded_instead: tuple[str, ...] = ()  # layers that GPTQ could not solve and rounded to the nearest
+    # Tensors whose rows do not fit the type of a GGUF recipe, counted by what llama.cpp chose: "q5_0 instead of q4_K".
+    stored_otherwise: dict[str, int] = Field(default_factory=dict)
 
 
 class StoredBits(Record):

@@ -2,11 +2,12 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.recipe import Recipe
 from bitbench.quantize.checks import linear_layers
+from bitbench.quantize.gguf_header import GgufTensor, read_tensors
 from bitbench.quantize.manifest import StoredBits
 from bitbench.tensor_files import read_headers
 
@@ -31,6 +32,8 @@ def content_hash(hashes: Mapping[str, str]) -> str:
 
 def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
     """Counted in weights of the model: a packed tensor's own shape says nothing about them."""
+    if recipe.gguf_type:
+        return _gguf_bits(checkpoint)
     before, after = read_headers(model), read_headers(checkpoint)
     if not before or not after:
         return StoredBits()
@@ -47,3 +50,15 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
         linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,
         whole_model=round(8 * stored_bytes / weights, 3),
     )
+
+
+def _gguf_bits(checkpoint: Path) -> StoredBits:
+    """A GGUF tensor's shape is that of the model; `blk.` begins the names of the blocks that repeat."""
+    tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_tensors(path)]
+    layers = [tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1]
+    return StoredBits(linear_layers=_bits(layers), whole_model=_bits(tensors))
+
+
+def _bits(tensors: Sequence[GgufTensor]) -> float | None:
+    weights = sum(tensor.weights for tensor in tensors)
+    return round(8 * sum(tensor.size_bytes for tensor in tensors) / weights, 3) if weights else None

@@ -176,12 +176,13 @@ def remove(variant: MadeVariant) -> None:
 
 
 def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
-    refuse_without_room(place, weight_bytes(wanted.model.path))
+    maker = maker_of(wanted.recipe)
+    refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
     with _unfinished_folder(place, wanted.folder_name) as folder:
         work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd)
         try:
-            facts = maker_of(wanted.recipe).compress(work, on_progress)
+            facts = maker.compress(work, on_progress)
         except QuantizeError as error:
             kept = _keep_log(work, place / f"{wanted.folder_name}.log")
             raise QuantizeError(_with_advice(error.cause), kept) from error

@@ -31,12 +31,17 @@ class Work:
 
 @dataclass(frozen=True)
 class Progress:
-    """`part` of `parts` of a step is done; a part is a layer. `remaining_s` is None before anything was measured."""
+    """`part` of `parts` of a step is done. `remaining_s` is None before anything was measured."""
 
     step: str
     part: int = 0
     parts: int | None = None
     remaining_s: float | None = None
+    counted: str = "layer"  # what a part is
+
+    @property
+    def place(self) -> str:
+        return f"{self.step}, {self.counted} {self.part} of {self.parts}" if self.parts else self.step
 
 
 OnProgress = Callable[[Progress], None]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.base import Json
+from bitbench.core.cell import Verdict
 from bitbench.core.secrets import is_secret
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
@@ -10,10 +11,12 @@ from bitbench.report import memory
 from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
+from bitbench.report.workloads import OCCASIONAL_METRICS
 from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, significant
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
+KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
 
 SECONDS = Scale("s")
 MIB = Scale("MiB", 2**20)
@@ -98,7 +101,12 @@ def contenders_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     parts = ["## What was run"]
     for one in summary.contenders:
         setup = next((setup for setup in summary.study.engines if setup.name == one.contender.engine), None)
-        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup)]
+        expected = [
+            f"- known beforehand: {KNOWN[known.verdict]}: {escape(known.why)}"
+            for known in summary.expectations
+            if known.contender == one.contender
+        ]
+        lines = [f"### {code(one.contender.name)}", "", *_contender_lines(one, setup), *expected]
         parts.append("\n".join(lines))
         if one.commands:
             parts.append(code_block(one.commands))
@@ -203,7 +211,8 @@ def method_section(summary: StudySummary) -> str:
     confidence, headline = percent(measure.confidence), summary.definitions[summary.headline]
     rows = [
         [one.label, escape(one.name), one.unit, "more" if one.higher_is_better else "less", escape(one.definition)]
-        for one in summary.definitions.values()
+        for metric, one in summary.definitions.items()
+        if metric not in OCCASIONAL_METRICS or any(metric in cell.metrics for cell in summary.cells)
     ]
     return "\n\n".join(
         [

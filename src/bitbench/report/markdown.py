@@ -1,6 +1,6 @@
 """report.md: the answer first, then the tables, then what they rest on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.base import Json
@@ -17,6 +17,8 @@ from bitbench.report.conditions import (
 )
 from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
+from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
+from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
 
@@ -28,15 +30,20 @@ def write_report(summary: StudySummary, lock: Mapping[str, Json], folder: Path) 
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
     path.write_text(markdown(summary, lock), encoding="utf-8", newline="\n")
+    figure = sweep_figure(summary) if sweep_cells(summary) else None
+    if figure is not None:
+        (folder / FIGURE).parent.mkdir(exist_ok=True)
+        (folder / FIGURE).write_text(figure, encoding="utf-8", newline="\n")
     return path
 
 
 def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     """The whole report. Parts that the lock does not know are shown as unknown."""
+    by_load = bool(sweep_cells(summary))
     sections = [
-        _opening(summary),
+        _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
         imported_section(summary),
-        *(workload_section(summary, ranking) for ranking in summary.rankings),
+        *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
         memory_section(summary),
         failures_section(summary),
         refusals_section(summary),
@@ -50,13 +57,13 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _opening(summary: StudySummary) -> str:
+def _opening(summary: StudySummary, sentences: Sequence[str]) -> str:
     parts = [f"# {escape(summary.study.name)}"]
     if summary.study.description:
         parts.append(escape(summary.study.description))
     if summary.imported_from:
         parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
-    parts.append("\n".join(f"- {sentence}" for sentence in answer(summary, code)))
+    parts.append("\n".join(f"- {sentence}" for sentence in sentences))
     parts.append(
         "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "
         "([how](#how-the-figures-are-made))."

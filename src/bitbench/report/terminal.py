@@ -8,6 +8,9 @@ from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
 from bitbench.report.figures import mean, plus_minus
 from bitbench.report.memory import MemoryTable
+from bitbench.report.shape import shape
+from bitbench.report.sweep import sweep_cells
+from bitbench.report.sweep_terminal import render_sweep
 from bitbench.report.text import MAX_NAME, listing, plain
 from bitbench.report.workloads import (
     MAIN_METRICS,
@@ -16,7 +19,6 @@ from bitbench.report.workloads import (
     in_order,
     memory_metric,
     rank_text,
-    shape,
     versus_baseline,
 )
 
@@ -26,10 +28,13 @@ MAX_CAUSE = 200
 
 def render(summary: StudySummary, console: Console) -> None:
     """Print the tables, then the answer: what is read last stays on the screen."""
+    if sweep_cells(summary):
+        render_sweep(summary, console)
+        return
     for ranking in summary.rankings:
         console.print()
         console.print(Text(_name(ranking.workload), style="bold"))
-        console.print(Text(shape(summary.study.workload(ranking.workload)), style="dim"))
+        console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         console.print(_table(summary, ranking, wide=console.width >= WIDE))
     _render_memory(summary, console)
     if summary.refusals or any(cell.failures for cell in summary.cells):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from bitbench.core.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
 from bitbench.core.trial import Outcome
-from bitbench.core.workload import Arrival, ShapePart, Workload
 from bitbench.report.answer import has_result, outcomes_of
 from bitbench.report.figures import Scale, lone, mean, mean_and_interval, percent, plus_minus, scale_for, times
+from bitbench.report.shape import shape
 from bitbench.report.text import code, listing, table
 from bitbench.units import UNKNOWN
 
@@ -15,10 +15,14 @@ MORE_METRICS = (
     "input_throughput",
     "overall_throughput",
     "request_throughput",
+    "ttft_p99_s",
+    "tpot_p99_s",
     "itl_p99_s",
     "peak_bytes",
     "resident_bytes",
 )
+# Of an open loop, and of models that reason: a column only where there is a figure for it.
+OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 FLAG = "outlier"
 
@@ -27,10 +31,10 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> str:
     cells = in_order(summary, ranking)
     parts = [
         f"## Workload {code(ranking.workload)}",
-        shape(summary.study.workload(ranking.workload)),
+        shape(summary.study.workload(ranking.workload), code),
         _main_table(summary, ranking, cells),
         "The rest, in the same order:",
-        _metric_table(summary, cells, (*MORE_METRICS, *_device_metrics(summary))),
+        _metric_table(summary, cells, (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))),
     ]
     if flagged := _outlier_table(summary, cells):
         parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
@@ -38,21 +42,8 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> str:
     return "\n\n".join(parts)
 
 
-def shape(workload: Workload) -> str:
-    """`concurrency 8, 256 tokens in, 128 tokens out, batch: 8 requests per trial`"""
-
-    def known(part: ShapePart, value: int) -> str:
-        return UNKNOWN if part in workload.unknown else f"{value:,}"
-
-    arrival = {Arrival.BATCH: "all at once", Arrival.CLOSED_LOOP: "closed loop"}[workload.arrival]
-    requests = known("requests", workload.request_count)
-    return (
-        f"Concurrency {known('concurrency', workload.concurrency)}, "
-        f"input {known('input_tokens', workload.input_tokens)} tokens, "
-        f"output {known('output_tokens', workload.output_tokens)} tokens, "
-        f"{f'arrival {UNKNOWN}' if 'arrival' in workload.unknown else arrival}, "
-        f"{requests} {'request' if requests == '1' else 'requests'} per trial."
-    )
+def _occasional(cells: Sequence[CellSummary]) -> list[str]:
+    return [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
 
 
 def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:

@@ -8,6 +8,7 @@ from bitbench.core.comparison import ComparedCell, Comparison, Difference, GateO
 from bitbench.core.facts import Fact
 from bitbench.core.summary import MetricDefinition, Ratio
 from bitbench.core.trial import Outcome
+from bitbench.core.workload import Workload
 from bitbench.errors import CannotCompareError
 from bitbench.statistics.comparability import Side, differences
 from bitbench.statistics.comparison import compare
@@ -18,7 +19,7 @@ from bitbench.statistics.summarize import HEADLINES, samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
-SHAPE = ("concurrency", "input_tokens", "output_tokens", "arrival", "requests", "unknown")
+SHAPE = tuple(field for field in Workload.model_fields if field != "name")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.objective import Objective
 from bitbench.core.study import Measure
 from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
 from bitbench.statistics.ranking import rank
 from bitbench.statistics.stop_reason import stop_reason
@@ -33,7 +35,9 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
     samples = samples_by_cell(plan, trials)
     cells = []
     for cell, records in of_cell.items():
-        summary = _summarize_cell(cell, records, samples=samples[cell], measure=plan.study.measure)
+        summary = _summarize_cell(
+            cell, records, samples=samples[cell], measure=plan.study.measure, objectives=plan.study.objectives
+        )
         imported = {"stop_reason": StopReason.IMPORTED} if plan.imported_from else {}
         cells.append(summary.model_copy(update=imported))
     baseline = find_baseline(plan)
@@ -51,6 +55,7 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
+        expectations=plan.expectations,
     )
 
 
@@ -114,6 +119,7 @@ def _summarize_cell(
     *,
     samples: Mapping[str, Sample],
     measure: Measure,
+    objectives: Sequence[Objective],
 ) -> CellSummary:
     counted = _counted(records)
     failures = failures_of(records)
@@ -125,7 +131,7 @@ def _summarize_cell(
     return CellSummary(
         cell=cell,
         metrics=estimates,
-        runs=tuple(_run(record) for record in records if record.kind == "measured"),
+        runs=tuple(_run(record, objectives) for record in records if record.kind == "measured"),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
@@ -135,13 +141,16 @@ def _summarize_cell(
     )
 
 
-def _run(record: TrialRecord) -> Run:
+def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
     return Run(
         trial_id=record.id,
         instance_id=record.instance_id,
         block=record.block,
         outcome=record.outcome,
         metrics=_metrics(record),
+        holds=held(record, objectives),
+        why_not=record.objectives.why_not if record.objectives else None,
+        failed_requests=record.failed_requests,
     )
 
 

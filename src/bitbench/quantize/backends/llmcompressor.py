@@ -1,14 +1,11 @@
 """llm-compressor, in its own environment: a job file in, lines of JSON out, a compressed checkpoint on disk."""
 
-import json
-import os
-import subprocess
 import time
 from pathlib import Path
 
 from bitbench.core.base import Json
 from bitbench.core.recipe import Step
-from bitbench.errors import QuantizeError
+from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Progress, Work
 
@@ -18,36 +15,16 @@ _STEP_COST = {"smoothquant": 76.0, "sparsegpt": 128.0, "gptq": 134.0, "awq": 245
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Runs the worker to its end. It dies with this process, even after `kill -9`."""
-    job_file = _write_job(work)
     estimate = _Estimate(work.recipe.steps)
-    last: Json = {}
+
+    def show(event: Json) -> None:
+        if event["event"] == "part":
+            on_progress(estimate.progress(event["step"], event["part"], event["parts"]))
+        elif event["event"] == "stage":
+            on_progress(Progress(event["name"]))
+
     on_progress(Progress("loading the model"))
-    with work.log_file.open("wb") as log:
-        worker = subprocess.Popen(
-            [work.python, "-I", _WORKER, job_file],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=work.folder,
-            env=_environment(),
-            pass_fds=(work.lock_fd,),
-        )
-    try:
-        for line in worker.stdout or ():
-            last = json.loads(line)
-            if last["event"] == "part":
-                on_progress(estimate.progress(last["step"], last["part"], last["parts"]))
-            elif last["event"] == "stage":
-                on_progress(Progress(last["name"]))
-        exit_code = worker.wait()
-    finally:
-        worker.kill()
-        worker.wait()
-    if exit_code != 0 or last.get("event") != "done":
-        raise QuantizeError(f"llm-compressor could not make {work.recipe.name}: {_cause(last, exit_code)}")
-    return WorkerFacts.model_validate(last["facts"])
+    return run_worker(_WORKER, work, _job(work), maker="llm-compressor", on_event=show)
 
 
 class _Estimate:
@@ -68,13 +45,12 @@ class _Estimate:
         return Progress(self._names[step], part, parts, elapsed * left / done if done else None)
 
 
-def _write_job(work: Work) -> Path:
+def _job(work: Work) -> dict[str, Json]:
     calibration_file = work.folder / "calibration.jsonl"
     if work.calibration is not None:
         calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
     need = work.recipe.calibration
-    job = {
-        "parent": os.getpid(),
+    return {
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "steps": [step.model_dump(mode="json") for step in work.recipe.steps],
@@ -83,22 +59,3 @@ def _write_job(work: Work) -> Path:
         "tokens": need.tokens,
         "seed": work.seed,
     }
-    job_file = work.folder / "job.json"
-    job_file.write_text(json.dumps(job), encoding="utf-8")
-    return job_file
-
-
-def _environment() -> dict[str, str]:
-    """Ours without what would leak packages into another Python; nothing is asked of a hub."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "HF_TOKEN")}
-    return ours | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-def _cause(last: Json, exit_code: int) -> str:
-    if last.get("event") == "failed":
-        return str(last["cause"])
-    if exit_code < 0:
-        return (
-            f"the worker was killed by signal {-exit_code}, most often for want of memory; use fewer or shorter samples"
-        )
-    return f"the worker ended with {exit_code}"

@@ -1,0 +1,87 @@
+"""Writes the tables of docs/accuracy.md from the rows of docs/accuracy.json."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shootout_peers import PEERS
+
+BEGIN, END = "<!-- written by scripts/loadgen_shootout -->", "<!-- end -->"
+Row = dict[str, Any]
+
+
+def write_table(rows: Sequence[Row], document: Path) -> None:
+    """Replaces what stands between the two marks."""
+    text = document.read_text(encoding="utf-8")
+    tables = "\n\n".join([_ttft(rows), _off(rows), _tpot(rows), _cost(rows), *_problems(rows)])
+    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    document.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", text), encoding="utf-8")
+
+
+def _ttft(rows: Sequence[Row]) -> str:
+    def cell(row: Row) -> str:
+        return f"{1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f}"
+
+    return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(rows, cell, with_truth=True)
+
+
+def _off(rows: Sequence[Row]) -> str:
+    def cell(row: Row) -> str:
+        shares = (row[name] / row["truth"][name] - 1 for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s"))
+        return " / ".join(f"{share:+.2%}" for share in shares)
+
+    heading = "**Off the truth of its own run by**: TTFT p50 / TTFT p99 / TPOT p50"
+    return f"{heading}\n\n{_table(rows, cell, with_truth=False)}"
+
+
+def _tpot(rows: Sequence[Row]) -> str:
+    return "**TPOT p50 in ms**\n\n" + _table(rows, lambda row: f"{1e3 * row['tpot_p50_s']:.3f}", with_truth=True)
+
+
+def _cost(rows: Sequence[Row]) -> str:
+    own = [row for row in rows if row.get("tokens_per_cpu_s")]
+    return "**Tokens per CPU-second of the client**, from the first request to the last token\n\n" + _table(
+        own, lambda row: f"{row['tokens_per_cpu_s']:,.0f}", with_truth=False
+    )
+
+
+def _problems(rows: Sequence[Row]) -> list[str]:
+    lines = [f"- {_name(row)} at {row['streams']:,}: {row['problem']}" for row in rows if row["problem"]]
+    return ["\n".join(["**What failed**", "", *lines])] if lines else []
+
+
+def _table(rows: Sequence[Row], cell: Any, *, with_truth: bool) -> str:
+    levels = sorted({row["streams"] for row in rows})
+    order = ["ours", "reader", *(peer.package for peer in PEERS)]
+    lines = [
+        "| client | " + " | ".join(f"{level:,} streams" for level in levels) + " |",
+        "|---" * (len(levels) + 1) + "|",
+    ]
+    if with_truth:
+        truths = {row["streams"]: row["truth"] for row in rows if row["client"] == "ours" and not row["problem"]}
+        lines.append(
+            _line("what the server sent", [cell(truths[level]) if level in truths else "–" for level in levels])
+        )
+    for client in order:
+        found = {row["streams"]: row for row in rows if row["client"] == client}
+        if not found:
+            continue
+        cells = [_cell(found.get(level), cell) for level in levels]
+        lines.append(_line(_name(next(iter(found.values()))), cells))
+    return "\n".join(lines)
+
+
+def _cell(row: Row | None, cell: Any) -> str:
+    if row is None:
+        return "–"
+    return "failed" if row["problem"] else cell(row)
+
+
+def _line(name: str, cells: list[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _name(row: Row) -> str:
+    names = {peer.package: peer.name for peer in PEERS} | {"ours": "**bitbench**", "reader": "C++ reader (the limit)"}
+    return names[row["client"]] + (f" {row['version']}" if row.get("version") and row["client"] != "ours" else "")

@@ -1,0 +1,54 @@
+"""The compatibility table as a person reads it: what runs where, and why not."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+
+from bitbench.core.cell import Verdict
+from bitbench.core.recipe import Recipe
+from bitbench.planning.compatibility import DOCUMENTATION, Device, Row, look_up
+from bitbench.units import UNKNOWN
+
+STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
+DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
+
+
+def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Table:
+    """One row per recipe, one column per engine."""
+    columns = [Column(engine, no_wrap=True) for engine in engines]
+    table = Table(
+        Column("recipe", no_wrap=True),
+        *columns,
+        Column("what it is"),
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for recipe in recipes:
+        rows = [look_up(recipe.form, engine, device, recipe.at_load) for engine in engines]
+        table.add_row(recipe.name, *map(_shown, rows), recipe.description)
+    return table
+
+
+def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Iterator[RenderableType]:
+    """A paragraph for each reason: where, which recipes, why, and how it is known."""
+    named: dict[Row, list[str]] = {}
+    for engine in engines:
+        for recipe in recipes:
+            row = look_up(recipe.form, engine, device, recipe.at_load)
+            if row is not None and row.why:
+                alike = row.model_copy(update={"form": ""})  # one reason may hold for several forms
+                named.setdefault(alike, []).append(recipe.name)
+    for row, names in named.items():
+        known = "from its documentation" if row.checked == DOCUMENTATION else row.checked
+        yield f"\n[bold]{row.engine}[/] {_shown(row)}: {', '.join(names)}"
+        yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
+
+
+def _shown(row: Row | None) -> str:
+    if row is None:
+        return UNKNOWN
+    return f"[{'dim' if row.refuse else STYLES[row.verdict]}]{row.word}[/]"

@@ -1,0 +1,131 @@
+"""What a person sees while an endpoint is under load: one panel that moves, one line per trial above it."""
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bitbench.core.cell import Plan, Visit
+from bitbench.core.progress import LoadProgress, Percentiles
+from bitbench.core.study import Study
+from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.endpoint_check import FirstContact
+from bitbench.statistics.objectives import held
+from bitbench.statistics.rate_search import SearchLimits
+from bitbench.units import show_percent, show_seconds, significant
+
+NAME_WIDTH = 10
+REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss
+
+
+class LoadDisplay:
+    """An Observer. Without a terminal only the lines of finished trials are printed."""
+
+    def __init__(self, console: Console, study: Study, search: SearchLimits | None, contact: FirstContact) -> None:
+        self._console = console
+        self._study = study
+        self._is_search = search is not None
+        self._trials = search.trials if search else len(study.workloads) * study.measure.trials.min
+        self._done = 0
+        self._name = "preparing"
+        self._drawn_s = -REDRAW_S  # in the time of the trial, which begins anew with each
+        self._live = Live(console=console, transient=True, auto_refresh=False)
+        setup = study.engines[0]
+        self._print(Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"))
+        self._print(
+            Text(
+                f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}",
+                style="dim",
+            )
+        )
+
+    def __enter__(self) -> "LoadDisplay":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def study_started(self, plan: Plan, trials_done: int) -> None:  # noqa: ARG002
+        self._done = trials_done
+        if trials_done:
+            self._print(Text(f"going on after {trials_done} trials"))
+
+    def visit_started(self, visit: Visit, remaining_s: float | None) -> None:
+        """Nothing is started: an endpoint has no visits."""
+
+    def instance_ready(self, record: InstanceRecord) -> None:
+        """It was ready before."""
+
+    def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None:  # noqa: ARG002
+        self._name = workload
+
+    def trial_running(self, progress: LoadProgress) -> None:
+        if self._console.is_terminal and abs(progress.elapsed_s - self._drawn_s) >= REDRAW_S:
+            self._drawn_s = progress.elapsed_s
+            self._live.update(self._panel(progress), refresh=True)
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        holds = held(record, self._study.objectives)
+        counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
+        self._done += counts
+        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
+
+    def note(self, message: str) -> None:
+        self._print(Text(message, style="dim"))
+
+    def warn(self, message: str) -> None:
+        self._print(Text.assemble(("warning: ", "yellow"), message))
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+    def _panel(self, progress: LoadProgress) -> Group:
+        client = progress.client
+        table = Table.grid(padding=(0, 2))
+        table.add_row("rate", f"{progress.requests_per_s:,.1f}/s", "running", f"{progress.running:,}")
+        table.add_row("tokens", f"{progress.chunks_per_s:,.0f}/s", "errors", _errors(progress.failed))
+        table.add_row("TTFT", _percentiles(progress.ttft), "ITL", _percentiles(progress.itl))
+        late = f"p99 late {show_seconds(client.send_lateness_p99_s)}, lag {show_seconds(client.loop_lag_p99_s)}"
+        table.add_row("client", late, "CPU", show_percent(client.cpu_share))
+        heading = Table.grid(padding=(0, 2))
+        ended = progress.succeeded + progress.failed
+        heading.add_row(
+            Text(self._name, style="bold"),
+            ProgressBar(total=max(progress.requests, 1), completed=ended, width=24),
+            f"{ended:,}/{progress.requests:,} requests",
+            f"trial {self._done + 1} of {self._trials}",
+            f"{progress.elapsed_s:.0f} s",
+        )
+        return Group(heading, table)
+
+
+def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
+    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  holds`"""
+    metrics = record.metrics
+    line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}}", overflow="fold")
+    if record.outcome is Outcome.OK:
+        served = metrics.achieved_rate or metrics.request_throughput
+        line.append(
+            f"{significant(served):>6}/s {significant(metrics.output_throughput):>7} tok/s  "
+            f"TTFT {show_seconds(metrics.ttft_p50_s)}, p99 {show_seconds(metrics.ttft_p99_s)}, "
+            f"TPOT {show_seconds(metrics.tpot_s)}"
+        )
+    else:
+        line.append(f"{record.outcome}", style="yellow")
+        line.append(f": {record.cause}" if not holds else " (the client was late)")
+    if holds is not None:
+        line.append("  holds" if holds else "  fails", style="green" if holds else "red")
+    if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
+        line.append(f": {record.objectives.why_not}", style="dim")
+    return line
+
+
+def _errors(count: int) -> Text:
+    return Text(f"{count:,}", style="bold red" if count else "")
+
+
+def _percentiles(times: Percentiles | None) -> str:
+    return "–" if times is None else f"p50 {show_seconds(times.p50_s)}, p99 {show_seconds(times.p99_s)}"

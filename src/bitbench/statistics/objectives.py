@@ -1,0 +1,159 @@
+"""Did a trial at some rate hold its objectives, and would it have held them for longer?
+
+A trial is finite, so a rate slightly beyond what a server can serve may keep its p99 within the limit until the trial
+ends. At (1 + ε) times the capacity the queue grows by ε requests for each one served, so a request that is planned t
+seconds after the start waits ε·t longer: after T seconds the p99 has grown by about ε·T. A limit that leaves d
+seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for
+d = 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than `GROWTH_LIMIT`
+seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A trial then
+needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from scipy.special import stdtrit
+
+from bitbench.core.objective import Objective
+from bitbench.core.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.units import show_percent, show_seconds
+
+Floats = npt.NDArray[np.float64]
+
+# A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
+# 20 latencies per trial that is a tenth of it.
+TRIAL_LATENCIES = 20
+# A third of the precision with which a rate is usually wanted: an overload of 3 % stands out threefold.
+GROWTH_LIMIT = 0.01
+# The latencies of neighbours are not independent, means of eighths of a trial nearly are; six degrees of freedom stay.
+SEGMENTS = 8
+GROWTH_CONFIDENCE = 0.95
+
+
+def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> ObjectiveResult | None:
+    """From the request rows of one trial (core.records) alone. None without objectives."""
+    if not objectives:
+        return None
+    ok = _is_ok(requests)
+    planned, end = _column(requests, "planned_s"), _column(requests, "end_s")
+    growth = _growth(planned[ok], (end - planned)[ok])
+    missed, excess_s = _missed(_times(requests), objectives)
+    if not ok.all():
+        missed = f"{int((~ok).sum())} of {ok.size} requests failed"
+    slope = growth.slope if growth else None
+    if missed is None and growth and growth.is_real and growth.slope > GROWTH_LIMIT:
+        missed = f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
+        excess_s = growth.slope * float(np.ptp(planned))
+    return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
+
+
+def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
+    """Did the server keep its objectives? None where the trial cannot tell.
+
+    A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
+    may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it
+    failed by more than the client was late.
+    """
+    if trial.kind != "measured" or trial.objectives is None:
+        return None
+    if trial.outcome is not Outcome.CLIENT_BOUND:
+        return trial.objectives.holds and trial.outcome is Outcome.OK
+    if trial.objectives.holds:
+        return True if all(objective.metric != "tpot" for objective in objectives) else None
+    excess_s, client = trial.objectives.excess_s, trial.client
+    if excess_s is None or client is None:
+        return None
+    return False if excess_s > client.send_lateness_p99_s + client.loop_lag_p99_s else None
+
+
+def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
+    """Share of the requests that met the objectives themselves; None without objectives or without an answer.
+
+    A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
+    counts (half of all requests may exceed a p50).
+    """
+    ok = _is_ok(requests)
+    if not objectives or not ok.any():
+        return None
+    return float(_good(_times(requests), objectives, ok).mean())
+
+
+def _statistic(values: Floats, name: str) -> float:
+    return float(values.mean()) if name == "mean" else float(np.percentile(values, float(name.removeprefix("p"))))
+
+
+def _times(requests: pa.Table) -> dict[str, Floats]:
+    planned, first, last, end, tokens = (
+        _column(requests, name) for name in ("planned_s", "first_token_s", "last_token_s", "end_s", "output_tokens")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(tokens > 1, (last - first) / (tokens - 1), np.nan)
+    return {"ttft": first - planned, "tpot": tpot, "latency": end - planned}
+
+
+def _missed(times: dict[str, Floats], objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
+    """The objective that was missed by most, in a sentence, and by how many seconds."""
+    worst: tuple[str, float] | None = None
+    for objective in objectives:
+        known = times[objective.metric]
+        known = known[~np.isnan(known)]
+        if known.size == 0:
+            return f"{objective.name} is not defined: no answer had more than one token", None
+        value = _statistic(known, objective.statistic)
+        excess_s = value - objective.limit
+        if excess_s > (worst[1] if worst else 0.0):
+            worst = (
+                f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}",
+                excess_s,
+            )
+    return worst or (None, None)
+
+
+def _good(times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_]) -> Floats:
+    good = ok.copy()
+    for metric in {objective.metric for objective in objectives}:
+        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
+        with np.errstate(invalid="ignore"):
+            good &= ~(times[metric] > loosest)  # one token has no time per further token: nothing to miss
+    return good.astype(np.float64)
+
+
+class _Growth(NamedTuple):
+    """Slope of the latency over the trial, and whether it is more than its own noise."""
+
+    slope: float
+    is_real: bool
+
+
+def _growth(planned: Floats, latency: Floats) -> _Growth | None:
+    """None: too few requests."""
+    if planned.size < 2 * SEGMENTS:
+        return None
+    # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
+    filled = planned - planned.min() >= min(float(np.median(latency)), float(np.ptp(planned)) / 3)
+    planned, latency = planned[filled], latency[filled]
+    if planned.size < 2 * SEGMENTS:
+        return None
+    order = np.argsort(planned, kind="stable")
+    at = np.array([part.mean() for part in np.array_split(planned[order], SEGMENTS)])
+    mean = np.array([part.mean() for part in np.array_split(latency[order], SEGMENTS)])
+    centred = at - at.mean()
+    spread = float((centred**2).sum())
+    if spread == 0:
+        return None  # a batch: all at once, no course of time
+    slope = float((centred * mean).sum() / spread)
+    residual = mean - mean.mean() - slope * centred
+    error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
+    return _Growth(slope, slope > float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error)
+
+
+def _is_ok(requests: pa.Table) -> npt.NDArray[np.bool_]:
+    return np.array([status == "ok" for status in requests["status"].to_pylist()], dtype=np.bool_)
+
+
+def _column(rows: pa.Table, name: str) -> Floats:
+    """As floats, null as NaN."""
+    return np.asarray(rows[name].cast(pa.float64()).to_numpy(), dtype=np.float64)

@@ -1,0 +1,138 @@
+"""`bitbench load` on real null engines: what it finds is known, what is wrong is said, and the key stays secret."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bitbench.core.ports import Endpoint
+from bitbench.core.summary import SearchStop
+from bitbench.core.trial import Outcome
+from bitbench.lab import Lab
+from bitbench.store.folder import StudyFolder
+from tests.chain.conftest import BITBENCH
+from tests.unit.null_instance import running
+
+# Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
+SERVED_AT_ONCE, TRUE_RATE = 4, 40.0
+SHAPE = ["--output-tokens", "8", "--arrival", "constant"]
+
+
+@pytest.fixture
+def null(tmp_path: Path) -> Iterator[Endpoint]:
+    with running({"ttft": "30ms", "tpot": "10ms", "capacity": SERVED_AT_ONCE}, tmp_path) as endpoint:
+        yield endpoint
+
+
+def load(endpoint: Endpoint, folder: Path, *options: str, key: str | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*BITBENCH, "load", endpoint.url, *options],
+        cwd=folder,
+        env={**os.environ, "OPENAI_API_KEY": endpoint.api_key if key is None else key},
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+
+
+def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) -> None:
+    done = load(null, tmp_path, "--concurrency", "1,2", "--requests", "16", "--trials", "2", "--into", "out", *SHAPE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = StudyFolder.existing(tmp_path / "out")
+    summary = Lab().summary(folder)
+    known = {cell.cell.workload: cell for cell in summary.cells}
+    assert set(known) == {"c-1", "c-2"}
+    counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
+    assert len(counted) == 4
+    assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.1, rel=0.2)
+    ElementTree.fromstring((folder.report / "figures" / "load.svg").read_text())
+    assert "figures/load.svg" in (folder.report / "report.md").read_text()
+    assert "which was running already" in done.stdout
+    again = subprocess.run([*BITBENCH, "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert "In flight" in again.stdout
+    for path in (tmp_path / "out").rglob("*"):
+        assert not path.is_file() or null.api_key.encode() not in path.read_bytes(), f"the key is in {path}"
+    assert null.api_key not in done.stdout + done.stderr
+
+
+def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "name: one\n"
+        "engines:\n"
+        f"  - {{engine: endpoint, name: there, args: {{url: '{null.url}', model: 'null', api_key_env: NULL_KEY}}}}\n"
+        "workloads: [{name: w, concurrency: 2, input_tokens: 16, output_tokens: 8}]\n"
+        "objectives: {ttft_p99: 10s}\n"
+        "measure: {instances: 2, trials: 2}\n"
+    )
+    done = subprocess.run(
+        [*BITBENCH, "run", "study.yaml", "--into", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "NULL_KEY": null.api_key},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = StudyFolder.existing(tmp_path / "out")
+    assert all("running already" in record.facts.notes[0] for record in folder.instances())
+    measured = [trial for trial in folder.trials() if trial.kind == "measured"]
+    assert len({trial.instance_id for trial in measured}) == 2
+    assert {trial.cell.contender.name for trial in measured} == {"there"}
+    assert {trial.outcome for trial in measured} <= {Outcome.OK, Outcome.CLIENT_BOUND}
+    for trial in measured:
+        assert trial.objectives is not None
+        assert trial.objectives.holds
+        assert trial.metrics.goodput == trial.metrics.request_throughput
+
+
+def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
+    wrong_key = load(null, tmp_path, key="sk-wrong-key")
+    assert wrong_key.returncode == 1
+    assert "the key was refused; put it into the environment variable OPENAI_API_KEY" in wrong_key.stderr
+    assert "sk-wrong-key" not in wrong_key.stdout + wrong_key.stderr
+    other_model = load(null, tmp_path, "--model", "other")
+    assert "has no model other; it has null" in other_model.stderr
+    nobody = load(Endpoint("http://127.0.0.1:9", "null", "k"), tmp_path)
+    assert "is the server running, and is this its port?" in nobody.stderr
+    for done in (wrong_key, other_model, nobody):
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endpoint, tmp_path: Path) -> None:
+    command = [*BITBENCH, "load", null.url, "--slo", "ttft_p99=200ms", "--duration", "6s", "--into", "out", *SHAPE]
+    environment = {**os.environ, "OPENAI_API_KEY": null.api_key}
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    lines = tmp_path / "out" / "trials.jsonl"
+    deadline = time.monotonic() + 120
+    while (not lines.exists() or lines.read_bytes().count(b"\n") < 2) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    kept = lines.read_text().splitlines()[:2]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=540, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "going on after" in done.stdout
+    folder = StudyFolder.existing(tmp_path / "out")
+    assert lines.read_text().splitlines()[:2] == kept
+    found = Lab().summary(folder).search
+    assert found is not None
+    assert found.trials <= 12
+    assert found.rate == pytest.approx(TRUE_RATE, rel=0.03)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= TRUE_RATE * 1.01
+    assert found.high >= TRUE_RATE * 0.99
+    assert found.stop in (SearchStop.PRECISE, SearchStop.TRIALS)
+    assert "The highest rate that holds ttft_p99 ≤ 200 ms" in done.stdout
+    assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12

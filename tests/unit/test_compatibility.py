@@ -1,0 +1,191 @@
+"""What is known to run where: the table, how a plan uses it, and that the document says the same."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from bitbench.cli.plan import remarks
+from bitbench.core.cell import Plan, Verdict
+from bitbench.core.ports import Engine, Instance, Launch
+from bitbench.core.recipe import Recipe
+from bitbench.core.study import EngineSetup, Study
+from bitbench.core.variant import AtLoad, ModelFacts, Variant
+from bitbench.core.workload import Workload
+from bitbench.models.library import ResolvedModel
+from bitbench.planning.compatibility import Row, Table, look_up, rows
+from bitbench.planning.expand import expand
+from bitbench.quantize import catalog
+from bitbench.workshop import Workshop
+
+ROOT = Path(__file__).parents[2]
+W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form"),
+    [
+        ("bf16", "dense"),
+        ("w8a8-rtn", W8A8),
+        ("w8a8-smooth-gptq", W8A8),
+        ("w8a8-sparse-smooth-gptq", f"{W8A8}/sparse"),
+        ("w8a16-sparse-awq", f"{W8A16}/sparse"),
+        ("w4a16-awq", "compressed-tensors/w4a16-int"),
+        ("fp8-dynamic", "compressed-tensors/w8a8-float"),
+        ("torchao-int8wo", "torchao-int8wo"),
+    ],
+)
+def test_the_form_is_what_an_engine_gets_to_load(recipe: str, form: str) -> None:
+    assert catalog.find(recipe).form == form
+
+
+def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
+    engines = {row.engine for row in rows()}
+    assert {"vllm", "transformers", "llamacpp"} <= engines
+    for recipe in catalog.built_in_recipes():
+        for engine in engines:
+            for device in ("cpu", "cuda"):
+                assert look_up(recipe.form, engine, device, recipe.at_load), f"{recipe.name} {engine} {device}"
+
+
+def verdict(form: str, engine: str = "vllm", device: str = "cpu") -> Verdict | None:
+    row = look_up(form, engine, device)  # type: ignore[arg-type]
+    return row.verdict if row else None
+
+
+def test_the_most_special_row_holds() -> None:
+    assert verdict(W8A8) is Verdict.RUNS
+    assert verdict(f"{W8A8}/sparse") is Verdict.RUNS_WITHOUT_SPEEDUP
+    assert verdict(f"{W8A16}/sparse") is Verdict.DOES_NOT_RUN
+    assert verdict(f"{W8A16}/sparse", device="cuda") is Verdict.RUNS_WITHOUT_SPEEDUP
+    assert verdict("compressed-tensors/w4a8-int", "transformers") is Verdict.RUNS_WITHOUT_SPEEDUP
+    assert verdict("gguf", "llamacpp") is Verdict.RUNS
+
+
+def test_what_nobody_has_tried_is_not_known() -> None:
+    assert verdict("compressed-tensors/w4a8-int") is None
+    assert verdict("awq") is None
+    assert verdict("dense", "somebody-elses-engine") is None
+
+
+def test_what_one_engine_makes_while_it_loads_is_not_tried_on_another() -> None:
+    row = look_up("torchao-int8wo", "somebody-elses-engine", "cpu", AtLoad(engine="transformers", quantize="x"))
+    assert row is not None
+    assert row.refuse
+    assert "transformers makes it while it loads" in row.why
+
+
+def test_a_table_that_contradicts_itself_is_not_read() -> None:
+    row = {"form": "f", "engine": "e", "device": "cpu", "verdict": "runs", "checked": "x"}
+    with pytest.raises(ValidationError, match="more than one row for f, e, cpu"):
+        Table.model_validate({"rows": [row, row]})
+    with pytest.raises(ValidationError, match="`why` is missing"):
+        Row.model_validate(row | {"verdict": "does_not_run"})
+    with pytest.raises(ValidationError, match="what runs is not refused"):
+        Row.model_validate(row | {"refuse": True})
+
+
+class AnyEngine:
+    """Refuses nothing itself."""
+
+    environment: str | None = None
+    needs_model = True
+    start_s = 1.0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
+        return None
+
+    def start(self, launch: Launch) -> Instance:
+        raise AssertionError("a plan starts nothing")
+
+
+def plan_of(*recipes: str) -> Plan:
+    engines: dict[str, Engine] = {name: AnyEngine(name) for name in ("vllm", "transformers")}
+    study = Study.model_validate(
+        {
+            "name": "x",
+            "models": ["m"],
+            "recipes": list(recipes),
+            "engines": list(engines),
+            "workloads": ["interactive", "base"],
+        }
+    )
+
+    def resolve(model: str, name: str) -> Variant:
+        recipe = catalog.find(name)
+        return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
+
+    return expand(study, engines, resolve, "cpu")
+
+
+def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
+    plan = plan_of("bf16", "w8a8-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo")
+    tried = {contender.name for contender in plan.contenders}
+    assert tried == {
+        "m/bf16 @ vllm", "m/w8a8-rtn @ vllm", "m/w8a16-rtn @ vllm", "m/w8a8-sparse-smooth-gptq @ vllm",
+        "m/bf16 @ transformers", "m/torchao-int8wo @ transformers",
+    }  # fmt: skip
+    reasons = {refusal.cell.name: refusal.reason for refusal in plan.refusals}
+    assert len(reasons) == 4 * 2
+    assert "computes in bf16" in reasons["m/w8a8-rtn @ transformers · base"]
+    assert "as it is" in reasons["m/torchao-int8wo @ vllm · base"]
+    expected = {one.contender.name: one.verdict for one in plan.expectations}
+    assert expected == {
+        "m/w8a16-rtn @ vllm": Verdict.DOES_NOT_RUN,
+        "m/w8a8-sparse-smooth-gptq @ vllm": Verdict.RUNS_WITHOUT_SPEEDUP,
+        "m/torchao-int8wo @ transformers": Verdict.RUNS_WITHOUT_SPEEDUP,
+    }
+
+
+def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=300, highlight=False)
+    for remark in remarks(plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")):
+        console.print(remark)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]
+    assert lines[1] == "m/w8a8-rtn @ transformers, m/w4a16-rtn @ transformers, m/w8a16-rtn @ transformers"
+    assert lines[3] == "m/w8a16-rtn @ vllm"
+
+
+def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts) -> Workshop:
+    found = ResolvedModel("m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00")
+    monkeypatch.setattr("bitbench.workshop.library.resolve", lambda *_: found)
+    return Workshop(Path("/home"), Path())
+
+
+def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = workshop(monkeypatch, ModelFacts())
+    plain, wo, da = (shop.variant("m", name) for name in ("bf16", "torchao-int8wo", "torchao-int8da-int8w"))
+    assert plain.path == wo.path == da.path == Path("/models/m")
+    assert (plain.form, plain.at_load) == ("dense", None)
+    assert wo.form == "torchao-int8wo"
+    assert wo.at_load == AtLoad(engine="transformers", quantize="torchao-int8wo")
+    assert len({plain.content_hash, wo.content_hash, da.content_hash}) == 3
+
+
+def test_a_folder_that_comes_quantized_is_known_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = workshop(monkeypatch, ModelFacts(quantization="compressed-tensors"))
+    assert shop.variant("m", "bf16").form == "compressed-tensors"
+    assert "this one is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
+
+
+@pytest.mark.parametrize("options", [{}, {"engine": "transformers"}, {"engine": "x", "quantize": "y", "z": 1}])
+def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="who does it, and how"):
+        Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
+
+
+def test_variants_that_only_refused_cells_would_use_are_not_made() -> None:
+    nothing_runs = plan_of("w8a8-rtn").model_copy(update={"cells": ()})
+    assert Workshop(Path("/home"), Path()).make_missing(nothing_runs, observer=None) is False  # type: ignore[arg-type]
+
+
+def test_the_document_says_what_the_table_says() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "compatibility", "--check"], check=False)
+    assert done.returncode == 0, "docs/recipes.md is not what scripts/compatibility writes"

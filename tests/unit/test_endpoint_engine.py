@@ -1,0 +1,107 @@
+"""An endpoint that runs already, as an engine: its URL, its models, its key."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bitbench.core.ports import Endpoint, InstanceFailed, Launch
+from bitbench.core.study import Argument, EngineSetup
+from bitbench.core.trial import Outcome
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.engines.endpoint import (
+    DEFAULT_VOCABULARY,
+    LOW_IDS,
+    EndpointEngine,
+    EndpointUnusable,
+    base_url,
+    offered_models,
+)
+from bitbench.engines.processes import free_port
+from bitbench.load.secrets import without_key
+from tests.unit.null_instance import NOTHING, running
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
+        ("localhost:8000", "http://localhost:8000"),
+        ("https://models.example/v1", "https://models.example"),
+    ],
+)
+def test_a_url_is_taken_as_people_paste_it(given: str, meant: str) -> None:
+    assert base_url(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("ftp://host", "expected a URL such as"),
+        ("http://host/v2", "/v2 is not known"),
+        ("http://me:secret@host", "a key belongs in an environment variable"),
+        ("http://", "expected a URL such as"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(given: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        base_url(given)
+
+
+def launch(args: dict[str, Argument], folder: Path) -> Launch:
+    setup = EngineSetup(name="e", engine="endpoint", args=args)
+    return Launch(setup, NOTHING, None, folder / "log", context_tokens=1, concurrency=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"url": "http://host"}, "needs the argument model"),
+        ({"url": "http://host", "model": "m", "key": "x"}, "has no argument key; it has url, model, api_key_env"),
+        ({"url": "http://host/v9", "model": "m"}, "the endpoint's argument url: the path /v9"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_sentence(args: dict[str, Argument], said: str) -> None:
+    setup = EngineSetup(name="e", engine="endpoint", args=args)
+    refusal = EndpointEngine().refuse(setup, NOTHING, BUILT_IN_WORKLOADS["interactive"])
+    assert refusal is not None
+    assert said in refusal
+
+
+def test_a_running_server_is_ready_with_the_key_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running({}, tmp_path) as null:
+        monkeypatch.setenv("MY_KEY", null.api_key)
+        assert offered_models(null) == ("null",)
+        args: dict[str, Argument] = {"url": null.url, "model": "null", "api_key_env": "MY_KEY"}
+        instance = EndpointEngine().start(launch(args, tmp_path))
+        endpoint = instance.wait_ready(5.0)
+        assert endpoint.api_key == null.api_key
+        assert null.api_key not in repr(endpoint)
+        assert endpoint.vocabulary is not None
+        assert endpoint.vocabulary.size == DEFAULT_VOCABULARY
+        assert set(endpoint.vocabulary.excluded) == set(range(LOW_IDS))
+        assert instance.pid is None
+        instance.stop()
+        assert offered_models(null) == ("null",), "it is not ours to stop"
+        with pytest.raises(InstanceFailed, match="has no model other; it has null"):
+            EndpointEngine().start(launch({**args, "model": "other"}, tmp_path)).wait_ready(5.0)
+
+
+def test_nobody_there_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(EndpointUnusable, match="Connection refused") as nobody:
+        offered_models(Endpoint(f"http://127.0.0.1:{free_port()}", "m"))
+    assert nobody.value.failure.outcome is Outcome.CRASHED
+    with running({}, tmp_path) as null:
+        with pytest.raises(EndpointUnusable, match="it wants a key"):
+            offered_models(Endpoint(null.url, "null"))
+        with pytest.raises(EndpointUnusable, match="the key was refused"):
+            offered_models(Endpoint(null.url, "null", "wrong"))
+
+
+def test_a_key_that_a_server_repeats_is_hidden() -> None:
+    table = pa.table({"request": [0, 1, 2], "error": ["Incorrect API key provided: sk-123.", None, "other"]})
+    assert without_key(table, "sk-123")["error"].to_pylist() == ["Incorrect API key provided: ***.", None, "other"]
+    assert without_key(table, "") is table

@@ -1,0 +1,47 @@
+"""How long a trial will take, before anything was measured."""
+
+import pytest
+
+from bitbench.core.base import Json
+from bitbench.core.variant import NO_MODEL, ModelFacts, Variant
+from bitbench.core.workload import Workload
+from bitbench.planning.estimate import NULL_TOKEN_S, guess_trial_s
+
+NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))
+
+
+def guess(variant: Variant = NOTHING, **asked: Json) -> float:
+    return guess_trial_s(
+        variant, Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 50, **asked})
+    )
+
+
+ONE_S = 50 * NULL_TOKEN_S
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected_s"),
+    [
+        ({"concurrency": 8}, ONE_S),
+        ({"concurrency": 8, "arrival": "closed_loop", "requests": 16}, 2 * ONE_S),
+        ({"arrival": {"kind": "poisson", "rate": 5}, "duration": "1m"}, 60 + ONE_S),
+        ({"arrival": {"kind": "poisson", "rate": 5}, "requests": 300}, 60 + ONE_S),
+        ({"arrival": {"kind": "ramp", "from": 0, "to": 10}, "requests": 300}, 60 + ONE_S),
+        ({"arrival": {"kind": "trace", "file": "t"}, "duration": "90s"}, 90 + ONE_S),
+        (
+            {"arrival": {"kind": "constant", "rate": 1}, "requests": 30, "conversation": {"turns": 3, "think": 4}},
+            10 + 3 * ONE_S + 8,
+        ),
+        ({"concurrency": 2, "conversation": {"turns": 3, "think": 4}}, 3 * ONE_S + 8),
+    ],
+)
+def test_the_schedule_of_an_open_loop_decides(asked: Json, expected_s: float) -> None:
+    assert guess(**asked) == pytest.approx(expected_s)
+
+
+def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:
+    closed = guess(LARGE, concurrency=64, arrival="closed_loop", requests=640)
+    asked: Json = {"arrival": {"kind": "constant", "rate": 1000}, "requests": 640, "concurrency": 64}
+    assert guess(LARGE, **asked) == pytest.approx(closed)
+    assert guess(LARGE, **asked) > 10 * guess(NOTHING, **asked)

@@ -1,0 +1,87 @@
+"""Arrivals have the distribution that was asked for, and follow from the seed alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from bitbench.core.base import Json
+from bitbench.core.workload import Workload
+from bitbench.load.arrivals import Times, open_loop_times
+
+SEEDS = [(seed, 7) for seed in range(5)]
+
+
+def times_of(arrival: Json, seed: tuple[int, ...] = (0,), **count: Json) -> Times:
+    workload = Workload.model_validate(
+        {"name": "w", "input_tokens": 4, "output_tokens": 2, "arrival": arrival, **count}
+    )
+    return open_loop_times(workload, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_poisson_gaps_are_exponential(seed: tuple[int, ...]) -> None:
+    gaps = np.diff(times_of({"kind": "poisson", "rate": 500}, seed, requests=15_000))
+    assert stats.kstest(gaps, stats.expon(scale=1 / 500).cdf).pvalue > 0.001
+    assert stats.kstest(gaps, stats.expon(scale=1 / 450).cdf).pvalue < 0.001  # the test would see another rate
+    assert abs(stats.pearsonr(gaps[1:], gaps[:-1]).statistic) < 0.04  # four standard errors: gaps are independent
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 0.5, 1.0, 4.0])
+def test_gamma_has_the_mean_and_the_variation_asked_for(burstiness: float) -> None:
+    gaps = np.diff(times_of({"kind": "gamma", "rate": 20, "burstiness": burstiness}, requests=40_000))
+    assert gaps.mean() == pytest.approx(1 / 20, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(1 / np.sqrt(burstiness), rel=0.05)
+    assert stats.kstest(gaps, stats.gamma(burstiness, scale=1 / (20 * burstiness)).cdf).pvalue > 0.001
+
+
+@pytest.mark.parametrize(("start", "end"), [(1, 20), (0, 10), (20, 1), (10, 0), (5, 5)])
+def test_the_rate_of_a_ramp_changes_linearly(start: float, end: float) -> None:
+    """The inverse of the rate added up: at request k, from·t + (to − from)·t²/2T is k."""
+    times = times_of({"kind": "ramp", "from": start, "to": end}, duration="100s")
+    assert times.size == round((start + end) / 2 * 100)
+    reached = start * times + (end - start) * times**2 / (2 * 100)
+    assert reached == pytest.approx(np.arange(times.size), abs=1e-6)
+    assert times[0] == 0
+    assert 0 <= 100 - times[-1] < 5
+    in_middle = ((times >= 45) & (times < 55)).sum()
+    assert in_middle == pytest.approx((start + end) / 2 * 10, abs=1)
+
+
+def test_a_ramp_by_count_takes_as_long_as_its_mean_rate_says() -> None:
+    times = times_of({"kind": "ramp", "from": 2, "to": 8}, requests=500)
+    assert times.size == 500
+    assert times[-1] == pytest.approx(100, abs=0.2)
+
+
+def test_a_constant_rate_is_even() -> None:
+    assert times_of({"kind": "constant", "rate": 4}, duration="2s").tolist() == [0.25 * k for k in range(8)]
+
+
+ARRIVALS: list[Json] = [
+    {"kind": "constant", "rate": 3},
+    {"kind": "poisson", "rate": 3},
+    {"kind": "gamma", "rate": 3, "burstiness": 0.3},
+    {"kind": "ramp", "from": 0, "to": 9},
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    arrival=st.sampled_from(ARRIVALS),
+    seed=st.tuples(st.integers(0, 2**32), st.integers(0, 9)),
+    count=st.integers(1, 200),
+)
+def test_a_plan_follows_from_its_seed(arrival: Json, seed: tuple[int, ...], count: int) -> None:
+    times = times_of(arrival, seed, requests=count)
+    assert times.tolist() == times_of(arrival, seed, requests=count).tolist()
+    assert times.size == count
+    assert times[0] == 0
+    assert np.all(np.diff(times) >= 0)
+    assert np.all(np.isfinite(times))
+
+
+def test_another_seed_gives_other_times() -> None:
+    poisson = {"kind": "poisson", "rate": 3}
+    assert times_of(poisson, (1,), requests=9).tolist() != times_of(poisson, (2,), requests=9).tolist()

@@ -1,0 +1,77 @@
+"""Texts from files: each layout, what is cut and passed over, and what is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.asked import TextPrompts
+from bitbench.core.base import Json
+from bitbench.errors import StudyFileError
+from bitbench.load.texts import Text, choose_texts, read_texts
+
+SHAREGPT = [
+    {"id": "a", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]},
+    {"id": "b", "conversations": [{"from": "gpt", "value": "It begins with an answer."}]},
+    {"id": "c", "conversations": []},
+    {"id": "d", "conversations": [{"from": "user", "value": "How?"}]},
+]
+SYSTEM, QUESTION = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}
+
+
+def read(tmp_path: Path, text: str) -> list[Text]:
+    path = tmp_path / "texts"
+    path.write_text(text, encoding="utf-8")
+    return list(read_texts(path))
+
+
+def lines(*items: Json) -> str:
+    return "".join(json.dumps(item) + "\n" for item in items)
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    assert read(tmp_path, lines({"prompt": "one", "x": 1}, {"text": "zwei é"}) + "\n") == ["one", "zwei é"]
+
+
+def test_messages_end_with_the_last_question(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "Because."}
+    assert read(tmp_path, lines({"messages": [SYSTEM, QUESTION, answer]}, {"messages": [answer]})) == [
+        [SYSTEM, QUESTION]
+    ]
+
+
+def test_sharegpt_gives_first_questions(tmp_path: Path) -> None:
+    assert read(tmp_path, json.dumps(SHAREGPT, indent=1)) == ["Why?", "How?"]
+    assert read(tmp_path, lines(*SHAREGPT)) == ["Why?", "How?"]
+
+
+def test_plain_text_is_taken_by_paragraph(tmp_path: Path) -> None:
+    assert read(tmp_path, "One\nparagraph.\n\n \nAnother.\n") == ["One\nparagraph.", "Another."]
+
+
+def test_short_ones_are_passed_over_and_long_ones_cut() -> None:
+    texts: list[Text] = ["ab", "abcd", "abcdefgh", [SYSTEM, {"role": "user", "content": "abcdefgh"}]]
+    assert choose_texts(texts, TextPrompts(file="f", min_characters=3, max_characters=5)) == [
+        "abcd",
+        "abcde",
+        [SYSTEM, {"role": "user", "content": "abcde"}],
+    ]
+    assert choose_texts(texts, TextPrompts(file="f")) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lines({"prompt": "a"}, {"question": "b"}), "line 2: none of the fields `prompt`, `text`"),
+        (lines({"prompt": ["a"]}), "line 1: `prompt` is not a text"),
+        (lines({"prompt": "a"}) + "{oops\n", "line 2: not JSON"),
+        (lines({"messages": [{"role": "user"}]}), "line 1: `messages` is not a list of objects with `role`"),
+        ('[{"conversations": [1]}]', "item 1: `conversations` is not a list of objects with `from` and `value`"),
+        ("[1]", "item 1: neither a text nor an object"),
+        ("[1", "begin like a JSON list"),
+        (" \n", "hold no prompt"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(StudyFileError, match=said):
+        read(tmp_path, text)

