@@ -7,8 +7,10 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
 ├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
-└── NotComparableError      two things differ in a fact that would make the comparison wrong
+├── NotComparableError      two things differ in a fact that would make the comparison wrong
+└── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
 
 A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
 """
@@ -57,9 +59,17 @@ class LoadError(BitbenchError):
     pass
 
 
+class ImportFileError(BitbenchError):
+    exit_code = 2
+
+
 class StoreError(BitbenchError):
     pass
 
 
 class NotComparableError(BitbenchError):
     pass
+
+
+class CannotCompareError(BitbenchError):
+    exit_code = 3

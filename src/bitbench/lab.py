@@ -8,6 +8,7 @@ from pathlib import Path
 from bitbench import __version__
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan
+from bitbench.core.host import TELLING_FACTS
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
 from bitbench.core.summary import StudySummary
@@ -35,8 +36,6 @@ from bitbench.store.folder import StudyFolder, Writer
 from bitbench.visit import Bench, TrialDraft, VisitRunner, now
 from bitbench.workshop import Workshop
 
-# Facts of a host that change figures; others (kernel version, Python) are recorded but do not forbid going on.
-TELLING_HOST_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
 FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
@@ -205,7 +204,7 @@ def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], fold
     """Trials from before and after such a change would be averaged as if they were the same thing."""
     differing = [
         f"host {name}: {lock['host'].get(name)} then, {facts['host'][name]} now"
-        for name in TELLING_HOST_FACTS
+        for name in TELLING_FACTS
         if lock["host"].get(name) != facts["host"][name]
     ]
     for group in FACT_GROUPS:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.host import TELLING_FACTS
 from bitbench.core.study import Study
 from bitbench.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab import TELLING_HOST_FACTS, Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
+from bitbench.lab import Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
 from bitbench.store.folder import StudyFolder
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"
@@ -68,7 +69,7 @@ def test_only_how_long_to_look_may_change_between_two_runs() -> None:
     ],
 )
 def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, dict[str, object]], named: str) -> None:
-    host = dict.fromkeys(TELLING_HOST_FACTS) | {"cpu_model": "A"}
+    host = dict.fromkeys(TELLING_FACTS) | {"cpu_model": "A"}
     then = {
         "host": host,
         "environments": {"vllm": {"vllm": "1"}},
@@ -82,7 +83,7 @@ def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, 
 
 
 def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
-    host = dict.fromkeys(TELLING_HOST_FACTS)
+    host = dict.fromkeys(TELLING_FACTS)
     facts = {"host": host, "environments": {}, "variants": {"m/w8a8": "00"}, "files": {}}
     refuse_other_facts({**facts, "variants": {}}, facts, StudyFolder(tmp_path))
     refuse_other_facts({**facts, "variants": {"m/w8a8": None}}, facts, StudyFolder(tmp_path))

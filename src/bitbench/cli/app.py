@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import environments, load, models, quantize
+from bitbench.cli import compare, environments, import_results, load, models, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -22,6 +22,8 @@ app.add_typer(quantize.app, name="variant")
 app.command()(load.load)
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
+app.command("import")(import_results.import_results)
+app.command()(compare.compare)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

@@ -3,8 +3,11 @@
 from enum import StrEnum
 
 from bitbench.core.base import Record
+from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
 from bitbench.core.variant import NO_MODEL, Variant
+
+UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
 
 
 class Contender(Record):
@@ -15,6 +18,8 @@ class Contender(Record):
 
     @property
     def name(self) -> str:
+        if self.engine == UNKNOWN_ENGINE:
+            return self.variant
         return self.engine if self.variant == NO_MODEL else f"{self.variant} @ {self.engine}"
 
 
@@ -66,6 +71,7 @@ class Plan(Record):
     variants: tuple[Variant, ...]
     cells: tuple[Cell, ...]
     refusals: tuple[Refusal, ...] = ()
+    imported_from: ImportSource | None = None  # not run by bitbench, and not to be run: made from another tool's file
     expectations: tuple[Expectation, ...] = ()
 
     @property

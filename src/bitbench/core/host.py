@@ -2,6 +2,9 @@
 
 from bitbench.core.base import Record
 
+# Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
+TELLING_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
+
 
 class Accelerator(Record):
     name: str

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, Refusal
+from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -84,6 +85,7 @@ class StopReason(StrEnum):
     BUDGET = "budget spent"
     FAILED = "failed"
     UNFINISHED = "unfinished"
+    IMPORTED = "imported"
 
 
 class WarmUp(Record):
@@ -195,6 +197,7 @@ class StudySummary(Record):
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
     refusals: tuple[Refusal, ...]
+    imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
 

@@ -101,8 +101,9 @@ class TrialRecord(Record):
     block: int
     index: int  # within its block, counted over all instances that worked on that block
     instance_id: str
-    started_at: str  # wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times
-    duration_s: float
+    # Wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times. None: the file it came from does not say.
+    started_at: str | None
+    duration_s: float | None
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
@@ -139,11 +140,11 @@ class InstanceRecord(Record):
     id: str
     contender: Contender
     block: int
-    started_at: str
-    ready_s: float | None = None  # from start to ready; None where it never was
+    started_at: str | None
+    ready_s: float | None = None  # from start to ready; None where it never was, or was imported
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
     facts: InstanceFacts = InstanceFacts()
     memory: Memory = Memory()  # once ready, before the first request
-    log_file: str
+    log_file: str | None

@@ -1,6 +1,9 @@
 """What is asked of an engine: a shape and the way requests arrive."""
 
+from typing import Literal
+
 from pydantic import Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from bitbench.core.arrival import AnyArrival, Arrival, Batch, Trace, mean_rate
 from bitbench.core.asked import Api, Conversation, Length, Lengths, SharedPrefix, TextPrompts, longest, shortest
@@ -10,6 +13,9 @@ CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enoug
 # Requests in flight that an engine is sized for when requests do not wait for answers and the study does not say. It
 # is no limit of the load: more than that wait inside the engine, as they would in use.
 OPEN_LOOP_CONCURRENCY = 64
+
+
+ShapePart = Literal["concurrency", "input_tokens", "output_tokens", "arrival", "requests"]
 
 
 class Workload(Spec):
@@ -39,6 +45,9 @@ class Workload(Spec):
     text: TextPrompts | None = Field(default=None, description="prompts from a file instead of random token ids")
     shared_prefix: SharedPrefix | None = Field(default=None, description="prompts that begin alike")
     conversation: Conversation | None = Field(default=None, description="several turns, each with its history")
+
+    # What an imported file does not say: the field holds no more than a stand-in. Such a workload can only be reported.
+    unknown: SkipJsonSchema[tuple[ShapePart, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -69,6 +69,8 @@ class Estimator:
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         if isinstance(record, TrialRecord):
+            if record.duration_s is None:
+                return
             self._trial_s.setdefault(record.cell, []).append(record.duration_s)
         elif record.ready_s is not None:
             self._start_s.setdefault(record.contender.engine, []).append(record.ready_s)

@@ -13,6 +13,7 @@ from bitbench.planning.compatibility import Device, Row, look_up
 def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
     """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
     _check_names(study, engines)
+    _check_shapes(study)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     cells, refusals, expectations = [], [], []
@@ -68,6 +69,15 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):
         raise StudyFileError("none of the engines of this study runs a model; leave `models` out", ("models",))
+
+
+def _check_shapes(study: Study) -> None:
+    for index, workload in enumerate(study.workloads):
+        if workload.unknown:
+            raise StudyFileError(
+                f"{workload.name} was imported without {', '.join(workload.unknown)}; it can be reported, not run",
+                ("workloads", index),
+            )
 
 
 def _check_baseline(plan: Plan) -> None:

@@ -47,7 +47,7 @@ class Progress:
             if isinstance(record, InstanceRecord):
                 self.spent_s += record.ready_s or 0.0
                 continue
-            self.spent_s += record.duration_s
+            self.spent_s += record.duration_s or 0.0
             if record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
 

@@ -173,8 +173,9 @@ def _caveats(summary: StudySummary) -> list[str]:
         )
     estimates = [cell.metrics[summary.headline] for cell in summary.cells if has_result(summary, cell)]
     if any(not estimate.covers_starts for estimate in estimates):
+        remedy = "" if summary.imported_from else " Set `instances` to 3 or more."
         sentences.append(
             "Caution: some cells have one instance only; their intervals say nothing about the next start, "
-            "and a difference may be one of starts. Set `instances` to 3 or more."
+            f"and a difference may be one of starts.{remedy}"
         )
     return sentences

@@ -1,10 +1,10 @@
 """Around the figures: what failed, how it started, what was run and where, and how each figure is made."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.base import Json
 from bitbench.core.cell import Verdict
+from bitbench.core.secrets import is_secret
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
 from bitbench.report import memory
@@ -16,8 +16,6 @@ from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, sig
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
-# A study's own arguments and variables are printed for whoever repeats it; these names hold secrets.
-_SECRET = re.compile(r"api[-_]?key|token$|secret|password|credential", re.IGNORECASE)
 KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
 
 SECONDS = Scale("s")
@@ -138,7 +136,7 @@ def _contender_lines(one: ContenderSummary, setup: EngineSetup | None) -> list[s
 
 
 def _settings(chosen: Mapping[str, object]) -> str:
-    return ", ".join(code(f"{name}={'•••' if _SECRET.search(name) else value}") for name, value in chosen.items())
+    return ", ".join(code(f"{name}={'•••' if is_secret(name) else value}") for name, value in chosen.items())
 
 
 def _variants(lock: Mapping[str, Json]) -> list[list[str]]:
@@ -237,6 +235,9 @@ def method_section(summary: StudySummary) -> str:
 
 
 def reproduce_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+    """How to get the same again; nothing for an import, which bitbench did not run."""
+    if summary.imported_from:
+        return ""
     study = summary.study
     measure = study.measure
     version = lock.get("bitbench")

@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sweep_figure import sweep_figure
@@ -41,11 +42,12 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     by_load = bool(sweep_cells(summary))
     sections = [
         _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
+        imported_section(summary),
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
         memory_section(summary),
         failures_section(summary),
         refusals_section(summary),
-        warm_up_section(summary),
+        "" if summary.imported_from else warm_up_section(summary),
         contenders_section(summary, lock),
         host_section(lock),
         method_section(summary),
@@ -59,6 +61,8 @@ def _opening(summary: StudySummary, sentences: Sequence[str]) -> str:
     parts = [f"# {escape(summary.study.name)}"]
     if summary.study.description:
         parts.append(escape(summary.study.description))
+    if summary.imported_from:
+        parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
     parts.append("\n".join(f"- {sentence}" for sentence in sentences))
     parts.append(
         "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "

@@ -2,22 +2,28 @@
 
 from bitbench.core.arrival import AnyArrival, Arrival, Constant, Gamma, Poisson, Ramp, Trace
 from bitbench.core.asked import Api, show_length
-from bitbench.core.workload import Workload
+from bitbench.core.workload import ShapePart, Workload
 from bitbench.report.answer import Quote
 from bitbench.report.figures import percent
-from bitbench.units import show_seconds
+from bitbench.units import UNKNOWN, show_seconds
 
 
 def shape(workload: Workload, quote: Quote) -> str:
     """`Concurrency 8, input 256 tokens, output 128 tokens, all at once, 8 requests per trial.`"""
     most = "up to " if workload.text is not None or isinstance(workload.arrival, Trace) else ""
+    most_out = most if isinstance(workload.arrival, Trace) else ""
+    what = "request" if workload.turns == 1 else "conversation"
+
+    def known(part: ShapePart, value: str) -> str:
+        return UNKNOWN if part in workload.unknown else value
+
     parts = [
-        *([] if workload.open_loop else [f"concurrency {workload.concurrency:,}"]),
-        f"input {most}{show_length(workload.input_tokens)} tokens",
-        f"output {most if isinstance(workload.arrival, Trace) else ''}{show_length(workload.output_tokens)} tokens",
+        *([] if workload.open_loop else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]),
+        f"input {known('input_tokens', most + show_length(workload.input_tokens))} tokens",
+        f"output {known('output_tokens', most_out + show_length(workload.output_tokens))} tokens",
         *_prompts(workload, quote),
-        _arrival(workload.arrival, "request" if workload.turns == 1 else "conversation", quote),
-        *_how_many(workload),
+        f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what, quote),
+        *([f"{UNKNOWN} requests per trial"] if "requests" in workload.unknown else _how_many(workload)),
     ]
     sentence = ", ".join(parts)
     return f"{sentence[0].upper()}{sentence[1:]}."

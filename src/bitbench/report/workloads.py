@@ -174,6 +174,7 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",
+        StopReason.IMPORTED: "imported, as many as the file holds",
     }
     lines = ["Why no more trials were made:", ""]
     for reason, words in reasons.items():

@@ -8,7 +8,7 @@ import numpy as np
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.objective import Objective
 from bitbench.core.study import Measure
-from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
@@ -31,19 +31,15 @@ FLAGGED_METRICS = tuple(HEADLINES.values())
 def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     headline = HEADLINES[plan.study.measure.headline]
-    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in plan.cells}
-    for trial in trials:
-        if trial.cell in of_cell:
-            of_cell[trial.cell].append(trial)
-    samples: dict[Cell, dict[str, Sample]] = {}
+    of_cell = _by_cell(plan, trials)
+    samples = samples_by_cell(plan, trials)
     cells = []
     for cell, records in of_cell.items():
-        samples[cell] = _samples(plan.study.seed, cell, _counted(records))
-        cells.append(
-            _summarize_cell(
-                cell, records, samples=samples[cell], measure=plan.study.measure, objectives=plan.study.objectives
-            )
+        summary = _summarize_cell(
+            cell, records, samples=samples[cell], measure=plan.study.measure, objectives=plan.study.objectives
         )
+        imported = {"stop_reason": StopReason.IMPORTED} if plan.imported_from else {}
+        cells.append(summary.model_copy(update=imported))
     baseline = find_baseline(plan)
     variants = {variant.name: variant for variant in plan.variants}
     return StudySummary(
@@ -58,8 +54,25 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         ),
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
         refusals=plan.refusals,
+        imported_from=plan.imported_from,
         expectations=plan.expectations,
     )
+
+
+def samples_by_cell(plan: Plan, trials: Sequence[TrialRecord], stream: int = 0) -> dict[Cell, dict[str, Sample]]:
+    """Each figure that counts, by cell. Another `stream` gives other draws: two studies must not share theirs."""
+    return {
+        cell: _samples([plan.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])], _counted(records))
+        for cell, records in _by_cell(plan, trials).items()
+    }
+
+
+def _by_cell(plan: Plan, trials: Sequence[TrialRecord]) -> dict[Cell, list[TrialRecord]]:
+    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in plan.cells}
+    for trial in trials:
+        if trial.cell in of_cell:
+            of_cell[trial.cell].append(trial)
+    return of_cell
 
 
 def headline_value(record: TrialRecord, headline: str) -> float | None:
@@ -89,14 +102,14 @@ def _metrics(record: TrialRecord) -> dict[str, float]:
     return {name: known[name] for name in DEFINITIONS if known.get(name) is not None}
 
 
-def _samples(seed: int, cell: Cell, counted: Sequence[TrialRecord]) -> dict[str, Sample]:
+def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, Sample]:
     grouped: dict[str, dict[str, list[float]]] = {}
     for record in counted:
         for metric, value in _metrics(record).items():
             grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
     for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
         grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
-    resampler = Resampler(np.random.default_rng([seed, crc32(cell.name.encode())]))
+    resampler = Resampler(np.random.default_rng(seed))
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 

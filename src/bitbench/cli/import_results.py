@@ -1,0 +1,39 @@
+"""`bitbench import`: other tools' result files as a study folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.imports.choices import Starts, Tool
+
+
+def import_results(
+    files: Annotated[list[Path], typer.Argument(help="result files of one tool", metavar="FILE...")],
+    tool: Annotated[Tool, typer.Option("--from", help="which tool wrote them")],
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the file]")
+    ] = None,
+    starts: Annotated[
+        Starts, typer.Option("--starts", help="what was a start of the engine: each file, each run, or all one")
+    ] = Starts.PER_FILE,
+) -> None:
+    """Turn other tools' result files into a study folder, and report.
+
+    What a file does not say is unknown and shown as –; what was assumed or left out stands in the report.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from bitbench.importer import import_files
+    from bitbench.lab import Lab
+    from bitbench.report.terminal import render
+    from bitbench.report.text import plain
+
+    lab, console = Lab(), Console()
+    folder = import_files(files, tool, starts, into)
+    path, summary = lab.report(folder), lab.summary(folder)
+    render(summary, console)
+    for note in summary.imported_from.notes if summary.imported_from else ():
+        console.print(Text(f"• {plain(note)}", style="dim"))
+    console.print(f"report: {path}", highlight=False, soft_wrap=True, markup=False)

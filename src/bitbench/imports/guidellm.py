@@ -1,0 +1,65 @@
+"""`guidellm benchmark --output-path benchmarks.json`: a report with one benchmark per load that was tried."""
+
+from bitbench.core.base import Json
+from bitbench.core.cell import UNKNOWN_ENGINE
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import TrialMetrics
+from bitbench.core.workload import Workload
+from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
+
+TOOL = "guidellm"
+MILLISECOND = 1e-3
+ONE_AT_A_TIME = "synchronous"
+
+
+def read(text: str) -> Reading:
+    report = one_object(text, TOOL, ("benchmarks",))
+    benchmarks = report["benchmarks"] if isinstance(report["benchmarks"], list) else []
+    reading = Reading(notes=["Figures are means over successful requests; it does not say which engine answered."])
+    for number_of, one in enumerate(benchmarks, start=1):
+        reading.runs.append(_run(report, one))
+        failed = whole(at(one, "metrics", "request_totals", "errored"))
+        if failed:
+            reading.notes.append(f"Benchmark {number_of}: {failed} requests failed; figures are of the others.")
+    return reading
+
+
+def _run(report: Json, one: Json) -> ImportedRun:
+    metrics = at(one, "metrics")
+    completed = whole(at(metrics, "request_totals", "successful"))
+    model = at(one, "config", "backend", "model") or at(one, "config", "model") or at(report, "args", "model")
+    percentiles = at(metrics, "inter_token_latency_ms", "successful", "percentiles")
+    return ImportedRun(
+        words(model, "unknown model"),
+        EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE),
+        _shape(one, completed),
+        TrialMetrics(
+            latency_s=_mean(metrics, "request_latency"),
+            ttft_s=_mean(metrics, "time_to_first_token_ms", MILLISECOND),
+            tpot_s=_mean(metrics, "inter_token_latency_ms", MILLISECOND),
+            itl_p99_s=number(at(percentiles, "p99"), MILLISECOND),
+            output_throughput=_mean(metrics, "output_tokens_per_second"),
+            overall_throughput=_mean(metrics, "tokens_per_second"),
+            request_throughput=_mean(metrics, "requests_per_second"),
+        ),
+        requests=completed or 0,
+        duration_s=number(at(one, "duration")),
+        cause=None if completed else "No request was completed.",
+    )
+
+
+def _mean(metrics: Json, name: str, factor: float = 1.0) -> float | None:
+    return number(at(metrics, name, "successful", "mean"), factor)
+
+
+def _shape(one: Json, completed: int | None) -> Workload:
+    strategy = at(one, "config", "strategy")
+    kind = at(strategy, "type_")
+    streams = 1 if kind == ONE_AT_A_TIME else whole(at(strategy, "streams") or at(strategy, "max_concurrency"))
+    return workload(
+        concurrency=streams,
+        input_tokens=whole(_mean(at(one, "metrics"), "prompt_token_count")),
+        output_tokens=whole(_mean(at(one, "metrics"), "output_token_count")),
+        requests=completed,
+        rate=None if streams else number(at(strategy, "rate")),
+    )

@@ -1,0 +1,76 @@
+"""`llama-bench -o json` (an array) or `-o jsonl`: one object per test, with every repetition in it.
+
+A test processes a prompt (pp), generates (tg), or does both (pg); repetitions run in one process, so they are trials of
+one start.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from bitbench.core.base import Json
+from bitbench.core.study import Argument, EngineSetup
+from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.imports.reading import ImportedRun, Reading, number, objects, plain_name, whole, words, workload
+
+TOOL = "llama-bench"
+NANOSECOND = 1e-9
+ARGUMENTS = ("n_threads", "n_gpu_layers", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn", "split_mode")
+
+
+def read(text: str) -> Reading:
+    found = objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
+    first = found[0]
+    host: dict[str, Json] = {"cpu_model": first.get("cpu_info")}
+    if first.get("gpu_info"):
+        host["accelerators"] = [{"name": first["gpu_info"]}]
+    notes = ["No server and no request: a test is one batch of tokens, without sampling or tokenizing."]
+    if not all(one.get("samples_ns") for one in found):
+        notes.append("Without its single repetitions (samples_ns): one figure per test, and no spread.")
+    return Reading(runs=[run for one in found for run in _runs(one)], notes=notes, host=host)
+
+
+def _runs(one: Mapping[str, Json]) -> Iterator[ImportedRun]:
+    prompt, generated, depth = (whole(one.get(key)) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
+    parts = [f"pp{prompt}" if prompt else "", f"tg{generated}" if generated else "", f"d{depth}" if depth else ""]
+    shape = workload(
+        concurrency=1,
+        input_tokens=prompt or None,
+        output_tokens=generated or None,
+        name=plain_name("-".join(part for part in parts if part), "test"),
+    )
+    arguments: dict[str, Argument] = {
+        name: one[name] for name in ARGUMENTS if isinstance(one.get(name), (bool, int, float, str))
+    }
+    backend = words(one.get("backends"), "unknown backend")
+    for nanoseconds in one.get("samples_ns") or [one["avg_ns"]]:
+        seconds = number(nanoseconds, NANOSECOND)
+        yield ImportedRun(
+            PurePosixPath(words(one["model_filename"], "unknown model")).name,
+            EngineSetup(name=f"llama.cpp, {backend}", engine="llama.cpp", args=arguments),
+            shape,
+            _metrics(prompt, generated, seconds),
+            facts=InstanceFacts(engine_version=_version(one), kernels=(backend,)),
+            requests=1,
+            weight_bytes=whole(one.get("model_size")),
+            started_at=words(one.get("test_time"), "") or None,
+            duration_s=seconds,
+        )
+
+
+def _metrics(prompt: int, generated: int, seconds: float | None) -> TrialMetrics:
+    if seconds is None:
+        return TrialMetrics()
+    only_prompt, only_output = prompt and not generated, generated and not prompt
+    return TrialMetrics(
+        latency_s=seconds,
+        ttft_s=seconds if only_prompt else None,
+        tpot_s=seconds / generated if only_output else None,
+        input_throughput=prompt / seconds if only_prompt else None,
+        output_throughput=generated / seconds if generated else None,
+        overall_throughput=(prompt + generated) / seconds,
+    )
+
+
+def _version(one: Mapping[str, Json]) -> str | None:
+    known = [str(one[key]) for key in ("build_number", "build_commit") if one.get(key)]
+    return " ".join(known) or None

@@ -1,0 +1,103 @@
+"""optimum-benchmark: benchmark.json with `config` and `report`; its iterations run in one process, as trials.
+
+Prefill and decode are timed in separate passes, so what belongs to one iteration is put together by its number.
+"""
+
+from itertools import zip_longest
+
+from bitbench.core.base import Json
+from bitbench.core.study import Argument, EngineSetup
+from bitbench.core.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
+
+TOOL = "optimum-benchmark"
+MEGABYTE = 10**6
+ARGUMENTS = ("device", "torch_dtype", "attn_implementation", "torch_compile", "quantization_scheme")
+
+
+def read(text: str) -> Reading:
+    content = one_object(text, TOOL, ("config", "report"))
+    config, report = content["config"], content["report"]
+    backend, inputs = at(config, "backend"), at(config, "scenario", "input_shapes")
+    batch = whole(at(inputs, "batch_size"))
+    generated = whole(at(config, "scenario", "generate_kwargs", "max_new_tokens"))
+    prompt = whole(at(inputs, "sequence_length"))
+    model = words(at(backend, "model"), "unknown model")
+    scheme = at(backend, "quantization_scheme")
+    name = words(at(backend, "name"), "unknown")
+    arguments: dict[str, Argument] = {
+        key: value
+        for key in ARGUMENTS
+        if isinstance(value := at(backend, key), (bool, int, float, str)) and value != ""
+    }
+    version = at(backend, "version")
+    prefills, decodes = (_values(at(report, phase)) for phase in ("prefill", "decode"))
+    reading = Reading(
+        notes=["Prefill and decode are timed in separate passes; latency is the sum of the two."],
+        host=_host(at(config, "environment")),
+    )
+    for prefill, decode in zip_longest(prefills, decodes):
+        reading.runs.append(
+            ImportedRun(
+                f"{model}/{scheme}" if isinstance(scheme, str) else model,
+                EngineSetup(name=name, engine=name, args=arguments),
+                workload(concurrency=batch, input_tokens=prompt, output_tokens=generated),
+                _metrics(prefill, decode, batch, prompt, generated),
+                memory=_memory(report),
+                facts=InstanceFacts(
+                    engine_version=version if isinstance(version, str) else None,
+                    weight_load_s=number(at(report, "load_model", "latency", "mean")),
+                ),
+                requests=batch or 0,
+            )
+        )
+    return reading
+
+
+def _values(phase: Json) -> list[float | None]:
+    """One time per iteration; older files have only the mean."""
+    values = at(phase, "latency", "values")
+    found = values if isinstance(values, list) and values else [at(phase, "latency", "mean")]
+    return [number(value) for value in found]
+
+
+def _metrics(
+    prefill: float | None, decode: float | None, batch: int | None, prompt: int | None, generated: int | None
+) -> TrialMetrics:
+    """`decode` is the time of all tokens but the first."""
+    if prefill is None or decode is None:
+        return TrialMetrics(ttft_s=prefill)
+    latency = prefill + decode
+    tokens_out = batch * generated if batch and generated else None
+    tokens_in = batch * prompt if batch and prompt else None
+    return TrialMetrics(
+        latency_s=latency,
+        ttft_s=prefill,
+        tpot_s=decode / (generated - 1) if generated and generated > 1 else None,
+        output_throughput=tokens_out / latency if tokens_out else None,
+        input_throughput=tokens_in / prefill if tokens_in else None,
+        overall_throughput=(tokens_in + tokens_out) / latency if tokens_in and tokens_out else None,
+        request_throughput=batch / latency if batch else None,
+    )
+
+
+def _memory(report: Json) -> Memory:
+    def most(figure: str) -> int | None:
+        known = [number(at(report, phase, "memory", figure), MEGABYTE) for phase in ("load_model", "prefill", "decode")]
+        return round(max((value for value in known if value is not None), default=0)) or None
+
+    return Memory(peak_bytes=most("max_ram"), device_peak_bytes=most("max_process_vram"))
+
+
+def _host(environment: Json) -> dict[str, Json]:
+    gpus = at(environment, "gpu")
+    megabytes = number(at(environment, "cpu_ram_mb"), MEGABYTE)
+    cpu = at(environment, "cpu")
+    return {
+        "cpu_model": cpu.strip() if isinstance(cpu, str) else None,
+        "threads": whole(at(environment, "cpu_count")),
+        "memory_bytes": round(megabytes) if megabytes else None,
+        "os": at(environment, "platform"),
+        "python": at(environment, "python_version"),
+        "accelerators": [{"name": str(one)} for one in gpus] if isinstance(gpus, list) else [],
+    }

@@ -1,0 +1,128 @@
+"""Runs of other tools as a plan and records, so that everything that reads a study folder can read them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.imported import ImportSource
+from bitbench.core.study import Count, EngineSetup, Measure, Study
+from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.imports.choices import Starts
+from bitbench.imports.reading import ImportedRun, Reading
+
+# By the first of these that the most cells have: speed before latency, as in a study of our own.
+HEADLINES = {"output_throughput": "output_throughput", "tpot": "tpot_s", "ttft": "ttft_s", "latency": "latency_s"}
+MOST_COUNTED = 1000  # what core.study allows for a count
+
+
+ASSUMED = {
+    Starts.PER_FILE: "Assumed: each file is one start of its engine, and the runs in it are trials of that start.",
+    Starts.PER_RUN: "As told with --starts: each run was a start of the engine of its own.",
+    Starts.ONE: "As told with --starts: all runs are trials of one start of the engine.",
+}
+
+
+@dataclass(frozen=True)
+class ImportedStudy:
+    plan: Plan
+    trials: tuple[TrialRecord, ...]
+    instances: tuple[InstanceRecord, ...]
+
+
+@dataclass
+class _Names:
+    """Engines and workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
+
+    engines: dict[str, EngineSetup]
+    workloads: dict[str, Workload]
+
+    def engine(self, setup: EngineSetup) -> str:
+        number, name = 1, setup.name
+        while self.engines.setdefault(name, setup.model_copy(update={"name": name})).args != setup.args:
+            number += 1
+            name = f"{setup.name} ({number})"
+        return name
+
+    def workload(self, shape: Workload) -> str:
+        number, name = 1, shape.name
+        while (named := shape.model_copy(update={"name": name})) != self.workloads.setdefault(name, named):
+            number += 1
+            name = f"{shape.name}-{number}"
+        return name
+
+
+def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: ImportSource) -> ImportedStudy:
+    """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
+    names, trials = _Names({}, {}), list[TrialRecord]()
+    instances: dict[tuple[Contender, int], InstanceRecord] = {}
+    variants: dict[str, Variant] = {}
+    seen: dict[Cell, int] = {}
+    for file, reading in enumerate(readings):
+        for run in reading.runs:
+            contender = Contender(variant=run.variant, engine=names.engine(run.engine))
+            cell = Cell(contender=contender, workload=names.workload(run.workload))
+            index = seen[cell] = seen.get(cell, -1) + 1
+            block = {Starts.PER_FILE: file, Starts.PER_RUN: index, Starts.ONE: 0}[starts]
+            instance = instances.setdefault((contender, block), _instance(contender, block, len(instances), run))
+            trials.append(_trial(cell, instance, index, run))
+            variants.setdefault(
+                run.variant,
+                Variant(name=run.variant, model=run.variant, recipe="unknown", weight_bytes=run.weight_bytes),
+            )
+    study = Study(
+        name=name,
+        recipes=("unknown",),
+        engines=tuple(names.engines.values()),
+        workloads=tuple(names.workloads.values()),
+        measure=_measure(trials, len({block for _, block in instances})),
+    )
+    plan = Plan(
+        study=study,
+        variants=tuple(variants.values()),
+        cells=tuple(seen),
+        imported_from=source.model_copy(update={"notes": (ASSUMED[starts], *source.notes)}),
+    )
+    return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
+
+
+def _instance(contender: Contender, block: int, number: int, run: ImportedRun) -> InstanceRecord:
+    return InstanceRecord(
+        id=f"i{number + 1:04d}",
+        contender=contender,
+        block=block,
+        started_at=None,
+        outcome=Outcome.OK,
+        facts=run.facts,
+        log_file=None,
+    )
+
+
+def _trial(cell: Cell, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
+    return TrialRecord(
+        id="",
+        cell=cell,
+        block=instance.block,
+        index=index,
+        instance_id=instance.id,
+        started_at=run.started_at,
+        duration_s=run.duration_s,
+        outcome=Outcome.INVALID if run.cause else Outcome.OK,
+        cause=run.cause,
+        metrics=run.metrics,
+        memory=run.memory,
+        requests=run.requests,
+    )
+
+
+def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
+    cells: dict[Cell, TrialRecord] = {trial.cell: trial for trial in trials}
+    known = {
+        name: sum(getattr(trial.metrics, metric) is not None for trial in cells.values())
+        for name, metric in HEADLINES.items()
+    }
+    counted = min(starts, MOST_COUNTED)
+    return Measure.model_validate(
+        {"headline": max(known, key=known.__getitem__), "instances": Count(min=counted, max=counted)}
+    )

@@ -1,0 +1,69 @@
+"""A Markdown table with one column per backend (TTFT, TPOT), the versions as a list, perhaps an operator profile."""
+
+import re
+
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.imports.reading import ImportedRun, Reading, workload
+from bitbench.imports.text import table_row
+from bitbench.units import parse_seconds
+
+_FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
+_KERNEL = re.compile(r"^(.*?)\s*\((.+)\)$")
+
+
+def is_meant(text: str) -> bool:
+    return "**Backend**" in text
+
+
+def read(text: str) -> Reading:
+    lines = text.split("\n")
+    rows = {cells[0].strip("* "): cells[1:] for line in lines if (cells := table_row(line)) and "**" in cells[0]}
+    versions, device = _versions(lines)
+    reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
+    shape = workload(concurrency=None, input_tokens=None, output_tokens=None)
+    for column, backend in enumerate(rows["Backend"]):
+        name, kernel = match.groups() if (match := _KERNEL.match(backend)) else (backend, None)
+        packages = versions.get(name.lower(), {})
+        figures = {metric: parse_seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
+        reading.runs.append(
+            ImportedRun(
+                rows["Model"][column],
+                EngineSetup(name=backend, engine=name),
+                shape,
+                TrialMetrics(**figures),
+                facts=InstanceFacts(
+                    engine_version=packages.get(name.lower()),
+                    versions=packages,
+                    kernels=(kernel,) if kernel else (),
+                ),
+            )
+        )
+    reading.notes.append("It does not say how many tokens went in and out, nor how many requests at once.")
+    if profile := _profile_rows(lines):
+        reading.notes.append(
+            f"Its operator profile ({profile} rows) has no place in a study folder yet and was left out."
+        )
+    return reading
+
+
+def _versions(lines: list[str]) -> tuple[dict[str, dict[str, str]], str | None]:
+    """`- vLLM` with `  - torch 2.9.0` below it; `- Device: …` before the first heading that follows counts."""
+    found: dict[str, dict[str, str]] = {}
+    device: str | None = None
+    owner = ""
+    for line in lines:
+        if line.startswith("- Device:") and device is None:
+            device = line.removeprefix("- Device:").strip()
+        elif line.startswith("- "):
+            owner = line[2:].strip().lower()
+        elif match := re.match(r"^\s+- (\S+) (\S+)\s*$", line):
+            found.setdefault(owner, {})[match.group(1)] = match.group(2)
+    return found, device
+
+
+def _profile_rows(lines: list[str]) -> int:
+    header = next((place for place, line in enumerate(lines) if "Self CPU %" in line), None)
+    if header is None:
+        return 0
+    return sum(bool(re.search(r"\d\s*$", line)) and "%" in line for line in lines[header + 1 :])

@@ -1,0 +1,49 @@
+"""`sglang.bench_serving --output-file`: one object per line. Latencies count from the real send."""
+
+from collections.abc import Mapping
+
+from bitbench.core.base import Json
+from bitbench.core.study import EngineSetup
+from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.imports.reading import ImportedRun, Reading, at, number, objects, whole, words
+from bitbench.imports.vllm import MILLISECOND, served_shape
+
+TOOL = "sglang.bench_serving"
+
+
+def read(text: str) -> Reading:
+    found = objects(text, TOOL, ("backend", "completed", "duration", "output_throughput"))
+    return Reading(
+        runs=[_run(one) for one in found],
+        notes=[
+            "Latencies count from when a request was really sent, not from when it was planned.",
+            "Its input throughput is input tokens / duration; bitbench divides by the time spent waiting for first "
+            "tokens, so it was left out.",
+        ],
+    )
+
+
+def _run(one: Mapping[str, Json]) -> ImportedRun:
+    backend = words(one["backend"], "unknown")
+    completed = whole(one["completed"])
+    server = one.get("server_info")
+    model = at(server, "served_model_name") or at(server, "model_path") or one.get("tag")
+    version = at(server, "version")
+    return ImportedRun(
+        words(model, "unknown model"),
+        EngineSetup(name=backend, engine=backend),
+        served_shape(one, completed),
+        TrialMetrics(
+            latency_s=number(one.get("mean_e2e_latency_ms"), MILLISECOND),
+            ttft_s=number(one.get("mean_ttft_ms"), MILLISECOND),
+            tpot_s=number(one.get("mean_tpot_ms"), MILLISECOND),
+            itl_p99_s=number(one.get("p99_itl_ms"), MILLISECOND),
+            output_throughput=number(one["output_throughput"]),
+            overall_throughput=number(one.get("total_throughput")),
+            request_throughput=number(one.get("request_throughput")),
+        ),
+        facts=InstanceFacts(engine_version=version if isinstance(version, str) else None),
+        requests=completed or 0,
+        duration_s=number(one["duration"]),
+        cause=None if completed else "No request was completed.",
+    )

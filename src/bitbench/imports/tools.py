@@ -1,0 +1,30 @@
+"""Which reader a tool's name means."""
+
+from collections.abc import Callable
+
+from bitbench.errors import ImportFileError
+from bitbench.imports import aiperf, guidellm, llama_bench, optimum, seed, sglang, vllm
+from bitbench.imports.choices import Tool
+from bitbench.imports.reading import Reading
+from bitbench.imports.text import MIS_ENCODED, decoded
+
+READERS: dict[Tool, Callable[[str], Reading]] = {
+    Tool.SEED: seed.read,
+    Tool.SGLANG: sglang.read,
+    Tool.VLLM: vllm.read,
+    Tool.GUIDELLM: guidellm.read,
+    Tool.AIPERF: aiperf.read,
+    Tool.LLAMA_BENCH: llama_bench.read,
+    Tool.OPTIMUM: optimum.read,
+}
+
+
+def read(tool: Tool, content: bytes) -> Reading:
+    """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
+    text, was_mis_encoded = decoded(content)
+    reading = READERS[tool](text)
+    if not reading.runs:
+        raise ImportFileError("there is no run in it")
+    if was_mis_encoded:
+        reading.notes.append(MIS_ENCODED)
+    return reading

@@ -1,0 +1,106 @@
+"""May two studies be compared? Every fact that moves figures must be the same, or be allowed by name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.comparison import Difference
+from bitbench.core.facts import Fact
+from bitbench.core.host import TELLING_FACTS
+from bitbench.core.secrets import is_secret
+from bitbench.core.trial import InstanceRecord, TrialRecord
+
+
+@dataclass(frozen=True)
+class Side:
+    """One study folder, read."""
+
+    name: str
+    plan: Plan
+    trials: Sequence[TrialRecord]
+    instances: Sequence[InstanceRecord]
+    lock: Mapping[str, Json]
+
+
+Shown = str | None  # None: not known
+
+
+def differences(
+    before: Side, after: Side, pairs: Iterable[tuple[Contender, Contender]]
+) -> tuple[list[Difference], list[Fact]]:
+    """What differs between the sides, for the contenders that are compared; and what neither side knows."""
+    found: list[Difference] = []
+    unknown: dict[Fact, bool] = {}
+    for fact, subject, first, second in _facts(before, after, list(pairs)):
+        if first == second:
+            unknown[fact] = unknown.get(fact, True) and first is None
+            continue
+        unknown[fact] = False
+        found.append(Difference(fact=fact, subject=subject, before=first or "not known", after=second or "not known"))
+    return found, [fact for fact, is_unknown in unknown.items() if is_unknown]
+
+
+def _facts(
+    before: Side, after: Side, pairs: Sequence[tuple[Contender, Contender]]
+) -> Iterator[tuple[Fact, str, Shown, Shown]]:
+    yield Fact.TOOL, "", _tool(before), _tool(after)
+    hosts = [side.lock.get("host") or {} for side in (before, after)]
+    for name in TELLING_FACTS:
+        yield Fact.HOST, name, _shown(hosts[0].get(name)), _shown(hosts[1].get(name))
+    packages = [side.lock.get("environments") or {} for side in (before, after)]
+    for environment in packages[0].keys() & packages[1].keys():
+        for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
+            first, second = (_shown(one[environment].get(package)) for one in packages)
+            yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
+    for one, other in pairs:
+        for fact, read in CONTENDER_FACTS.items():
+            yield fact, other.name, read(before, one), read(after, other)
+
+
+def _tool(side: Side) -> str:
+    """With our version: the client is part of what is measured."""
+    origin = side.plan.imported_from
+    return origin.tool if origin else f"bitbench {side.lock.get('bitbench') or ''}".strip()
+
+
+def _shown(value: Json) -> Shown:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(one) for one in value) or None
+    return None if value in (None, "") else str(value)
+
+
+def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[Side, Contender], Shown]:
+    """What the instances of a contender say, each thing once."""
+
+    def shown(side: Side, contender: Contender) -> Shown:
+        said = (word for record in side.instances if record.contender == contender for word in read(record))
+        return ", ".join(sorted(set(said))) or None
+
+    return shown
+
+
+def _arguments(side: Side, contender: Contender) -> Shown:
+    setup = side.plan.study.engine(contender.engine)
+    given = {**setup.args, **{f"${name}": value for name, value in setup.env.items()}}
+    chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
+    if not chosen and side.plan.imported_from:
+        return None
+    return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"
+
+
+def _artifact(side: Side, contender: Contender) -> Shown:
+    return side.plan.variant(contender.variant).content_hash
+
+
+CONTENDER_FACTS: dict[Fact, Callable[[Side, Contender], Shown]] = {
+    Fact.ENGINE_VERSION: _of_instances(
+        lambda one: [one.facts.engine_version] if one.facts.engine_version is not None else []
+    ),
+    Fact.KERNEL: _of_instances(lambda one: one.facts.kernels),
+    Fact.ARGUMENTS: _arguments,
+    Fact.PREFIX_CACHING: _of_instances(
+        lambda one: [] if one.facts.prefix_caching is None else ["on" if one.facts.prefix_caching else "off"]
+    ),
+    Fact.ARTIFACT: _artifact,
+}

@@ -1,0 +1,117 @@
+"""A limit such as `output_throughput < -3%`, and whether a change surely breaks it, surely keeps it, or neither.
+
+Several cells may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
+chance that any of equal cells is called broken stays below 1 − c. An interval that rests on one start knows nothing of
+the next one, and decides nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from math import log, sqrt
+
+from scipy.special import stdtrit
+
+from bitbench.core.comparison import GateOutcome
+from bitbench.core.summary import Ratio
+from bitbench.errors import CannotCompareError
+from bitbench.statistics.comparison import compare
+from bitbench.statistics.intervals import Sample
+from bitbench.statistics.summarize import HEADLINES
+from bitbench.statistics.trial import DEFINITIONS
+from bitbench.units import parse_fraction
+
+MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change lies on the limit itself
+FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
+
+_CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9.]+\s*%?)\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Broken when the change of `metric`, relative to the baseline, is below (`<`) or above (`>`) `change`."""
+
+    text: str
+    metric: str
+    is_below: bool
+    change: float
+
+    @property
+    def limit(self) -> float:
+        """As a ratio."""
+        return 1 + self.change
+
+
+def parse_metric(name: str) -> str:
+    """A key of DEFINITIONS, or the short name that a study's headline uses."""
+    metric = HEADLINES.get(name, name)
+    if metric not in DEFINITIONS:
+        known = ", ".join([*HEADLINES, *(one for one in DEFINITIONS if one not in HEADLINES.values())])
+        raise CannotCompareError(f"there is no figure called {name}; known are {known}")
+    return metric
+
+
+def parse_condition(text: str) -> Condition:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise CannotCompareError(
+            f'--fail-if {text!r} is not understood; write it as "output_throughput < -3%" or "ttft > 5%"'
+        )
+    name, sign, minus, amount = match.groups()
+    metric = parse_metric(name)
+    try:
+        change = parse_fraction(amount) * (-1 if minus == "-" else 1)
+    except ValueError as error:
+        raise CannotCompareError(f"--fail-if {text!r}: {error}") from error
+    if change <= -1:
+        raise CannotCompareError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
+    return Condition(" ".join(text.split()), metric, sign == "<", change)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    outcome: GateOutcome
+    ratio: Ratio | None
+    reason: str = ""
+    needed_starts: int | None = None
+
+
+def judge(condition: Condition, after: Sample, before: Sample, confidence: float, asked: int) -> Judgement:
+    """`asked`: how many cells and conditions are judged at once."""
+    single = 1 - (1 - confidence) / asked
+    ratio = compare(after, before, single)
+    if ratio is None:
+        return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
+    if min(after.n_instances, before.n_instances) < 2:
+        return Judgement(GateOutcome.UNSURE, ratio, "one start on a side says nothing about the next", FEWEST_STARTS)
+    if ratio.interval is None:
+        return Judgement(GateOutcome.UNSURE, ratio, "too few trials for an interval", FEWEST_STARTS)
+    low, high, limit = ratio.interval.low, ratio.interval.high, condition.limit
+    if (high < limit) if condition.is_below else (low > limit):
+        return Judgement(GateOutcome.FAILED, ratio)
+    if (low >= limit) if condition.is_below else (high <= limit):
+        return Judgement(GateOutcome.PASSED, ratio)
+    needed = starts_needed(after, before, limit, single)
+    reason = "the interval holds the limit" if needed else "the change lies on the limit"
+    return Judgement(GateOutcome.UNSURE, ratio, reason, needed)
+
+
+def starts_needed(after: Sample, before: Sample, limit: float, confidence: float) -> int | None:
+    """Starts of each side until the interval would leave the limit, if means and spread stay as they are.
+
+    None: more than MOST_STARTS. The standard error of a mean falls with the root of the number of starts.
+    """
+    if after.uncertainty is None or before.uncertainty is None:
+        return None
+    distance = abs(log(after.mean / before.mean) - log(limit))
+    variance = sum(  # of the log ratio, if each side had one start
+        (known.standard_error / mean) ** 2 * count
+        for known, mean, count in (
+            (after.uncertainty, after.mean, after.n_instances),
+            (before.uncertainty, before.mean, before.n_instances),
+        )
+    )
+    for starts in range(min(after.n_instances, before.n_instances) + 1, MOST_STARTS + 1):
+        quantile = float(stdtrit(2 * (starts - 1), (1 + confidence) / 2))
+        if quantile * sqrt(variance / starts) < distance:
+            return starts
+    return None

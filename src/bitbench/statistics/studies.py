@@ -1,0 +1,224 @@
+"""Two studies against each other, paired by cell: ratios, verdicts, and the limits that were set."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.comparison import ComparedCell, Comparison, Difference, GateOutcome, GateResult, Unpaired, Verdict
+from bitbench.core.facts import Fact
+from bitbench.core.summary import MetricDefinition, Ratio
+from bitbench.core.trial import Outcome
+from bitbench.core.workload import Workload
+from bitbench.errors import CannotCompareError
+from bitbench.statistics.comparability import Side, differences
+from bitbench.statistics.comparison import compare
+from bitbench.statistics.gate import Condition, judge
+from bitbench.statistics.intervals import Sample, estimate
+from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
+from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.trial import DEFINITIONS
+
+Samples = Mapping[Cell, Mapping[str, Sample]]
+SHAPE = tuple(field for field in Workload.model_fields if field != "name")
+
+
+@dataclass(frozen=True)
+class Pair:
+    before: Cell
+    after: Cell
+
+
+def compare_studies(
+    before: Side, after: Side, *, metrics: Sequence[str], conditions: Sequence[Condition], allowed: Iterable[Fact]
+) -> Comparison:
+    """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not allowed."""
+    common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
+    if not common:
+        raise CannotCompareError(
+            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload in both"
+        )
+    _refuse_other_shapes(before, after, {cell.workload for cell in common})
+    contenders = dict.fromkeys(cell.contender for cell in common)
+    found, unknown = differences(before, after, [(one, one) for one in contenders])
+    found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
+    _refuse_differences([one for one in found if not one.is_allowed])
+    samples = (samples_by_cell(before.plan, before.trials), samples_by_cell(after.plan, after.trials, stream=1))
+    compared = _compared((before, after), samples, [Pair(cell, cell) for cell in common], metrics, conditions)
+    return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown)})
+
+
+def compare_contenders(
+    side: Side,
+    pairs: Sequence[tuple[Contender, Contender]],
+    *,
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+) -> Comparison:
+    """(before, after) within one study: what differs between them is the question, and is only named."""
+    cells = set(side.plan.cells)
+    paired = [
+        Pair(Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name))
+        for one, other in pairs
+        for workload in side.plan.study.workloads
+        if {Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name)} <= cells
+    ]
+    if not paired:
+        raise CannotCompareError(f"the two have no workload in common in {side.name}")
+    found, unknown = differences(side, side, pairs)
+    samples = samples_by_cell(side.plan, side.trials)
+    compared = _compared((side, side), (samples, samples), paired, metrics, conditions)
+    return compared.model_copy(
+        update={
+            "baseline": ", ".join(one.name for one, _ in pairs),
+            "candidate": ", ".join(other.name for _, other in pairs),
+            "differences": tuple(found),
+            "unknown_facts": tuple(unknown),
+        }
+    )
+
+
+def _compared(
+    sides: tuple[Side, Side],
+    samples: tuple[Samples, Samples],
+    pairs: Sequence[Pair],
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+) -> Comparison:
+    before, after = sides
+    measure = before.plan.study.measure
+    wanted = dict.fromkeys([*(metrics or [HEADLINES[measure.headline]]), *(one.metric for one in conditions)])
+    unpaired = _unpaired(sides, samples, pairs, next(iter(wanted)))
+    return Comparison(
+        baseline=before.name,
+        candidate=after.name,
+        confidence=measure.confidence,
+        definitions={metric: DEFINITIONS[metric] for metric in wanted},
+        cells=tuple(cell for metric in wanted for cell in _verdicts(pairs, samples, metric, measure.confidence)),
+        unpaired=tuple(unpaired),
+        gates=tuple(_gates(pairs, samples, conditions, measure.confidence)),
+    )
+
+
+def _verdicts(
+    pairs: Sequence[Pair], samples: tuple[Samples, Samples], metric: str, confidence: float
+) -> list[ComparedCell]:
+    both = [(pair, one, other) for pair in pairs if (one := _sample(samples[0], pair.before, metric))
+            and (other := _sample(samples[1], pair.after, metric))]  # fmt: skip
+    ratios = [compare(other, one, confidence) for _, one, other in both]
+    adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
+    allowed_error = SHARE_OF_ERROR * (1 - confidence)
+    return [
+        ComparedCell(
+            baseline=pair.before,
+            candidate=pair.after,
+            metric=metric,
+            before=estimate(one, confidence),
+            after=estimate(other, confidence),
+            ratio=ratio,
+            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
+        )
+        for (pair, one, other), ratio, p_value in zip(both, ratios, adjusted, strict=True)
+    ]
+
+
+def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+    if ratio is None or ratio.interval is None:
+        return Verdict.UNKNOWN
+    if not is_apart:
+        return Verdict.TIE
+    if definition.unit == "bytes":
+        return Verdict.MORE if ratio.value > 1 else Verdict.LESS
+    return Verdict.FASTER if (ratio.value > 1) is definition.higher_is_better else Verdict.SLOWER
+
+
+def _gates(
+    pairs: Sequence[Pair], samples: tuple[Samples, Samples], conditions: Sequence[Condition], confidence: float
+) -> list[GateResult]:
+    """A cell without a figure on one side cannot be judged; without one on either it is not asked.
+
+    Unless that is so of all cells: a limit that nothing was held against was not kept.
+    """
+    asked: list[tuple[Condition, Pair, Sample | None, Sample | None]] = []
+    for condition in conditions:
+        both = [
+            (
+                condition,
+                pair,
+                _sample(samples[0], pair.before, condition.metric),
+                _sample(samples[1], pair.after, condition.metric),
+            )
+            for pair in pairs
+        ]
+        asked += [one for one in both if one[2] or one[3]] or both
+    results = []
+    for condition, pair, one, other in asked:
+        result = GateResult(
+            condition=condition.text,
+            metric=condition.metric,
+            baseline=pair.before,
+            candidate=pair.after,
+            outcome=GateOutcome.UNSURE,
+            ratio=None,
+            reason=f"the {'candidate' if one else 'baseline'} has no such figure",
+        )
+        if one is not None and other is not None:
+            judged = judge(condition, other, one, confidence, len(asked))
+            result = result.model_copy(update=vars(judged))
+        results.append(result)
+    return results
+
+
+def _sample(samples: Samples, cell: Cell, metric: str) -> Sample | None:
+    return samples.get(cell, {}).get(metric)
+
+
+def _unpaired(
+    sides: tuple[Side, Side], samples: tuple[Samples, Samples], pairs: Sequence[Pair], metric: str
+) -> list[Unpaired]:
+    found = []
+    for pair in pairs:
+        one, other = _sample(samples[0], pair.before, metric), _sample(samples[1], pair.after, metric)
+        if one and not other:
+            found.append(_without_result(sides[1], pair.after, was_lost=True))
+        elif other and not one:
+            found.append(_without_result(sides[0], pair.before, was_lost=False))
+        elif not one:
+            found.append(Unpaired(cell=pair.after, reason="has no result on either side", was_lost=False))
+    if sides[0] is sides[1]:
+        return found
+    paired = {cell for pair in pairs for cell in (pair.before, pair.after)}
+    for side, other_name in ((sides[0], sides[1].name), (sides[1], sides[0].name)):
+        found += [
+            Unpaired(cell=cell, reason=f"is not in {other_name}", was_lost=False)
+            for cell in side.plan.cells
+            if cell not in paired
+        ]
+    return found
+
+
+def _without_result(side: Side, cell: Cell, *, was_lost: bool) -> Unpaired:
+    outcomes = sorted({trial.outcome.value for trial in side.trials if trial.cell == cell} - {Outcome.OK.value})
+    reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
+    return Unpaired(cell=cell, reason=reason, was_lost=was_lost)
+
+
+def _refuse_other_shapes(before: Side, after: Side, workloads: Iterable[str]) -> None:
+    for name in sorted(workloads):
+        one, other = before.plan.study.workload(name), after.plan.study.workload(name)
+        differing = [part for part in SHAPE if getattr(one, part) != getattr(other, part)]
+        if differing:
+            raise CannotCompareError(
+                f"workload {name} is not the same: "
+                + "; ".join(f"{part} {getattr(one, part)} and {getattr(other, part)}" for part in differing)
+            )
+
+
+def _refuse_differences(found: Sequence[Difference]) -> None:
+    if not found:
+        return
+    facts = dict.fromkeys(one.fact for one in found)
+    said = "; ".join(
+        f"{one.fact.value}{f' ({one.subject})' if one.subject else ''}: {one.before} and {one.after}" for one in found
+    )
+    allow = " ".join(f"--allow {fact.value}" for fact in facts)
+    raise CannotCompareError(f"not comparable, this differs: {said}; if that is what you ask, give {allow}")

@@ -1,0 +1,53 @@
+"""A real slowdown, measured by the whole chain: null engines whose schedule is known."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.chain.conftest import BITBENCH
+
+STUDY = """
+name: gate
+engines:
+  - {{engine: null, name: engine, args: {{ttft: {ttft}, tpot: {tpot}, vary: 0.005, vary_instance: 0.005}}}}
+workloads:
+  - {{name: single, concurrency: 1, input_tokens: 64, output_tokens: 16}}
+measure: {{instances: 4, trials: 3}}
+"""
+
+
+def bitbench(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*BITBENCH, *arguments], cwd=cwd, capture_output=True, text=True, timeout=180, check=False)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("gate")
+    for name, slower in (("before", 1.0), ("same", 1.0), ("slower", 1 / 0.9)):
+        text = STUDY.format(ttft=f"{40 * slower:.3f}ms", tpot=f"{4 * slower:.4f}ms")
+        (place / f"{name}.yaml").write_text(text)
+        done = bitbench("run", f"{name}.yaml", "--into", name, cwd=place)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return place
+
+
+LIMIT = ("--fail-if", "output_throughput < -3%", "--format", "markdown")
+
+
+def test_the_schedule_is_an_argument_and_must_be_allowed(place: Path) -> None:
+    refused = bitbench("compare", "before", "slower", *LIMIT, cwd=place)
+    assert refused.returncode == 3
+    assert "--allow kernel --allow arguments" in refused.stderr
+
+
+def test_a_real_slowdown_of_ten_percent_fails(place: Path) -> None:
+    allowed = ("--allow", "arguments", "--allow", "kernel")  # the null engine calls its schedule its kernel
+    found = bitbench("compare", "before", "slower", *allowed, *LIMIT, cwd=place)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "slower: `engine · single`" in found.stdout
+
+
+def test_the_same_again_does_not(place: Path) -> None:
+    found = bitbench("compare", "before", "same", *LIMIT, cwd=place)
+    assert found.returncode in (0, 2), found.stdout + found.stderr

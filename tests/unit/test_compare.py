@@ -1,0 +1,238 @@
+"""Two studies against each other: what is told, what is refused, and how often the gate is wrong."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Contender
+from bitbench.core.comparison import Comparison, GateOutcome, Verdict
+from bitbench.core.facts import Fact
+from bitbench.core.study import Count, EngineSetup, Measure
+from bitbench.core.trial import InstanceFacts, Outcome
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.errors import CannotCompareError
+from bitbench.report.comparison import markdown_comparison
+from bitbench.statistics.comparability import Side
+from bitbench.statistics.gate import parse_condition
+from bitbench.statistics.studies import compare_contenders, compare_studies
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.unit.synthetic import LOCK, make_instance, make_plan, make_trial, measured_trials, speed_metrics
+
+WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
+SLOWER_BY_3 = "output_throughput < -3%"
+
+
+def side(
+    name: str,
+    speed: float,
+    seed: int,
+    *,
+    measure: Measure | None = None,
+    engines: Sequence[str] = ("engine",),
+    facts: InstanceFacts | None = None,
+    lock: dict[str, Json] | None = None,
+) -> Side:
+    """A study whose true speed is known, with 1 % noise between starts and 1.5 % between trials."""
+    measure = measure or Measure()
+    plan = make_plan(engines, WORKLOADS, measure)
+    rng = np.random.default_rng(seed)
+    trials = [
+        trial
+        for cell in plan.cells
+        for trial in measured_trials(cell, measure, 1000 * speed, rng, between=0.010, within=0.015)
+    ]
+    instances = [
+        make_instance(contender, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",)))
+        for contender in plan.contenders
+    ]
+    return Side(name, plan, trials, instances, LOCK if lock is None else lock)
+
+
+def against(before: Side, after: Side, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
+    conditions = [parse_condition(text) for text in limits]
+    return compare_studies(before, after, metrics=(), conditions=conditions, allowed=allow)
+
+
+def test_ten_percent_faster_passes_and_is_said() -> None:
+    comparison = against(side("a", 1.0, 1), side("b", 1.1, 2), SLOWER_BY_3)
+    assert comparison.exit_code == 0
+    assert {cell.verdict for cell in comparison.cells} == {Verdict.FASTER}
+    assert all(cell.ratio and cell.ratio.value == pytest.approx(1.1, abs=0.03) for cell in comparison.cells)
+    assert {gate.outcome for gate in comparison.gates} == {GateOutcome.PASSED}
+
+
+def test_too_few_starts_cannot_tell_and_says_how_many_would() -> None:
+    few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
+    comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
+    assert comparison.exit_code == 2
+    unsure = [gate for gate in comparison.gates if gate.outcome is GateOutcome.UNSURE]
+    needed = [gate.needed_starts for gate in unsure]
+    assert all(count is not None and count > 2 for count in needed)
+    many = Measure(instances=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
+    enough = many.model_copy(update={"instances": Count(min=many.instances.min, max=many.instances.min)})
+    assert against(side("a", 1.0, 3, measure=enough), side("b", 0.95, 4, measure=enough), SLOWER_BY_3).exit_code == 1
+
+
+def test_one_start_decides_nothing() -> None:
+    one = Measure(instances=Count(min=1, max=1), trials=Count(min=10, max=10))
+    comparison = against(side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3)
+    assert comparison.exit_code == 2
+    assert all(gate.needed_starts == 3 for gate in comparison.gates)
+    text = markdown_comparison(comparison)
+    assert "one start on a side says nothing about the next; to tell all of them takes at least about 3 starts" in text
+
+
+def test_limits_in_both_directions() -> None:
+    slow = against(side("a", 1.0, 7), side("b", 1.2, 8), "output_throughput > 5%")
+    assert slow.exit_code == 1
+    assert parse_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
+    assert parse_condition("latency > 5%").metric == "latency_s"
+    for wrong in ("output_throughput", "speed < -3%", "ttft < -100%", "ttft < 3 ms", "ttft = 3%", "ttft < ..%"):
+        with pytest.raises(CannotCompareError):
+            parse_condition(wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact", "said"),
+    [
+        ({"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))}, Fact.ENGINE_VERSION, "1.0 and 1.1"),
+        ({"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))}, Fact.KERNEL, "int8 and bf16"),
+        ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and not known"),
+        ({"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}}, Fact.HOST, r"host \(cores\): 2 and 4"),
+        ({"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}}, Fact.ENVIRONMENT, "2.13.0 and 2.14"),
+        ({"lock": {**LOCK, "bitbench": "9"}}, Fact.TOOL, "bitbench 0.1.0 and bitbench 9"),
+    ],
+)
+def test_a_fact_that_differs_is_refused_by_name_and_allowed_by_name(
+    change: dict[str, Json], fact: Fact, said: str
+) -> None:
+    before, after = side("a", 1.0, 9), side("b", 1.0, 10, **change)
+    with pytest.raises(CannotCompareError, match=rf"{said}.*--allow {fact.value}"):
+        against(before, after)
+    comparison = against(before, after, allow=[fact])
+    assert {one.fact for one in comparison.differences} == {fact}
+    assert "Differs (allowed)" in markdown_comparison(comparison)
+
+
+def test_arguments_and_shapes_are_facts() -> None:
+    before, after = side("a", 1.0, 11), side("b", 1.0, 12)
+    eager = EngineSetup(name="engine", engine="null", args={"enforce-eager": True})
+    study = after.plan.study.model_copy(update={"engines": (eager,)})
+    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    with pytest.raises(CannotCompareError, match=r"none and enforce-eager=True.*--allow arguments"):
+        against(before, other)
+    keyed = EngineSetup(name="engine", engine="null", env={"HF_TOKEN": "hf_abc"})
+    study = after.plan.study.model_copy(update={"engines": (keyed,)})
+    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    assert against(before, other).differences == ()
+    longer = tuple(one.model_copy(update={"input_tokens": 999}) for one in WORKLOADS)
+    study = after.plan.study.model_copy(update={"workloads": longer})
+    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    with pytest.raises(CannotCompareError, match="workload interactive is not the same: input_tokens 128 and 999"):
+        against(before, other, allow=list(Fact))
+
+
+def test_a_cell_that_lost_its_result_is_no_pass() -> None:
+    before, after = side("a", 1.0, 13), side("b", 1.0, 14)
+    lost = after.plan.cells[0]
+    trials = [
+        *(trial for trial in after.trials if trial.cell != lost),
+        make_trial(lost, 0, 0, outcome=Outcome.CRASHED, cause="it ended"),
+    ]
+    comparison = against(before, Side("b", after.plan, trials, after.instances, after.lock), "output_throughput < -50%")
+    assert comparison.exit_code == 2
+    assert [one.was_lost for one in comparison.unpaired] == [True]
+    text = markdown_comparison(comparison)
+    assert "has no result in b (crashed): it had one before" in text
+    assert "the candidate has no such figure" in text
+
+
+def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
+    before, after = side("a", 1.0, 20), side("b", 1.0, 21)
+    assert against(before, after, "device_bytes > 5%").exit_code == 2
+    empty = Side("b", after.plan, [], after.instances, after.lock)
+    nothing = Side("a", before.plan, [], before.instances, before.lock)
+    assert against(nothing, empty, SLOWER_BY_3).exit_code == 2
+
+
+def test_two_contenders_of_one_study() -> None:
+    both = side("a", 1.0, 15, engines=("old", "new"))
+    pair = (Contender(variant="none", engine="old"), Contender(variant="none", engine="new"))
+    comparison = compare_contenders(both, [pair], metrics=(), conditions=[parse_condition("output_throughput < -20%")])
+    assert len(comparison.cells) == 2
+    assert comparison.exit_code == 0
+    assert markdown_comparison(comparison).startswith("## `new` against `old`\n")
+
+
+def test_hostile_names_do_no_harm() -> None:
+    name = '<script>alert("|")</script>\u202e`**' + "x" * 10_000
+    study = side(name, 1.0, 16, engines=(name,))
+    text = markdown_comparison(against(study, side(name, 0.8, 17, engines=(name,)), SLOWER_BY_3))
+    html = str(MarkdownIt("commonmark").enable("table").render(text))
+    assert "<script" not in html
+    assert "\u202e" not in html
+    assert max(map(len, text.splitlines())) < 2_000
+    for table in html.split("<table>")[1:]:
+        rows = table.split("</table>")[0].split("<tr>")[1:]
+        assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
+
+
+def write(study: Side, path: Path) -> Path:
+    """As a folder, such as one that was saved as a baseline: no rows, no logs."""
+    folder = StudyFolder(path)
+    with folder.writing() as writer:
+        for instance in study.instances:
+            writer.append_instance(instance)
+        for trial in study.trials:
+            writer.append_trial(trial, None)
+        writer.write_study("name: x\n")
+        writer.write_lock({**study.lock, "plan": json.loads(study.plan.model_dump_json())})
+    return path
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = write(side("a", 1.0, 18, engines=("old", "new")), tmp_path / "a")
+    after = write(side("b", 0.8, 19, engines=("old", "new")), tmp_path / "b")
+    said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3, "--format", "markdown")
+    assert said.exit_code == 1
+    assert "Limits: 4 failed; exit code 1." in said.out
+    assert bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code == 0
+    assert bitbench(capsys, "compare", str(before), str(after)).exit_code == 0
+    own = bitbench(capsys, "compare", str(before), "--variants", "old", "new", "--metric", "output_throughput")
+    assert own.exit_code == 0
+    assert "new against old" in " ".join(own.out.split())
+    for arguments, expected in (
+        ((str(before),), "give two study folders"),
+        ((str(before), str(tmp_path / "none")), "is not a study folder"),
+        ((str(before), "--variants", "old", "nobody"), "it has old, new"),
+        ((str(before), str(after), "--metric", "joy"), "no figure called joy"),
+    ):
+        refused = bitbench(capsys, "compare", *arguments)
+        assert refused.exit_code == 3
+        assert expected in refused.err
+
+
+def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
+    plan = make_plan(["engine"], WORKLOADS[:1], Measure())
+    (cell,) = plan.cells
+
+    def made(name: str, speed: float) -> Side:
+        trials = [
+            make_trial(cell, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10))
+            for block in range(3)
+            for index in range(3)
+        ]
+        return Side(name, plan, trials, [], LOCK)
+
+    comparison = compare_studies(
+        made("a", 200), made("b", 100), metrics=["ttft_s", "output_throughput"], conditions=(), allowed=()
+    )
+    assert [cell.verdict for cell in comparison.cells] == [Verdict.SLOWER, Verdict.SLOWER]
+    assert Fact.KERNEL in comparison.unknown_facts
+    assert "Known on neither side, so not checked" in markdown_comparison(comparison)

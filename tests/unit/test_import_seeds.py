@@ -1,0 +1,174 @@
+"""Published benchmark records: what they show once bitbench's statistics look at them."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.summary import StudySummary
+from bitbench.errors import ImportFileError, StoreError, StudyFileError
+from bitbench.importer import import_files
+from bitbench.imports.choices import Starts, Tool
+from bitbench.imports.text import decoded
+from bitbench.lab import Lab
+from bitbench.planning.expand import expand
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+
+DATA = Path(__file__).parent / "data" / "imports"
+
+
+def imported(name: str, into: Path, starts: Starts = Starts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
+    folder = import_files([DATA / name], Tool.SEED, starts, into)
+    report = Lab().report(folder)
+    return folder, Lab().summary(folder), report.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySummary, str]:
+    return imported("seed-runs.md", tmp_path_factory.mktemp("runs") / "out")
+
+
+Imported = tuple[StudyFolder, StudySummary, str]
+
+
+def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imported) -> None:
+    _, summary, _ = runs
+    assert len(summary.cells) == 7
+    assert {len(cell.runs) for cell in summary.cells} == {3}
+    smooth = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a8_smooth_gptq")
+    assert smooth.metrics["output_throughput"].mean == pytest.approx(4800.91, abs=0.01)
+    assert smooth.metrics["output_throughput"].trial_sd == pytest.approx(58.75, abs=0.01)
+
+
+def test_the_slow_run_is_flagged(runs: Imported) -> None:
+    _, summary, report = runs
+    sparse = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a16_sparse_awq")
+    assert [outlier.value for outlier in sparse.outliers] == [1526.74]
+    assert "| 1,527 |" in report
+
+
+def test_equal_variants_are_a_tie(runs: Imported) -> None:
+    _, summary, report = runs
+    (ranking,) = summary.rankings
+    assert ranking.workload == "base"
+    ptq = next(entry for entry in ranking.entries if entry.contender.variant == "w8a8_smooth_ptq")
+    assert "w8a8_smooth_gptq" in {other.variant for other in ptq.tied_with}
+    assert "a tie for the highest output throughput: `w8a8_smooth_gptq`" in report
+
+
+def test_unknown_is_unknown(runs: Imported) -> None:
+    folder, summary, report = runs
+    assert all("input_throughput" not in cell.metrics for cell in summary.cells)
+    rest = next(line for line in report.splitlines() if line.startswith("| `w8a8_smooth_gptq`"))
+    assert rest.split("|")[2].strip() == "–"
+    assert all(trial.started_at is None and trial.requests_file is None for trial in folder.trials())
+    assert "| Processor                       | –" in report
+    assert "Warm-up" not in report
+    assert "How to repeat it" not in report
+
+
+def test_text_is_put_right_and_this_is_said(runs: Imported) -> None:
+    assert not set("ÂÃâð�") & set(runs[2])
+    assert "it was put right" in runs[2]
+
+
+def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
+    _, summary, report = runs
+    assert "Names of runs repeat (3 of them, such as w8a16\\_smooth\\_awq\\_base\\_run3" in report
+    ids = [run.trial_id for cell in summary.cells for run in cell.runs]
+    assert len(set(ids)) == len(ids) == 21
+
+
+def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: Path) -> None:
+    _, as_one, report = runs
+    _, as_three, other = imported("seed-runs.md", tmp_path / "out", Starts.PER_RUN)
+    assert "Assumed: each file is one start" in report
+    assert "some cells have one instance only" in report
+    assert "each run was a start" in other
+    assert "one instance only" not in other
+    for one, three in zip(as_one.cells, as_three.cells, strict=True):
+        single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
+        assert (single.n_instances, separate.n_instances) == (1, 3)
+        assert (single.covers_starts, separate.covers_starts) == (False, True)
+        # Three runs say as much about the mean either way; what differs is what the interval may be taken for.
+        assert single.relative_half_width == pytest.approx(separate.relative_half_width)
+
+
+def test_backends(tmp_path: Path) -> None:
+    folder, summary, report = imported("seed-backends.md", tmp_path / "out")
+    figures = {
+        cell.cell.contender.engine: (cell.metrics["ttft_s"].mean, cell.metrics["tpot_s"].mean) for cell in summary.cells
+    }
+    assert figures["vLLM (awq_marlin)"] == pytest.approx((0.00751, 0.00583))
+    assert figures["transformers"] == pytest.approx((0.09541, 0.06205))
+    kernels = {one.contender.engine: (one.kernels, one.engine_versions) for one in summary.contenders}
+    assert kernels["vLLM (awq_marlin)"] == (("awq_marlin",), ("0.12.0",))
+    assert kernels["transformers"] == ((), ("4.51.3",))
+    assert "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
+    assert "Its operator profile (4 rows) has no place in a study folder yet and was left out." in report
+    assert folder.lock()["host"]["accelerators"] == [{"name": "A100-SXM4-80GB"}]
+
+
+def test_grids(tmp_path: Path) -> None:
+    _, summary, report = imported("seed-grids.rst", tmp_path / "out")
+    assert "72B (vLLM): 4 rows (input length 30720) are printed twice; they are kept once." in report
+    assert {len(cell.runs) for cell in summary.cells} == {1}
+    by_name = {cell.cell.name: cell.metrics for cell in summary.cells}
+    small = by_name["Qwen2-0.5B-Instruct/GPTQ-Int8 @ transformers, 1 GPU · c1-in1-out2048"]
+    assert small["output_throughput"].mean == 36.35
+    assert small["device_peak_bytes"].mean == 0.85e9
+    two_gpus = by_name["Qwen2-72B-Instruct/BF16 @ vllm, 2 GPUs, Setting 1 · c1-in1-out2048"]
+    assert two_gpus["output_throughput"].mean == 17.68
+    assert by_name["Qwen2-72B-Instruct/AWQ @ vllm, 2 GPUs · c1-in129024-out2048"]["output_throughput"].mean == 7.78
+    moe = by_name["Qwen2-57B-A14B-Instruct/BF16 @ vllm, throughput script · c1000-in1000-out100"]
+    assert moe["overall_throughput"].mean == 5698.37
+    settings = {setup.name: setup.args for setup in summary.study.engines}
+    assert settings["vllm, 1 GPU, Setting 2"]["max_model_len"] == "4096"
+    assert settings["vllm, 4 GPUs"] == {
+        "gpus": 4,
+        "gpu_memory_utilization": "0.9",
+        "max_model_len": "32768",
+        "enforce_eager": "False",
+    }
+
+
+def test_a_kernel_table_has_no_home_yet(tmp_path: Path) -> None:
+    with pytest.raises(ImportFileError, match="kernel table, which has no place in a study folder yet"):
+        imported("seed-kernels.md", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
+    _, summary, _ = imported("seed-backends.md", tmp_path / "out")
+    study = summary.study.model_copy(update={"engines": ()})
+    with pytest.raises(StudyFileError, match="can be reported, not run"):
+        expand(study, {}, lambda *_: pytest.fail("there is nothing to resolve"))
+
+
+def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
+    imported("seed-runs.md", tmp_path / "out")
+    before = (tmp_path / "out" / "trials.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="holds a study already"):
+        imported("seed-backends.md", tmp_path / "out")
+    assert (tmp_path / "out" / "trials.jsonl").read_bytes() == before
+
+
+def test_text_that_was_meant_is_left_alone() -> None:
+    for meant in ("Ângström ±", "Ã", "naïve – 80 µs", "â", "ð�"):
+        assert decoded(meant.encode())[0] == meant
+    assert decoded("0.38 Â± 0.01".encode()) == ("0.38 ± 0.01", True)
+    assert decoded("ðŸ¥‡".encode()) == ("🥇", True)
+
+
+def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "seed", "--into", str(tmp_path / "out"))
+    assert said.exit_code == 0
+    assert "Assumed: each file is one start of its engine" in " ".join(said.out.split())
+    again = bitbench(capsys, "report", str(tmp_path / "out"))
+    assert again.exit_code == 0
+    missing = bitbench(capsys, "import", str(tmp_path / "no"), "--from", "vllm")
+    assert missing.exit_code == 2
+    assert "cannot be read: No such file" in missing.err
+    wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
+    assert wrong.exit_code == 2
+    assert "is no JSON" in wrong.err

@@ -1,0 +1,206 @@
+"""Result files of other tools; the samples are small files in the layout that each tool documents or writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from bitbench.core.arrival import Arrival
+from bitbench.core.summary import CellSummary, StudySummary
+from bitbench.errors import ImportFileError
+from bitbench.importer import import_files
+from bitbench.imports.choices import Starts, Tool
+from bitbench.imports.tools import read
+from bitbench.lab import Lab
+from bitbench.report.terminal import render
+
+DATA = Path(__file__).parent / "data" / "imports"
+
+
+def imported(tool: Tool, into: Path, *names: str, starts: Starts = Starts.PER_FILE) -> tuple[StudySummary, str]:
+    folder = import_files([DATA / name for name in names], tool, starts, into)
+    return Lab().summary(folder), Lab().report(folder).read_text(encoding="utf-8")
+
+
+def means(cell: CellSummary) -> dict[str, float]:
+    return {name: estimate.mean for name, estimate in cell.metrics.items()}
+
+
+def test_vllm_files_are_starts(tmp_path: Path) -> None:
+    summary, report = imported(Tool.VLLM, tmp_path / "out", "vllm-serve-1.json", "vllm-serve-2.json")
+    (cell,) = summary.cells
+    assert cell.metrics["output_throughput"].n_instances == 2
+    assert means(cell)["output_throughput"] == pytest.approx((320.5 + 318.9) / 2)
+    assert means(cell)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
+    assert means(cell)["itl_p99_s"] == pytest.approx(0.0315)
+    assert "latency_s" not in cell.metrics
+    assert "2 of 64 requests failed; figures are of the others." in report
+    assert "closed loop, 64 requests per trial" in report
+
+
+def test_vllm_lengths_are_means_of_what_was_completed() -> None:
+    (run,) = read(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
+    assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (256, 128, 8)
+    assert run.workload.arrival.kind is Arrival.CLOSED_LOOP
+    assert run.started_at == "2026-11-02T10:15:00"
+
+
+def test_sglang(tmp_path: Path) -> None:
+    summary, report = imported(Tool.SGLANG, tmp_path / "out", "sglang-serving.jsonl")
+    assert [cell.cell.workload for cell in summary.cells] == ["c16-in256-out128", "in256-out128-rate4"]
+    assert means(summary.cells[0])["latency_s"] == pytest.approx(1.5)
+    assert "input_throughput" not in summary.cells[0].metrics
+    assert "Concurrency –, input 256 tokens, output 128 tokens, arrival –, 200 requests per trial." in report
+    assert summary.contenders[0].engine_versions == ("0.5.3",)
+
+
+def test_guidellm(tmp_path: Path) -> None:
+    summary, report = imported(Tool.GUIDELLM, tmp_path / "out", "guidellm.json")
+    assert [cell.cell.workload for cell in summary.cells] == [
+        "c1-in256-out128",
+        "c8-in256-out128",
+        "in256-out128-rate4",
+    ]
+    assert means(summary.cells[1])["output_throughput"] == 620.0
+    assert means(summary.cells[1])["tpot_s"] == pytest.approx(0.0094)
+    assert means(summary.cells[1])["itl_p99_s"] == pytest.approx(0.015)
+    assert summary.cells[0].cell.contender.name == "Qwen/Qwen3-8B"
+    assert "Benchmark 2: 3 requests failed" in report
+
+
+def test_aiperf(tmp_path: Path) -> None:
+    summary, report = imported(Tool.AIPERF, tmp_path / "out", "aiperf.json")
+    (cell,) = summary.cells
+    assert cell.cell.name == "Qwen/Qwen3-0.6B · c10-in550-out96"
+    assert means(cell) == pytest.approx(
+        {
+            "output_throughput": 489.6,
+            "latency_s": 1.9,
+            "ttft_s": 0.15,
+            "tpot_s": 0.0185,
+            "request_throughput": 5.1,
+            "itl_p99_s": 0.033,
+        }
+    )
+    assert "2 requests failed" in report
+
+
+def test_aiperf_with_phases() -> None:
+    content = json.loads((DATA / "aiperf.json").read_text())
+    content["input_config"] = {
+        "models": {"items": [{"name": "m"}]},
+        "phases": [{"name": "warmup", "concurrency": 2}, {"name": "profiling", "concurrency": 6}],
+    }
+    (run,) = read(Tool.AIPERF, json.dumps(content).encode()).runs
+    assert (run.variant, run.workload.concurrency) == ("m", 6)
+
+
+def test_llama_bench(tmp_path: Path) -> None:
+    summary, report = imported(Tool.LLAMA_BENCH, tmp_path / "out", "llama-bench.json")
+    prompt, generation = summary.cells
+    assert [prompt.cell.workload, generation.cell.workload] == ["pp512", "tg128"]
+    assert summary.headline == "latency_s"  # the only figure that both tests have
+    assert prompt.metrics["input_throughput"].n_trials == 5
+    assert means(generation)["output_throughput"] == pytest.approx(128 / 9.814, rel=1e-4)
+    assert summary.contenders[0].memory.weight_bytes_stored == 4677120000
+    assert summary.contenders[0].engine_versions == ("5163 8cf427ff",)
+    assert "| Processor                       | AMD Ryzen 7 7800X3D" in report
+
+
+def test_optimum_benchmark(tmp_path: Path) -> None:
+    summary, report = imported(Tool.OPTIMUM, tmp_path / "out", "optimum.json")
+    (cell,) = summary.cells
+    assert cell.metrics["latency_s"].n_trials == 3
+    assert means(cell)["ttft_s"] == pytest.approx(0.03243, abs=1e-5)
+    assert means(cell)["tpot_s"] == pytest.approx(1.47333 / 63, rel=1e-4)
+    assert means(cell)["device_peak_bytes"] == pytest.approx(8118.1e6)
+    assert "NVIDIA A100-SXM4-80GB" in report
+    assert "the sum of the two" in report
+
+
+@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.SEED])
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
+def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(content)
+    with pytest.raises(ImportFileError, match=r"result\.json") as refused:
+        import_files([path], tool, Starts.PER_FILE, tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
+    content = json.loads((DATA / "vllm-serve-1.json").read_text())
+    content |= {"completed": 0, "failed": 64, "output_throughput": 0.0, "request_throughput": 0.0, "mean_ttft_ms": 0.0}
+    path = tmp_path / "empty.json"
+    path.write_text(json.dumps(content))
+    folder = import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    report = Lab().report(folder).read_text(encoding="utf-8")
+    assert "**invalid**" in report
+    assert "No request was completed." in report
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            '{"model_id": "x", "completed": 1, "duration": 1, "request_throughput": 1, '
+            '"max_concurrency": 1e9, "num_prompts": 2e9}',
+            "concurrency",
+        ),
+        ("[" * 100_000, "RecursionError"),
+    ],
+    ids=["too many streams", "too deep"],
+)
+def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(content)
+    with pytest.raises(ImportFileError, match=r"result\.json is not laid out as a result of vllm") as refused:
+        import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    assert said.lower() in str(refused.value).lower()
+    assert len(str(refused.value)) < 1_000
+
+
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
+    summary = Lab().summary(import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out"))
+    assert summary.cells[0].cell.contender.variant == "smol?"
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a | b || c",
+    "`code` **bold** [link](javascript:alert(1))",
+    "\u202egnp.exe\u202c",
+    "line\nbreak\r\x1b[31mred\x00",
+    "x" * 10_000,
+)
+
+
+@pytest.mark.parametrize(
+    "name", HOSTILE, ids=["script", "quotes", "pipes", "markdown", "right-to-left", "lines", "long"]
+)
+def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
+    content = json.loads((DATA / "vllm-serve-1.json").read_text())
+    content |= {"model_id": name, "backend": name, "label": name}
+    path = tmp_path / ("hostile<b>|.json" if len(name) < 100 else "hostile.json")
+    path.write_text(json.dumps(content))
+    folder = import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    summary = Lab().summary(folder)
+    report = Lab().report(folder).read_text(encoding="utf-8")
+    html = str(MarkdownIt("commonmark").enable("table").render(report))
+    for bad in ("<script", "<img", "<b>", 'javascript:alert(1)"', "\u202e", "\x1b", "\x00"):
+        assert bad not in html
+    assert max(map(len, report.splitlines())) < 2_000
+    for table in html.split("<table>")[1:]:
+        rows = table.split("</table>")[0].split("<tr>")[1:]
+        assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
+    console = Console(width=100, record=True, force_terminal=False)
+    with console.capture() as captured:
+        render(summary, console)
+    assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
+    assert len(captured.get()) < 10_000
