@@ -33,12 +33,14 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> str:
         f"## Workload {code(ranking.workload)}",
         shape(summary.study.workload(ranking.workload), code),
         _main_table(summary, ranking, cells),
-        "The rest, in the same order:",
-        _metric_table(summary, cells, (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))),
     ]
+    if any(has_result(summary, cell) for cell in cells):
+        more = (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))
+        parts += ["The rest, in the same order:", _metric_table(summary, cells, more)]
     if flagged := _outlier_table(summary, cells):
         parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
-    parts.append(_why_stopped(summary, cells))
+    if cells:
+        parts.append(_why_stopped(summary, cells))
     return "\n\n".join(parts)
 
 
