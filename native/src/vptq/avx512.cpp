@@ -52,6 +52,7 @@ inline void unpack_main(const std::uint8_t* at, __m256i (&index)[8]) {
   index[7] = _mm256_ternarylogic_epi32(_mm256_srli_epi32(b, 24), _mm256_srli_epi32(c, 20), nibble, 0xf8);
   if constexpr (Bits == 13) {
     const __m256i bits = spread_bits(at + 96);
+#pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) index[g] = with_bit<12>(index[g], bits, g);
   }
 }
@@ -63,8 +64,10 @@ inline void unpack_gathered_residual(const std::uint8_t* at, __m256i (&index)[8]
     return;
   }
   const __m256i bits = spread_bits(at + 64), byte = _mm256_set1_epi32(0xff);
+#pragma GCC unroll 2
   for (int h = 0; h < 2; ++h) {
     const __m256i four = load256(at + 32 * h);
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const int g = 4 * h + j;
       index[g] = with_bit<8>(_mm256_and_si256(_mm256_srli_epi32(four, 8 * j), byte), bits, g);
@@ -72,17 +75,27 @@ inline void unpack_gathered_residual(const std::uint8_t* at, __m256i (&index)[8]
   }
 }
 
-// Byte (output o, column c) of 8 entries to dword 2o + c / 4, byte c % 4: four columns of one output meet in a dword.
-inline __m512i transpose_control() {
-  alignas(64) std::uint8_t control[64];
-  for (int o = 0; o < 8; ++o)
-    for (int c = 0; c < 8; ++c) control[8 * o + c] = std::uint8_t(8 * c + o);
-  return _mm512_load_si512(control);
-}
+// Fetches 8 entries of a codebook and turns them: byte (output o, column c) goes to dword 2o + c / 4, byte c % 4, so that
+// four columns of one output meet in a dword.
+struct Fetch {
+  __m512i control;
+  __mmask8 all = 0xff;
 
-inline __m512i fetch(const std::uint8_t* entries, __m256i index, __m512i control) {
-  return _mm512_permutexvar_epi8(control, _mm512_i32gather_epi64(index, entries, 8));
-}
+  Fetch() {
+    alignas(64) std::uint8_t order[64];
+    for (int o = 0; o < 8; ++o)
+      for (int c = 0; c < 8; ++c) order[8 * o + c] = std::uint8_t(8 * c + o);
+    control = _mm512_load_si512(order);
+    // A gather merges into its destination and waits for what was last computed there, so each one starts from zeros.
+    // The compiler would leave them out if it knew that the mask is full.
+    asm("" : "+Yk"(all));
+  }
+
+  __m512i operator()(const std::uint8_t* entries, __m256i index) const {
+    const __m512i found = _mm512_mask_i32gather_epi64(_mm512_setzero_si512(), all, index, entries, 8);
+    return _mm512_permutexvar_epi8(control, found);
+  }
+};
 
 // The 64 residual indices of a strip and which quarter of the 256 entries each lies in.
 struct PlaneLookup {
@@ -180,7 +193,7 @@ inline void add_to(float* at, __m256 values) { _mm256_storeu_ps(at, _mm256_add_p
 
 // One strip of one activation row, decoded and multiplied at once.
 template <int MainBits, int ResidualBits, bool Wide>
-inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, __m512i control, const std::int8_t* high,
+inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, const Fetch& fetch, const std::int8_t* high,
                            const std::int8_t* low, Sums<ResidualBits>& sums, Sums<ResidualBits>& low_sums) {
   for (int line = 0; line < strip_bytes(MainBits, ResidualBits); line += 64)
     _mm_prefetch(reinterpret_cast<const char*>(strip + kAhead + line), _MM_HINT_T0);
@@ -194,7 +207,7 @@ inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, __
     if constexpr (Wide) x_low = _mm512_loadu_si512(low);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
-      const __m512i found = fetch(segment.main, index[g], control);
+      const __m512i found = fetch(segment.main, index[g]);
       const __m512i plane = lookup.plane(segment.planes, g);
       sums.main = _mm512_dpbusd_epi32(sums.main, found, eight_columns(high + 8 * g));
       sums.residual[g] = _mm512_dpbusd_epi32(sums.residual[g], plane, x);
@@ -209,11 +222,11 @@ inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, __
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
       const __m512i x = eight_columns(high + 8 * g);
-      const __m512i found = fetch(segment.main, index[g], control);
+      const __m512i found = fetch(segment.main, index[g]);
       sums.main = _mm512_dpbusd_epi32(sums.main, found, x);
       __m512i second, x_low;
       if constexpr (ResidualBits != 0) {
-        second = fetch(segment.residual, residual_index[g], control);
+        second = fetch(segment.residual, residual_index[g]);
         sums.residual[0] = _mm512_dpbusd_epi32(sums.residual[0], second, x);
       }
       if constexpr (Wide) {
@@ -229,7 +242,7 @@ inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, __
 template <int MainBits, int ResidualBits, bool Wide>
 void one_row(const Segment& segment, const Activations& x, int begin, int end, float* sums, std::size_t) {
   constexpr int kBytes = strip_bytes(MainBits, ResidualBits);
-  const __m512i control = transpose_control();
+  const Fetch fetch;
   const int strips = segment.strips();
   const std::uint8_t* strip = segment.stream + begin * segment.block_bytes();
   for (int block = begin; block < end; ++block) {
@@ -238,7 +251,7 @@ void one_row(const Segment& segment, const Activations& x, int begin, int end, f
       const int last = smaller(strips, (chunk + 1) * kStripsPerChunk);
       Sums<ResidualBits> high(x.sum_high[chunk]), low(Wide ? x.sum_low[chunk] : 0);
       for (int s = chunk * kStripsPerChunk; s < last; ++s, strip += kBytes)
-        multiply_strip<MainBits, ResidualBits, Wide>(segment, strip, control, x.high + kStrip * s,
+        multiply_strip<MainBits, ResidualBits, Wide>(segment, strip, fetch, x.high + kStrip * s,
                                                      Wide ? x.low + kStrip * s : nullptr, high, low);
       const float unit = Wide ? 256 * x.scale[chunk] : x.scale[chunk];
       totals.add(high, unit * segment.main_scale, unit * segment.residual_scale);
@@ -255,7 +268,7 @@ struct Tile {
   static constexpr int kParts = ResidualBits == 0 ? 1 : 2;
   __m512i part[kStripsPerTile][kParts][8];
 
-  void decode(const Segment& segment, const std::uint8_t* strip, __m512i control, int count) {
+  void decode(const Segment& segment, const std::uint8_t* strip, const Fetch& fetch, int count) {
     for (int s = 0; s < count; ++s, strip += strip_bytes(MainBits, ResidualBits)) {
       for (int line = 0; line < strip_bytes(MainBits, ResidualBits); line += 64)
         _mm_prefetch(reinterpret_cast<const char*>(strip + kAhead + line), _MM_HINT_T0);
@@ -266,7 +279,7 @@ struct Tile {
         const PlaneLookup lookup(rest);
 #pragma GCC unroll 8
         for (int g = 0; g < 8; ++g) {
-          part[s][0][g] = fetch(segment.main, index[g], control);
+          part[s][0][g] = fetch(segment.main, index[g]);
           part[s][1][g] = lookup.plane(segment.planes, g);
         }
       } else {
@@ -274,25 +287,37 @@ struct Tile {
         if constexpr (ResidualBits != 0) unpack_gathered_residual<ResidualBits>(rest, residual_index);
 #pragma GCC unroll 8
         for (int g = 0; g < 8; ++g) {
-          part[s][0][g] = fetch(segment.main, index[g], control);
-          if constexpr (ResidualBits != 0) part[s][1][g] = fetch(segment.residual, residual_index[g], control);
+          part[s][0][g] = fetch(segment.main, index[g]);
+          if constexpr (ResidualBits != 0) part[s][1][g] = fetch(segment.residual, residual_index[g]);
         }
       }
     }
   }
 
-  Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
-    Sums<ResidualBits> sums(sum);
+  // Sums of one part that lies in columns of 8. Four at a time: a dot product takes five cycles until it can be added to.
+  template <int Part>
+  __m512i multiply_columns(const std::int8_t* x, int count, __m512i start) const {
+    __m512i sums[4] = {start, _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int s = 0; s < count; ++s, x += kStrip) {
 #pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
-        const __m512i columns = eight_columns(x + 8 * g);
-        sums.main = _mm512_dpbusd_epi32(sums.main, part[s][0][g], columns);
-        if constexpr (ResidualBits == 8)
-          sums.residual[g] = _mm512_dpbusd_epi32(sums.residual[g], part[s][1][g], _mm512_loadu_si512(x));
-        else if constexpr (ResidualBits != 0)
-          sums.residual[0] = _mm512_dpbusd_epi32(sums.residual[0], part[s][1][g], columns);
+      for (int g = 0; g < 8; ++g)
+        sums[g % 4] = _mm512_dpbusd_epi32(sums[g % 4], part[s][Part][g], eight_columns(x + 8 * g));
+    }
+    return _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
+  }
+
+  Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
+    Sums<ResidualBits> sums(sum);
+    sums.main = multiply_columns<0>(x, count, sums.main);
+    if constexpr (ResidualBits == 8) {
+      for (int s = 0; s < count; ++s) {
+        const __m512i columns = _mm512_loadu_si512(x + kStrip * s);
+#pragma GCC unroll 8
+        for (int o = 0; o < kVector; ++o)
+          sums.residual[o] = _mm512_dpbusd_epi32(sums.residual[o], part[s][1][o], columns);
       }
+    } else if constexpr (ResidualBits != 0) {
+      sums.residual[0] = multiply_columns<1>(x, count, sums.residual[0]);
     }
     return sums;
   }
@@ -300,7 +325,7 @@ struct Tile {
 
 template <int MainBits, int ResidualBits, bool Wide>
 void many_rows(const Segment& segment, const Activations& x, int begin, int end, float* sums, std::size_t stride) {
-  const __m512i control = transpose_control();
+  const Fetch fetch;
   const int strips = segment.strips();
   const std::uint8_t* stream = segment.stream + begin * segment.block_bytes();
   Tile<MainBits, ResidualBits> tile;
@@ -310,7 +335,7 @@ void many_rows(const Segment& segment, const Activations& x, int begin, int end,
       const int count = smaller(kStripsPerTile, strips - first);
       const int chunk = first / kStripsPerChunk;
       const bool opens_chunk = first % kStripsPerChunk == 0;  // the offset is undone once per chunk
-      tile.decode(segment, stream, control, count);
+      tile.decode(segment, stream, fetch, count);
       stream += std::size_t(count) * strip_bytes(MainBits, ResidualBits);
       for (int row = 0; row < x.batch; ++row) {
         const std::size_t at = std::size_t(row) * x.stride + std::size_t(first) * kStrip;
