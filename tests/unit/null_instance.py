@@ -12,9 +12,9 @@ from bitbench.engines.null import NullEngine
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 
 
-def start(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Instance:
+def start(args: dict[str, Argument], folder: Path, *, seed: int = 0, env: dict[str, str] | None = None) -> Instance:
     launch = Launch(
-        setup=EngineSetup(name="null", engine="null", args=args),
+        setup=EngineSetup(name="null", engine="null", args=args, env=env or {}),
         variant=NOTHING,
         python=None,
         log_file=folder / "null.log",
@@ -26,8 +26,10 @@ def start(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Instance
 
 
 @contextmanager
-def running(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Iterator[Endpoint]:
-    instance = start(args, folder, seed=seed)
+def running(
+    args: dict[str, Argument], folder: Path, *, seed: int = 0, env: dict[str, str] | None = None
+) -> Iterator[Endpoint]:
+    instance = start(args, folder, seed=seed, env=env)
     try:
         yield instance.wait_ready(20.0)
     finally:

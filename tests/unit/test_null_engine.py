@@ -16,7 +16,7 @@ from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Arrival, Workload
 from bitbench.engines.null import NullEngine
-from bitbench.engines.workers.null_server import Behaviour, Schedule
+from bitbench.engines.workers.null_answers import Behaviour, Schedule
 from bitbench.load.client import run_job
 from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.load.verdict import judge
@@ -83,7 +83,8 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path:
 
 def behaviour(**changes: object) -> Behaviour:
     settings = {"ttft": 0.1, "tpot": 0.01, "vary": 0.0, "vary_instance": 0.0, "slow_requests": (), "slow_factor": 4.0,
-                "per_stream": 0.0, "fail": None, "memory_mb": 1, "seed": 0}  # fmt: skip
+                "per_stream": 0.0, "capacity": None, "stall_at": None, "stall_for": 2.0, "fail": None, "memory_mb": 1,
+                "seed": 0}  # fmt: skip
     return Behaviour(**settings | changes)  # type: ignore[arg-type]
 
 
@@ -177,7 +178,7 @@ def test_arguments_that_do_not_exist_or_make_no_sense_are_refused() -> None:
     assert refusal({"ttft": "250ms", "slow_requests": 7, "fail": "hang"}) is None
     assert refusal({"speed": 3}) == (
         "the null engine has no argument speed; it has ttft, tpot, vary, vary_instance, slow_requests, slow_factor, "
-        "per_stream, fail, memory_mb"
+        "per_stream, capacity, stall_at, stall_for, fail, memory_mb"
     )
     assert "ttft: " in str(refusal({"ttft": "soon"}))
     assert "'hang'" in str(refusal({"fail": "maybe"}))

@@ -16,7 +16,8 @@ from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.workers.null_server import KEY_VARIABLE, MODEL
+from bitbench.engines.workers.null_answers import MODEL
+from bitbench.engines.workers.null_server import KEY_VARIABLE
 from bitbench.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
@@ -41,6 +42,15 @@ class NullArguments(Spec):
     )
     slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
     per_stream: Fraction = Field(default=0.0, ge=0, description="how much each further stream in flight slows a token")
+    capacity: int | None = Field(
+        default=None, ge=1, description="so many requests are served at once; the others wait in line, first come first"
+    )
+    stall_at: Seconds | None = Field(
+        default=None, ge=0, description="after the first request all streams pause once, this much later"
+    )
+    stall_for: Seconds = Field(
+        default=2.0, ge=0, description="how long nothing is written then; what was due meanwhile leaves at its end"
+    )
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
         default=None, description="what goes wrong: at the start (the first three), or in the middle of each stream"
     )
