@@ -72,9 +72,9 @@ class Call {
 
     void run(Floats y, int threads) {
         y_ = y;
-        parallel(std::min(threads, matrix_.blocks()), [](void* call, int index, int count) {
-            static_cast<Call*>(call)->work(index, count);
-        }, this);
+        parallel(
+            std::min(threads, matrix_.blocks()),
+            [](void* call, int index, int count) { static_cast<Call*>(call)->work(index, count); }, this);
     }
 
   private:
@@ -102,10 +102,10 @@ class Call {
                                             scratch_.sum_low.data() + chunk});
             for (int row = 0; row < batch_; ++row) {
                 const float* x = scratch_.permuted.data() + std::size_t(row) * std::size_t(matrix_.in_features);
-                isa_.quantize(x + segment.first_column, segment.columns, stride, wide_,
-                              {scratch_.high.data() + column, scratch_.low.data() + column,
-                               scratch_.whole.data() + column, scratch_.scale.data() + chunk,
-                               scratch_.sum_high.data() + chunk, scratch_.sum_low.data() + chunk});
+                isa_.quantize(
+                    x + segment.first_column, segment.columns, stride, wide_,
+                    {scratch_.high.data() + column, scratch_.low.data() + column, scratch_.whole.data() + column,
+                     scratch_.scale.data() + chunk, scratch_.sum_high.data() + chunk, scratch_.sum_low.data() + chunk});
                 column += std::size_t(stride);
                 chunk += std::size_t(segment.chunks());
             }

@@ -65,9 +65,10 @@ class OwningMatrix {
         require(main_bits == 12 || main_bits == 13 || main_bits == 16, "main_bits is 12, 13 or 16");
         require(residual_bits == 0 || residual_bits == 8 || residual_bits == 9 || residual_bits == 16,
                 "residual_bits is 0, 8, 9 or 16");
-        require(columns > 0 && covered_ + columns <= matrix_.in_features, "the segments have more columns than the matrix");
-        Segment segment{covered_, columns, main_bits, residual_bits, nullptr, nullptr, nullptr, nullptr,
-                        main_scale, residual_scale};
+        require(columns > 0 && covered_ + columns <= matrix_.in_features,
+                "the segments have more columns than the matrix");
+        Segment segment{covered_, columns, main_bits, residual_bits, nullptr,
+                        nullptr,  nullptr, nullptr,   main_scale,    residual_scale};
         segment.stream = keep(std::optional(stream), segment.block_bytes() * std::size_t(matrix_.blocks()),
                               "the stream does not have the size that its layout needs");
         segment.main = keep(std::optional(main), entry_bytes(main_bits), "the main codebook is [2 ** main_bits, 8]");
@@ -110,7 +111,8 @@ class OwningMatrix {
     const std::uint8_t* make_planes(const std::uint8_t* entries) {
         auto& planes = planes_.emplace_back(std::size_t(kVector) * kResidualPlane);
         for (int entry = 0; entry < kResidualPlane; ++entry)
-            for (int o = 0; o < kVector; ++o) planes[std::size_t(kResidualPlane * o + entry)] = entries[kVector * entry + o];
+            for (int o = 0; o < kVector; ++o)
+                planes[std::size_t(kResidualPlane * o + entry)] = entries[kVector * entry + o];
         return planes.data();
     }
 
