@@ -6,6 +6,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ModelError              a model is missing, unreadable or could not be brought
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
+├── KernelError             a kernel case, shape or the worker that times them is not as it should be
 ├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── StoreError              a study folder cannot be read or written as it is
 └── NotComparableError      two things differ in a fact that would make the comparison wrong
@@ -43,6 +44,10 @@ class RecipeError(BitbenchError):
 
 
 class QuantizeError(BitbenchError):
+    pass
+
+
+class KernelError(BitbenchError):
     pass
 
 

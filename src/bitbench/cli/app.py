@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import environments, models, quantize
+from bitbench.cli import environments, kernels, models, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -21,6 +21,7 @@ app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
+app.command()(kernels.kernels)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

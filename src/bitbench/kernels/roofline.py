@@ -18,11 +18,6 @@ def measure(pool: "Pool") -> dict[str, float]:
     return {"read_bytes_per_s": _read(pool), "flops_per_s": _multiply()}
 
 
-def attainable_s(size_bytes: float, flops: float, read_bytes_per_s: float, flops_per_s: float) -> float:
-    """The time under the roof: memory and arithmetic overlap, so the slower of the two counts."""
-    return max(size_bytes / read_bytes_per_s, flops / flops_per_s)
-
-
 def _read(pool: "Pool") -> float:
     """By two readers: a sum, and a matrix-vector product, which torch spreads over threads more evenly."""
     import torch

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -139,8 +140,9 @@ class Bench:
         torch.set_num_threads(self._threads)
         self._cases = [importlib.import_module(module).__dict__[name] for module, name in job["cases"]]
         self._cases = [case() if isinstance(case, type) else case for case in self._cases]
+        self._cases = [case for case in self._cases if job["all_cases"] or not case.on_request]
         self._shapes = [Shape(*pair) for pair in job["shapes"]]
-        self._rng = __import__("random").Random(job["seed"])
+        self._rng = random.Random(job["seed"])
 
     def run(self) -> None:
         largest = max(case.weight_bytes(shape) for case in self._cases for shape in self._shapes)
