@@ -1,4 +1,4 @@
-"""The native module as a type checker sees it; native/src/module.cpp and native/src/vptq/python.cpp make it. It may be missing at run time."""
+"""The native module as a type checker sees it; native/src/module.cpp makes it. It may be missing at run time."""
 
 from collections.abc import Callable
 
@@ -54,9 +54,7 @@ class VptqMatrix:
     ) -> None:
         """The next columns, in stored order; raises ValueError where an array does not have the size it needs."""
 
-    def multiply(
-        self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = ""
-    ) -> None:
+    def multiply(self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = "") -> None:
         """y = x W^T + bias. Dense float32 or bfloat16 arrays of torch or numpy, used in place."""
 
 def vptq_isas() -> list[str]:

@@ -26,9 +26,7 @@ def rounding_bound(matrix: packed.PackedMatrix, x: layout.Floats, bits: int) -> 
     """What rounding the activations may change at most: half a step of its chunk per column, times the weight."""
     scale = np.ones(matrix.in_features) if matrix.column_scale is None else matrix.column_scale.astype(np.float64)
     order = np.arange(matrix.in_features) if matrix.permutation is None else matrix.permutation
-    bare = packed.PackedMatrix(
-        matrix.in_features, matrix.out_features, matrix.segments, outliers=matrix.outliers
-    )
+    bare = packed.PackedMatrix(matrix.in_features, matrix.out_features, matrix.segments, outliers=matrix.outliers)
     weight = np.abs(packed.dequantize(bare))  # in stored order, without scale
     stored = (x.astype(np.float64) * scale)[:, order]
     bound = np.zeros((len(x), matrix.out_features))

@@ -10,6 +10,7 @@ BASELINES = "torch-linear,torch-mv"
 
 
 def kernels(
+    *,
     shapes: Annotated[
         str, typer.Option("--shapes", help="seed (30 shapes), model:ID, or KxN,… (in_features x out_features)")
     ] = "seed",

@@ -1,6 +1,6 @@
 """What the kernel bench records: raw seconds per round, and what they rest on."""
 
-from typing import Literal
+from pydantic import Field
 
 from bitbench.core.base import Record
 
@@ -11,7 +11,7 @@ KERNEL_FORMAT = 1
 class KernelMachine(Record):
     """Where the kernels ran, and what it can do at most, as the bench measured it."""
 
-    format: Literal[1] = KERNEL_FORMAT
+    format: int = KERNEL_FORMAT
     cpu_model: str
     threads: int
     torch: str
@@ -31,7 +31,7 @@ class KernelTiming(Record):
     in_features: int
     out_features: int
     batch: int
-    labels: dict[str, int] = {}
+    labels: dict[str, int] = Field(default_factory=dict)
     weight_bytes: int
     error: float | None  # relative, against double precision; None where it could not run
     cause: str | None = None  # why there are no seconds
@@ -63,7 +63,7 @@ class KernelFigures(Record):
 
     timing: KernelTiming
     seconds: Median | None  # None where the case was not timed
-    ratios: dict[str, Median] = {}  # time as a multiple of a baseline's; a baseline that was not timed is left out
+    ratios: dict[str, Median]  # time as a multiple of a baseline's; a baseline that was not timed is left out
     bytes_per_s: float | None
     intensity: float  # flop per byte
     roof_share: float | None  # the time under this machine's roofline, divided by the measured one

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import torch
 
@@ -44,7 +45,9 @@ class Prepared:
     """A case for one shape, with as many copies of its weights as were asked for."""
 
     run: Callable[["torch.Tensor", int], "torch.Tensor"]  # (x [batch, in], copy) -> y [batch, out]
-    reference: Callable[[slice], "npt.NDArray"]  # rows of copy 0 as float64 [rows, in]; rows start at multiples of 64
+    reference: Callable[
+        [slice], "npt.NDArray[np.float64]"
+    ]  # rows of copy 0 as float64 [rows, in]; rows start at multiples of 64
     weight_bytes: int  # of one copy: weights, scales, codebooks
 
 

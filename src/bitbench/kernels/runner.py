@@ -45,7 +45,7 @@ class KernelJob:
 
 
 def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
-    """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, its number, of how many."""
+    """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
     machine: KernelMachine | None = None
     timings: list[KernelTiming] = []
     count, total = 0, len(job.shapes) * len(job.batches)

@@ -9,7 +9,18 @@ from bitbench.core.kernel import KernelFigures, KernelSummary
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 40, 55
 # Colours that readers with a colour deficiency can tell apart (Okabe and Ito), in the order of the cases.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#999933",
+    "#882255",
+    "#44AA99",
+)
 
 
 class _Axis:
@@ -24,7 +35,7 @@ class _Axis:
         return self._start + share * (self._end - self._start)
 
     def ticks(self) -> Iterator[float]:
-        tick = 2.0 ** -10
+        tick = 2.0**-10
         while tick <= self.high * 1.0001:
             if tick >= self.low * 0.9999:
                 yield tick

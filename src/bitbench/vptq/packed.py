@@ -58,7 +58,13 @@ class PackedMatrix:
     @property
     def weight_bytes(self) -> int:
         """What one product has to read: stream, codebooks, outliers and the vectors beside them."""
-        parts = [self.outliers, self.permutation, self.column_scale, self.column_bias, self.bias]
+        parts: list[npt.NDArray[np.generic] | None] = [
+            self.outliers,
+            self.permutation,
+            self.column_scale,
+            self.column_bias,
+            self.bias,
+        ]
         for segment in self.segments:
             parts += [segment.stream, segment.main.entries]
             parts += [segment.residual.entries] if segment.residual else []
@@ -111,9 +117,7 @@ def pack_stream(main: Indices, residual: Indices | None, main_bits: int, residua
     return np.ascontiguousarray(np.concatenate(parts, axis=-1))
 
 
-def unpack_stream(
-    stream: Bytes, columns: int, main_bits: int, residual_bits: int
-) -> tuple[Indices, Indices | None]:
+def unpack_stream(stream: Bytes, columns: int, main_bits: int, residual_bits: int) -> tuple[Indices, Indices | None]:
     """The inverse of `pack_stream`."""
     cut = _MAIN_BYTES[main_bits]
     main = _from_strips(_unpack_main(stream[..., :cut], main_bits), columns)
@@ -246,7 +250,7 @@ def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
 
 
 def _pack16(at: npt.NDArray[np.uint32]) -> Bytes:
-    words = at[:, :, 0::2] | at[:, :, 1::2] << 16  # [blocks, strips, h, i]
+    words = at[:, :, 0::2] | at[:, :, 1::2] << np.uint32(16)  # [blocks, strips, h, i]
     return _as_bytes(words.reshape(*at.shape[:2], 32))
 
 
@@ -262,7 +266,7 @@ def _bit_plane(at: npt.NDArray[np.uint32], bit: int) -> Bytes:
 
 def _from_bit_plane(plane: Bytes, bit: int) -> npt.NDArray[np.uint32]:
     spread = np.unpackbits(plane[:, :, np.newaxis], axis=2, bitorder="little")
-    return spread.astype(np.uint32) << bit
+    return spread.astype(np.uint32) << np.uint32(bit)
 
 
 def _as_bytes(words: npt.NDArray[np.uint32]) -> Bytes:
