@@ -1,9 +1,10 @@
-// bitbench._native: the only file that knows Python. src/bitbench/_native.pyi says the same to a type checker.
+// bitbench._native: with vptq/python.cpp what Python sees. src/bitbench/_native.pyi says the same to a type checker.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include "server.hpp"
+#include "vptq/python.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -80,4 +81,5 @@ NB_MODULE(_native, module) {
              "stall_at_s"_a.none(), "stall_for_s"_a)
         .def("serve", [](bitbench::Server& server) { server.serve(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("take_truth", &take_truth);
+    bitbench::vptq::add_to(module);
 }

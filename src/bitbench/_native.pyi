@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
+
 from bitbench.engines.workers.null_answers import StreamPlan
 
 class NullServer:
@@ -22,3 +25,40 @@ class NullServer:
 
     def take_truth(self) -> dict[str, float | None]:
         """What was really sent since this was asked last. From within `respond` alone."""
+
+class VptqMatrix:
+    """A weight matrix that the CPU kernel multiplies with; it reads the given arrays where they are."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        column_scale: npt.NDArray[np.float32] | None = None,
+        column_bias: npt.NDArray[np.float32] | None = None,
+        permutation: npt.NDArray[np.int32] | None = None,
+        bias: npt.NDArray[np.float32] | None = None,
+        outliers: npt.NDArray[np.float32] | None = None,
+    ) -> None: ...
+    def add_segment(
+        self,
+        *,
+        columns: int,
+        main_bits: int,
+        residual_bits: int,
+        stream: npt.NDArray[np.uint8],
+        main: npt.NDArray[np.uint8],
+        main_scale: float,
+        residual: npt.NDArray[np.uint8] | None = None,
+        residual_scale: float = 0.0,
+    ) -> None:
+        """The next columns, in stored order; raises ValueError where an array does not have the size it needs."""
+
+    def multiply(self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = "") -> None:
+        """y = x W^T + bias. Dense float32 or bfloat16 arrays of torch or numpy, used in place."""
+
+def vptq_isas() -> list[str]:
+    """The instruction sets of the VPTQ kernel that this machine can run, best first."""
+
+def openmp_runtime() -> str:
+    """The file of the OpenMP runtime whose threads are used; empty while none is loaded."""

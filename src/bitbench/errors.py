@@ -6,6 +6,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ModelError              a model is missing, unreadable or could not be brought
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
+├── KernelError             a kernel case, shape or the worker that times them is not as it should be
 ├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
@@ -53,6 +54,10 @@ class QuantizeError(BitbenchError):
         super().__init__(f"{cause} (its log: {log_file})" if log_file else cause)
         self.cause = cause
         self.log_file = log_file
+
+
+class KernelError(BitbenchError):
+    pass
 
 
 class LoadError(BitbenchError):

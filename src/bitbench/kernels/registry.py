@@ -1,0 +1,58 @@
+"""Kernel cases by name, from the entry points of the group `bitbench.kernels`.
+
+They are not imported here: a case imports torch, which lives in another environment. What the worker there needs is
+the module, the name in it, and the folder of the package.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from bitbench.errors import KernelError
+
+GROUP = "bitbench.kernels"
+
+
+@dataclass(frozen=True)
+class CaseSource:
+    name: str
+    module: str
+    attribute: str
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+
+def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
+    """All cases, or those that are named; raises KernelError for a name that nobody offers."""
+    known = {point.name: _source(point) for point in entry_points(group=GROUP)}
+    if names is None:
+        return tuple(known[name] for name in sorted(known))
+    for name in names:
+        if name not in known:
+            raise KernelError(f"There is no kernel case called {name}; there are: {', '.join(sorted(known))}.")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def package_folders(sources: Sequence[CaseSource]) -> dict[str, str]:
+    """Where the packages of the cases lie, and ours, which they build on."""
+    return {name: _folder(name) for name in sorted({"bitbench", *(source.package for source in sources)})}
+
+
+def native_module() -> str | None:
+    """The file of the native module; None where it was not built."""
+    spec = importlib.util.find_spec("bitbench._native")
+    return None if spec is None else spec.origin
+
+
+def _source(point: EntryPoint) -> CaseSource:
+    return CaseSource(point.name, point.module, point.attr)
+
+
+def _folder(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise KernelError(f"The package {package} offers a kernel case but cannot be found; install it again.")
+    return next(iter(spec.submodule_search_locations))

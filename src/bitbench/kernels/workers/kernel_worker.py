@@ -1,0 +1,237 @@
+"""Checks and times kernel cases: `python -I kernel_worker.py JOB.json`, run in an environment with torch.
+
+Writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "done" | "failed", …}). bitbench is not
+installed where this runs: the job says where its package and its native module are.
+"""
+
+import ctypes
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+PR_SET_PDEATHSIG = 1
+ALIGNMENT = 64  # bytes: a cache line
+CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
+
+
+def main(job_file: str) -> int:
+    reports = Reports()
+    try:
+        job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+        die_with(job["parent"])
+        make_importable(job["packages"], job["native"])
+        Bench(job, reports).run()
+        reports.send("done")
+    except Exception as error:
+        traceback.print_exc()
+        reports.send("failed", cause=f"{type(error).__name__}: {error}".splitlines()[0])
+        return 1
+    return 0
+
+
+class Reports:
+    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+
+    def send(self, event: str, **content: Any) -> None:
+        self._file.write(json.dumps({"event": event, **content}) + "\n")
+        self._file.flush()
+
+
+def die_with(parent: int) -> None:
+    """Nobody would read what this process measures once its parent is gone, even after `kill -9`."""
+    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(1)
+
+
+def make_importable(packages: dict[str, str], native: str | None) -> None:
+    """Each package from its own folder, and nothing else that lies beside it."""
+    for name, folder in packages.items():
+        load(name, Path(folder) / "__init__.py", [folder])
+    if native is not None:
+        load("bitbench._native", Path(native), None)
+
+
+def load(name: str, path: Path, folders: list[str] | None) -> None:
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:  # the case that needs it says so
+        del sys.modules[name]
+        print(error, file=sys.stderr)
+
+
+class Pool:
+    """See bitbench.kernels.case.Pool. The first gigabytes are filled with repeats of one random piece."""
+
+    PIECE = 8 * 2**20
+
+    def __init__(self, size_bytes: int, threads: int, seed: int) -> None:
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        self.size_bytes, self.threads = size_bytes, threads
+        self._bytes = torch.empty(size_bytes, dtype=torch.uint8)
+        self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16)
+        fill(self._bytes, torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8))
+        fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16())
+
+    def bytes_at(self, offset: int, count: int) -> Any:
+        return cut(self._bytes, offset, count)
+
+    def bfloat16_at(self, offset: int, count: int) -> Any:
+        return cut(self._bfloat16, offset, count)
+
+
+class Part:
+    """The pool from another place on: cases that start far apart do not bring each other's weights into the cache."""
+
+    def __init__(self, pool: Pool, first_byte: int) -> None:
+        self.threads = pool.threads
+        self._pool, self._first_byte = pool, first_byte
+
+    def bytes_at(self, offset: int, count: int) -> Any:
+        return self._pool.bytes_at(self._first_byte + offset, count)
+
+    def bfloat16_at(self, offset: int, count: int) -> Any:
+        return self._pool.bfloat16_at(self._first_byte // 2 + offset, count)
+
+
+def fill(target: Any, piece: Any) -> None:
+    for start in range(0, target.numel(), piece.numel()):
+        end = min(start + piece.numel(), target.numel())
+        target[start:end] = piece[: end - start]
+
+
+def cut(source: Any, offset: int, count: int) -> Any:
+    """From a cache line on, wrapping around where the end is too near."""
+    step = ALIGNMENT // source.element_size()
+    room = source.numel() - count
+    start = -(-offset // step) * step % (room + 1) // step * step
+    return source[start : start + count]
+
+
+class Bench:
+    def __init__(self, job: Json, reports: Reports) -> None:
+        import torch
+
+        from bitbench.kernels.case import Shape
+
+        self._torch, self._job, self._reports = torch, job, reports
+        self._threads = job["threads"] or torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+        self._cases = [importlib.import_module(module).__dict__[name] for module, name in job["cases"]]
+        self._cases = [case() if isinstance(case, type) else case for case in self._cases]
+        self._cases = [case for case in self._cases if job["all_cases"] or not case.on_request]
+        self._shapes = [Shape(*pair) for pair in job["shapes"]]
+        self._rng = random.Random(job["seed"])
+
+    def run(self) -> None:
+        largest = max(case.weight_bytes(shape) for case in self._cases for shape in self._shapes)
+        pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
+        self._reports.send("machine", **self._machine(pool))
+        for shape in self._shapes:
+            for batch in self._job["batches"]:
+                self._point(shape, batch, pool)
+                gc.collect()
+
+    def _machine(self, pool: Pool) -> Json:
+        from bitbench.kernels.roofline import measure
+
+        facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
+        if native := sys.modules.get("bitbench._native"):
+            facts |= {"openmp": native.openmp_runtime() or None, "isa": native.vptq_isas()[0]}
+        return facts | measure(pool)
+
+    def _point(self, shape: Any, batch: int, pool: Pool) -> None:
+        """All cases of one shape and batch, each checked, then timed in turn in random order."""
+        prepared = {}
+        for place, case in enumerate(self._cases):
+            cause = case.why_not(shape)
+            if cause is None and not case.batches[0] <= batch <= case.batches[1]:
+                cause = f"takes batches from {case.batches[0]} to {case.batches[1]}"
+            error = None
+            if cause is None:
+                copies = 1 if self._job["warm"] else -(-self._job["cold_bytes"] // case.weight_bytes(shape))
+                made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
+                error = self._error(case, made, shape, batch)
+                if error <= case.allowed_error:
+                    prepared[case.name] = (case, made, copies)
+                else:
+                    cause = f"wrong: relative error {error:.2g}, at most {case.allowed_error:.2g} is allowed"
+            self._reports.send(
+                "case",
+                name=case.name,
+                shape=[shape.in_features, shape.out_features],
+                batch=batch,
+                error=error,
+                cause=cause,
+                labels=case.labels,
+                weight_bytes=case.weight_bytes(shape),
+            )
+        self._reports.send(
+            "point",
+            shape=[shape.in_features, shape.out_features],
+            batch=batch,
+            seconds=self._times(prepared, shape, batch),
+        )
+
+    def _error(self, case: Any, made: Any, shape: Any, batch: int) -> float:
+        x = self._activations(shape, batch).to(getattr(self._torch, case.check_dtype))
+        y = made.run(x, 0).double()
+        n = shape.out_features
+        wrong = norm = 0.0
+        for start in sorted({0, max(0, n - n % CHECKED_ROWS - CHECKED_ROWS)}):
+            rows = slice(start, min(start + CHECKED_ROWS, n) if start == 0 else n)
+            wanted = x.double() @ self._torch.from_numpy(made.reference(rows)).T
+            wrong += float((y[:, rows] - wanted).square().sum())
+            norm += float(wanted.square().sum())
+        return float((wrong / norm) ** 0.5)
+
+    def _activations(self, shape: Any, batch: int) -> Any:
+        generator = self._torch.Generator().manual_seed(self._job["seed"])
+        return self._torch.randn((batch, shape.in_features), generator=generator).bfloat16()
+
+    def _times(self, prepared: Json, shape: Any, batch: int) -> dict[str, list[float]]:
+        """Seconds per round; a round runs each case once. The first round warms up and does not count."""
+        inputs = {name: self._activations(shape, batch) for name in prepared}
+        seconds: dict[str, list[float]] = {name: [] for name in prepared}
+        order = list(prepared)
+        began = time.perf_counter()
+        gc.disable()
+        try:
+            for turn in range(self._job["most_rounds"] + 1):
+                self._rng.shuffle(order)
+                for name in order:
+                    _, made, copies = prepared[name]
+                    copy, x = turn % copies, inputs[name]
+                    start = time.perf_counter_ns()
+                    made.run(x, copy)
+                    seconds[name].append((time.perf_counter_ns() - start) / 1e9)
+                if turn >= self._job["least_rounds"] and time.perf_counter() - began > self._job["point_seconds"]:
+                    break
+        finally:
+            gc.enable()
+        return {name: values[1:] for name, values in seconds.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,119 @@
+"""The kernel table: the columns that such tables have, and those that explain it."""
+
+from collections.abc import Sequence
+
+from bitbench.core.kernel import KernelFigures, KernelMachine, KernelSummary, Median
+from bitbench.report.text import code, escape, table
+from bitbench.units import UNKNOWN
+
+_SHAPE = ("batch_size", "in_features", "out_features")
+_CODEBOOKS = ("main_centroids", "residual_centroids")
+_TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv"}  # as the columns of such tables are called
+
+
+def kernel_markdown(summary: KernelSummary) -> str:
+    """The table of vector-quantized kernels, then every other case, then what did not run."""
+    quantized = [row for row in summary.figures if _CODEBOOKS[0] in row.timing.labels]
+    others = [row for row in summary.figures if row not in quantized]
+    parts = [_conditions(summary.machine)]
+    if rows := [row for row in quantized if row.seconds]:
+        parts += [_quantized_table(rows, summary), _extremes(rows, summary.baselines)]
+    if rows := [row for row in others if row.seconds]:
+        parts.append(_other_table(rows, summary.baselines))
+    if causes := _not_timed(summary.figures):
+        parts.append(causes)
+    return "\n\n".join(parts) + "\n"
+
+
+def _conditions(machine: KernelMachine) -> str:
+    state = "warm: one copy of the weights" if machine.warm else "cold: rotating over more than 512 MiB of weights"
+    return (
+        f"{escape(machine.cpu_model)}, {machine.threads} threads, torch {escape(machine.torch)}"
+        + (f", native kernel on {code(machine.isa)}" if machine.isa else "")
+        + f"; {state}. Roofline, measured here: {machine.read_bytes_per_s / 1e9:.1f} GB/s read, "
+        f"{machine.flops_per_s / 1e9:,.0f} Gflop/s bfloat16. Times are medians of interleaved rounds; a ratio is the "
+        "median of the rounds' ratios, with its 95 % interval; below 1 the kernel is faster than the one compared with."
+    )
+
+
+def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> str:
+    bits = sorted({row.timing.labels["activation_bits"] for row in rows})
+    medians = {
+        (row.timing.case, row.timing.in_features, row.timing.out_features, row.timing.batch): row.seconds
+        for row in summary.figures
+    }
+    header = [*_SHAPE, *_CODEBOOKS, *(["activation_bits"] if len(bits) > 1 else []), "vptq (ms)"]
+    for name in summary.baselines:
+        header += [f"{_TORCH_NAMES.get(name, name)} (ms)", "ratio" if name == summary.baselines[0] else "ratio to it"]
+    header += ["MB", "GB/s", "flop/byte", "of roofline", "error"]
+    lines = []
+    for row in sorted(rows, key=_table_order):
+        timing = row.timing
+        line = [*_shape_cells(row), *(str(timing.labels[name]) for name in _CODEBOOKS)]
+        line += [str(timing.labels["activation_bits"])] if len(bits) > 1 else []
+        line.append(_milliseconds(row.seconds))
+        for name in summary.baselines:
+            baseline = medians.get((name, timing.in_features, timing.out_features, timing.batch))
+            line += [_milliseconds(baseline), _ratio(row.ratios.get(name))]
+        lines.append(line + _explaining_cells(row))
+    return table(header, lines, left=())
+
+
+def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> str:
+    header = ["case", *_SHAPE, "ms", *(f"ratio to {code(name)}" for name in baselines)]
+    header += ["MB", "GB/s", "flop/byte", "of roofline", "error"]
+    lines = [
+        [
+            code(row.timing.case),
+            *_shape_cells(row),
+            _milliseconds(row.seconds),
+            *(_ratio(row.ratios.get(name)) for name in baselines),
+            *_explaining_cells(row),
+        ]
+        for row in sorted(rows, key=lambda row: (row.timing.case, *_table_order(row)))
+    ]
+    return table(header, lines)
+
+
+def _extremes(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> str:
+    """Per case the smallest, middle and largest ratio over the shapes: what a reader looks for in a long table."""
+    lines = []
+    for case in dict.fromkeys(row.timing.case for row in rows):
+        cells = [code(case)]
+        for name in baselines:
+            values = sorted(row.ratios[name].value for row in rows if row.timing.case == case and name in row.ratios)
+            middle = values[len(values) // 2] if values else None
+            cells.append(f"{values[0]:.2f} – {middle:.2f} – {values[-1]:.2f}" if values else UNKNOWN)
+        lines.append(cells)
+    return table(["case", *(f"ratio to {code(name)}: least – median – most" for name in baselines)], lines)
+
+
+def _not_timed(rows: Sequence[KernelFigures]) -> str:
+    causes = dict.fromkeys((row.timing.case, row.timing.cause) for row in rows if row.timing.cause)
+    return "\n".join(f"- {code(case)} was not timed: {escape(cause or UNKNOWN)}." for case, cause in causes)
+
+
+def _table_order(row: KernelFigures) -> tuple[int, ...]:
+    timing = row.timing
+    return (timing.batch, *timing.labels.values(), timing.out_features, timing.in_features)
+
+
+def _shape_cells(row: KernelFigures) -> list[str]:
+    return [str(row.timing.batch), str(row.timing.in_features), str(row.timing.out_features)]
+
+
+def _explaining_cells(row: KernelFigures) -> list[str]:
+    error = UNKNOWN if row.timing.error is None else f"{row.timing.error:.1e}"
+    speed = UNKNOWN if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.1f}"
+    share = UNKNOWN if row.roof_share is None else f"{row.roof_share:.0%}".replace("%", " %")
+    return [f"{row.timing.size_bytes / 1e6:.2f}", speed, f"{row.intensity:.2f}", share, error]
+
+
+def _milliseconds(seconds: Median | None) -> str:
+    return UNKNOWN if seconds is None else f"{1000 * seconds.value:.4f}"
+
+
+def _ratio(value: Median | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value.value:.2f}" if value.low is None else f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"

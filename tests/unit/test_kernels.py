@@ -1,0 +1,152 @@
+"""The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.errors import KernelError
+from bitbench.kernels import registry
+from bitbench.kernels.case import Shape
+from bitbench.kernels.shapes import parse_shapes
+from bitbench.report.kernel_figure import roofline_svg
+from bitbench.report.kernels import kernel_markdown
+from bitbench.statistics.kernels import median, ratio, summarize_kernels
+
+MACHINE = KernelMachine(
+    cpu_model="A processor",
+    threads=2,
+    torch="2.13",
+    isa="avx512",
+    read_bytes_per_s=20e9,
+    flops_per_s=1e12,
+    warm=False,
+    cold_bytes=512 * 2**20,
+    seed=0,
+)
+
+
+def timing(case: str, seconds: tuple[float, ...], *, weight_bytes: int = 2 * 1024 * 1024, **labels: int) -> KernelTiming:
+    return KernelTiming(
+        case=case,
+        in_features=1024,
+        out_features=1024,
+        batch=1,
+        labels=labels,
+        weight_bytes=weight_bytes,
+        error=0.001,
+        seconds=seconds,
+    )
+
+
+def a_run() -> KernelRun:
+    labels = {"main_centroids": 4096, "residual_centroids": 256, "activation_bits": 8}
+    wrong = KernelTiming(
+        case="torch-int8",
+        in_features=1024,
+        out_features=1024,
+        batch=1,
+        weight_bytes=2**20,
+        error=0.5,
+        cause="wrong: relative error 0.5, at most 0.01 is allowed",
+    )
+    timings = (
+        timing("torch-linear", (1e-4,) * 9),
+        timing("torch-mv", (8e-5,) * 9),
+        timing("vptq-4096-256", (2e-5,) * 9, weight_bytes=362_496, **labels),
+        wrong,
+    )
+    return KernelRun(machine=MACHINE, timings=timings)
+
+
+def no_model(name: str) -> Path:
+    raise AssertionError(name)
+
+
+def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
+    assert len(parse_shapes("seed", no_model, quick=False)) == 30
+    assert len(parse_shapes("seed", no_model, quick=True)) == 2
+
+
+def test_shapes_are_in_by_out_each_once() -> None:
+    assert parse_shapes("64x128, 128x64,64x128", no_model, quick=True) == (Shape(64, 128), Shape(128, 64))
+
+
+@pytest.mark.parametrize("text", ["", "64", "64x", "64x0", "64x64x64", "model:", "seeds"])
+def test_what_is_no_shape_is_named(text: str) -> None:
+    with pytest.raises(KernelError, match="names no shapes"):
+        parse_shapes(text, no_model, quick=False)
+
+
+def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
+    shapes = {
+        "model.embed_tokens.weight": [100, 8],
+        "model.layers.0.mlp.up_proj.weight": [32, 8],
+        "model.layers.1.mlp.up_proj.weight": [32, 8],
+        "model.norm.weight": [8],
+        "lm_head.weight": [100, 8],
+    }
+    header = json.dumps({k: {"dtype": "BF16", "shape": v, "data_offsets": [0, 0]} for k, v in shapes.items()}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (Shape(8, 32), Shape(8, 100))
+
+
+def test_a_case_that_nobody_offers_is_named() -> None:
+    with pytest.raises(KernelError, match="no kernel case called warp-drive"):
+        registry.case_sources(["warp-drive"])
+
+
+def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
+    few, many = median([3.0, 1.0, 2.0]), median([float(value) for value in range(100)])
+    assert (few.value, few.low, few.high) == (2.0, None, None)
+    assert many.low is not None
+    assert many.high is not None
+    assert 35 <= many.low < many.value == 49.5 < many.high <= 64
+
+
+def test_a_ratio_is_taken_within_rounds() -> None:
+    """A round that is ten times slower for both changes neither the ratio nor its interval."""
+    base = tuple(1.0 * (10.0 if turn % 3 == 0 else 1.0) for turn in range(30))
+    found = ratio(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
+    summary = summarize_kernels(a_run(), ["torch-linear", "torch-mv"])
+    row = next(one for one in summary.figures if one.timing.case == "vptq-4096-256")
+    size = 362_496 + 2 * 2048
+    assert row.timing.size_bytes == size
+    assert row.bytes_per_s == pytest.approx(size / 2e-5)
+    assert row.roof_share == pytest.approx(size / 20e9 / 2e-5)
+    assert {name: value.value for name, value in row.ratios.items()} == pytest.approx(
+        {"torch-linear": 0.2, "torch-mv": 0.25}
+    )
+
+
+def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> None:
+    text = kernel_markdown(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    header = next(line for line in text.splitlines() if "vptq (ms)" in line)
+    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    assert columns[:10] == [
+        "batch_size",
+        "in_features",
+        "out_features",
+        "main_centroids",
+        "residual_centroids",
+        "vptq (ms)",
+        "torch (ms)",
+        "ratio",
+        "torch.mv (ms)",
+        "ratio to it",
+    ]
+    assert "0.20 [0.20, 0.20]" in text
+    assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
+
+
+def test_the_figure_is_svg_with_a_mark_per_timing() -> None:
+    root = ElementTree.fromstring(roofline_svg(summarize_kernels(a_run(), ["torch-linear"])))
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == [f"{case}, 1024x1024, batch 1" for case in ("torch-linear", "torch-mv", "vptq-4096-256")]
