@@ -28,7 +28,9 @@ MACHINE = KernelMachine(
 )
 
 
-def timing(case: str, seconds: tuple[float, ...], *, weight_bytes: int = 2 * 1024 * 1024, **labels: int) -> KernelTiming:
+def timing(
+    case: str, seconds: tuple[float, ...], *, weight_bytes: int = 2 * 1024 * 1024, **labels: int
+) -> KernelTiming:
     return KernelTiming(
         case=case,
         in_features=1024,

@@ -115,8 +115,9 @@ def _main_table(
                 else outcomes_of(cell) or "not run",
             ]
         )
+    tried = {cell.cell.contender for cell in summary.cells}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
-        if refusal.cell.workload == ranking.workload:
+        if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
             unknown = [UNKNOWN] * (len(MAIN_METRICS) + 2)
             word = "not made" if refusal.was_tried else "refused"
             rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, word])
