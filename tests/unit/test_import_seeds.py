@@ -142,7 +142,7 @@ def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
     _, summary, _ = imported("seed-backends.md", tmp_path / "out")
     study = summary.study.model_copy(update={"engines": ()})
     with pytest.raises(StudyFileError, match="can be reported, not run"):
-        expand(study, {}, lambda *_: pytest.fail("there is nothing to resolve"))
+        expand(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
 
 
 def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
