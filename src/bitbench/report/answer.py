@@ -154,7 +154,8 @@ def _missing(summary: StudySummary, quote: Quote) -> list[str]:
         names = listing(list(dict.fromkeys(quote(contender.variant) for contender in not_made)))
         sentences.append(f"Could not be made: {names}; run the study again to try once more.")
     if refused := [refusal.cell.contender for refusal in summary.refusals if not refusal.was_tried]:
-        names = listing(list(dict.fromkeys(quote(contender.name) for contender in refused)))
+        named = list(dict.fromkeys(quote(contender.name) for contender in refused))
+        names = listing(named) if len(named) <= MAX_NAMED else f"{len(named)} contenders"
         count = len(refused)
         sentences.append(f"Refused up front: {count} {'cell' if count == 1 else 'cells'} of {names}.")
     flagged = {outlier.trial_id for cell in summary.cells for outlier in cell.outliers}
