@@ -7,7 +7,7 @@ import urllib.request
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from bitbench.core.base import Json, Spec
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
@@ -15,6 +15,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
+from bitbench.engines.options import explain_wrong
 from bitbench.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -69,11 +70,7 @@ class EndpointEngine:
     start_s = 0.1
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        try:
-            EndpointArguments.model_validate(setup.args)
-        except ValidationError as invalid:
-            return _explain(invalid)
-        return None
+        return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
 
     def start(self, launch: Launch) -> Instance:
         return EndpointInstance(EndpointArguments.model_validate(launch.setup.args))
@@ -157,13 +154,3 @@ def _names(body: bytes) -> tuple[str, ...]:
         return tuple(str(model["id"]) for model in content["data"])
     except (ValueError, KeyError, TypeError):
         return ()
-
-
-def _explain(invalid: ValidationError) -> str:
-    error = invalid.errors()[0]
-    name = ".".join(str(part) for part in error["loc"][:1])
-    if error["type"] == "extra_forbidden":
-        return f"an endpoint has no argument {name}; it has {', '.join(EndpointArguments.model_fields)}"
-    if error["type"] == "missing":
-        return f"an endpoint needs the argument {name}: {EndpointArguments.model_fields[name].description}"
-    return f"the endpoint's argument {name}: {error['msg'].removeprefix('Value error, ')}"

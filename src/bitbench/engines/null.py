@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from bitbench import __version__
 from bitbench.core.base import Fraction, Seconds, Spec
@@ -14,6 +14,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
+from bitbench.engines.options import explain_wrong
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.workers.null_answers import MODEL
@@ -66,11 +67,7 @@ class NullEngine:
     start_s = 0.5
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        try:
-            NullArguments.model_validate(setup.args)
-        except ValidationError as invalid:
-            return _explain(invalid)
-        return None
+        return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
@@ -89,12 +86,3 @@ class NullEngine:
             read_facts=lambda _: facts,
         )
         return ServerInstance(plan)
-
-
-def _explain(invalid: ValidationError) -> str:
-    """The first thing that is wrong with the arguments, and what would be right."""
-    error = invalid.errors()[0]
-    name = ".".join(str(part) for part in error["loc"][:1])
-    if error["type"] == "extra_forbidden":
-        return f"the null engine has no argument {name}; it has {', '.join(NullArguments.model_fields)}"
-    return f"the null engine's argument {name}: {error['msg']}"

@@ -1,7 +1,10 @@
-"""A study's `args` as words of a server's command line."""
+"""A study's `args`: checked against what an engine takes, or as words of a server's command line."""
 
 from collections.abc import Mapping
 
+from pydantic import ValidationError
+
+from bitbench.core.base import Spec
 from bitbench.core.study import Argument
 
 
@@ -23,3 +26,22 @@ def command_words(options: Mapping[str, Argument]) -> list[str]:
     for name, value in options.items():
         words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
     return words
+
+
+def explain_wrong(args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str) -> str | None:
+    """The first thing that is wrong with the arguments, and what would be right; None where they are as `wanted`.
+
+    `who` begins a sentence about the engine ("an endpoint"), `whose` one about an argument of it ("the endpoint's").
+    """
+    try:
+        wanted.model_validate(args)
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+    else:
+        return None
+    name = ".".join(str(part) for part in error["loc"][:1])
+    if error["type"] == "extra_forbidden":
+        return f"{who} has no argument {name}; it has {', '.join(wanted.model_fields)}"
+    if error["type"] == "missing":
+        return f"{who} needs the argument {name}: {wanted.model_fields[name].description}"
+    return f"{whose} argument {name}: {error['msg'].removeprefix('Value error, ')}"

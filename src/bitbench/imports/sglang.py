@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from bitbench.core.base import Json
 from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.core.trial import InstanceFacts
 from bitbench.imports.reading import ImportedRun, Reading, at, number, objects, whole, words
-from bitbench.imports.vllm import MILLISECOND, served_shape
+from bitbench.imports.vllm import served_metrics, served_shape
 
 TOOL = "sglang.bench_serving"
 
@@ -33,15 +33,7 @@ def _run(one: Mapping[str, Json]) -> ImportedRun:
         words(model, "unknown model"),
         EngineSetup(name=backend, engine=backend),
         served_shape(one, completed),
-        TrialMetrics(
-            latency_s=number(one.get("mean_e2e_latency_ms"), MILLISECOND),
-            ttft_s=number(one.get("mean_ttft_ms"), MILLISECOND),
-            tpot_s=number(one.get("mean_tpot_ms"), MILLISECOND),
-            itl_p99_s=number(one.get("p99_itl_ms"), MILLISECOND),
-            output_throughput=number(one["output_throughput"]),
-            overall_throughput=number(one.get("total_throughput")),
-            request_throughput=number(one.get("request_throughput")),
-        ),
+        served_metrics(one, latency="mean_e2e_latency_ms", overall="total_throughput"),
         facts=InstanceFacts(engine_version=version if isinstance(version, str) else None),
         requests=completed or 0,
         duration_s=number(one["duration"]),

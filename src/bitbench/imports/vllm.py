@@ -30,15 +30,7 @@ def _run(one: Mapping[str, Json]) -> ImportedRun:
         words(one["model_id"], "unknown model"),
         EngineSetup(name=backend, engine=backend),
         served_shape(one, completed),
-        TrialMetrics(
-            latency_s=number(one.get("mean_e2el_ms"), MILLISECOND),
-            ttft_s=number(one.get("mean_ttft_ms"), MILLISECOND),
-            tpot_s=number(one.get("mean_tpot_ms"), MILLISECOND),
-            itl_p99_s=number(one.get("p99_itl_ms"), MILLISECOND),
-            output_throughput=number(one.get("output_throughput")),
-            overall_throughput=number(one.get("total_token_throughput")),
-            request_throughput=number(one.get("request_throughput")),
-        ),
+        served_metrics(one, latency="mean_e2el_ms", overall="total_token_throughput"),
         requests=completed or 0,
         started_at=_date(one.get("date")),
         duration_s=number(one.get("duration")),
@@ -57,6 +49,19 @@ def served_shape(one: Mapping[str, Json], completed: int | None) -> Workload:
         output_tokens=_each(one.get("total_output_tokens"), completed),
         requests=prompts,
         rate=rate,
+    )
+
+
+def served_metrics(one: Mapping[str, Json], *, latency: str, overall: str) -> TrialMetrics:
+    """As vllm and sglang write them, but for the names of two fields."""
+    return TrialMetrics(
+        latency_s=number(one.get(latency), MILLISECOND),
+        ttft_s=number(one.get("mean_ttft_ms"), MILLISECOND),
+        tpot_s=number(one.get("mean_tpot_ms"), MILLISECOND),
+        itl_p99_s=number(one.get("p99_itl_ms"), MILLISECOND),
+        output_throughput=number(one.get("output_throughput")),
+        overall_throughput=number(one.get(overall)),
+        request_throughput=number(one.get("request_throughput")),
     )
 
 
