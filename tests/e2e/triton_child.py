@@ -1,0 +1,50 @@
+"""`python triton_child.py multiply CASES OUTPUT` or `… compile`, in the environment `triton`, bitbench on its path."""
+
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+
+def multiply(cases_file: str, output_file: str) -> None:
+    """Each (layer, x) of a pickle through Triton's interpreter (TRITON_INTERPRET=1), results to a .npz."""
+    from bitbench.kernels.vptq_triton import TritonLayer
+
+    cases = pickle.loads(Path(cases_file).read_bytes())
+    results = [TritonLayer(layer, "cpu", torch.float32)(torch.from_numpy(x)).numpy() for layer, x in cases]
+    np.savez(output_file, *results)
+
+
+def compile_ahead() -> None:
+    """Machine code for sm_80 of each codebook and batch, without a GPU; prints a line for each."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from bitbench.kernels.vptq_triton import COLUMN_TILE, ROW_TILE, multiply_segment
+
+    types = {"x": "*bf16", "words": "*i32", "main": "*bf16", "residual": "*bf16", "partial": "*fp32"}
+    for main_bits, residual_bits, batch in ((12, 8, 1), (13, 9, 1), (16, 8, 8), (12, 0, 1)):
+        constants = {
+            "main_bits": main_bits,
+            "residual_bits": residual_bits,
+            "vector": 8,
+            "batch_tile": batch,
+            "row_tile": ROW_TILE,
+            "column_tile": COLUMN_TILE,
+        }
+        names = multiply_segment.arg_names
+        signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+        source = ASTSource(multiply_segment, signature, constants)
+        made = triton.compile(source, target=GPUTarget("cuda", 80, 32))
+        target = next(line for line in made.asm["ptx"].splitlines() if line.startswith(".target"))
+        print(f"{main_bits}+{residual_bits} batch {batch}: {target}, {len(made.asm['cubin'])} bytes")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "multiply":
+        multiply(*sys.argv[2:])
+    else:
+        compile_ahead()
