@@ -11,7 +11,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
-└── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+├── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+└── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
 
 A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
 """
@@ -77,4 +78,8 @@ class NotComparableError(BitbenchError):
 
 
 class CannotCompareError(BitbenchError):
+    exit_code = 3
+
+
+class CannotRecommendError(BitbenchError):
     exit_code = 3
