@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bitbench.core.recommendation import Choice, Cost, Finding, Judged, Recommendation, Standing
 from bitbench.core.summary import Estimate
-from bitbench.report.figures import Scale, mean_and_interval, number, percent, scale_for, size_scale, times
+from bitbench.report.figures import Scale, mean, mean_and_interval, number, percent, scale_for, size_scale, times
 from bitbench.report.text import MAX_NAME, code, escape, listing, plain, table
 from bitbench.units import UNKNOWN, show_bytes, significant
 
@@ -32,8 +32,9 @@ def markdown_recommendation(found: Recommendation) -> str:
         parts += [
             f"## {code(choice.workload)}",
             "\n".join(f"- {sentence}" for sentence in _answer(found, choice, code, escape)),
-            table(columns.header, columns.rows, left=columns.words),
         ]
+        if any(one.figure for one in choice.judged):
+            parts.append(table(columns.header, columns.rows, left=columns.words))
     if closing := list(_closing(found, code)):
         parts += ["## What to know", "\n".join(f"- {sentence}" for sentence in closing)]
     return "\n\n".join(parts) + "\n"
@@ -59,7 +60,8 @@ def render_recommendation(found: Recommendation, console: Console) -> None:
             shown.add_row(*(Text(cell) for cell in row), style="bold" if judged.contender == choice.chosen else None)
         console.print()
         console.print(Text(name(choice.workload), style="bold"))
-        console.print(shown)
+        if any(one.figure for one in choice.judged):
+            console.print(shown)
         for sentence in _answer(found, choice, name, plain):
             console.print(Text(f"• {sentence}"))
     if closing := list(_closing(found, name)):
@@ -80,9 +82,8 @@ def _asked(found: Recommendation) -> str:
 
 
 def _answer(found: Recommendation, choice: Choice, quote: Quote, text: Quote) -> Iterator[str]:
-    measured = [one for one in choice.judged if one.figure is not None]
-    if not measured:
-        yield f"None of the {len(choice.judged)} measured contenders has a result here."
+    if all(one.figure is None for one in choice.judged):
+        yield "No contender has a result here."
     elif choice.chosen is not None:
         yield _take(found, choice.of(choice.chosen), quote)
         yield from _ties(found, choice, quote)
@@ -112,8 +113,10 @@ def _ties(found: Recommendation, choice: Choice, quote: Quote) -> Iterator[str]:
     if not choice.ties:
         return
     tied = [choice.of(one) for one in choice.ties]
-    verb = "is" if len(tied) == 1 else "are"
-    sentence = f"A statistical tie with it {verb} {listing([quote(one.contender.name) for one in tied])}"
+    names = listing([quote(one.contender.name) for one in tied])
+    sentence = f"Not told apart from it with these trials: {names}"
+    if found.baseline in choice.ties:
+        sentence += ", so a gain over the baseline is not sure"
     known = [one for one in (choice.of(choice.chosen), *tied) if one.memory is not None] if choice.chosen else []
     if len(known) > 1:
         least = min(known, key=lambda one: one.memory.mean if one.memory else 0.0)
@@ -153,13 +156,16 @@ def _better_but_open(choice: Choice, quote: Quote) -> Iterator[str]:
 
 
 def _ruled_out(choice: Choice, quote: Quote, text: Quote) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
     for one in choice.with_standing[Standing.BROKEN]:
         if one.figure is None:
-            yield f"Ruled out: {quote(one.contender.name)} has no result ({text(one.why_no_result)[:MAX_CAUSE]})."
+            reason = f"no result ({text(plain(one.why_no_result, MAX_CAUSE))})"
+            reasons.setdefault(reason, []).append(quote(one.contender.name))
         elif one.contender != choice.nearest:
             broken = [finding for finding in one.findings if finding.standing is Standing.BROKEN]
-            said = "; ".join(_missed(finding, text) for finding in broken)
-            yield f"Ruled out: {quote(one.contender.name)} by {said}."
+            reasons["; ".join(_missed(finding, text) for finding in broken)] = [quote(one.contender.name)]
+    for reason, names in reasons.items():
+        yield f"Ruled out: {listing(names)}: {reason}."
 
 
 def _missed(finding: Finding, text: Quote) -> str:
@@ -174,8 +180,10 @@ def _in_words(finding: Finding, *, brief: bool = False) -> str:
     scale = _scale(finding)
     ends = [finding.interval.low, finding.interval.high] if finding.interval else []
     half = (ends[1] - ends[0]) / 2 / scale.factor if ends else None
+    if brief:
+        return f"{significant(finding.value / scale.factor)} {scale.unit}"
     value = number(finding.value / scale.factor, half)
-    shown = f" [{', '.join(number(end / scale.factor, half) for end in ends)}]" if ends and not brief else ""
+    shown = f" [{', '.join(number(end / scale.factor, half) for end in ends)}]" if ends else ""
     return f"{value}{shown} {scale.unit}"
 
 
@@ -202,7 +210,7 @@ def _shown_limit(unit: str, limit: float) -> str:
 
 
 def _columns(found: Recommendation, choice: Choice, quote: Quote, *, brief: bool) -> _Columns:
-    """`brief`: without the intervals of limits and costs, which a terminal has no room for."""
+    """`brief`: without all intervals but that of the ratio, for which a terminal has no room."""
     measured = [one for one in choice.judged if one.figure is not None]
     findings = measured[0].findings if measured else ()
     scale = scale_for(found.headline, [one.figure.mean for one in measured if one.figure])
@@ -214,7 +222,8 @@ def _columns(found: Recommendation, choice: Choice, quote: Quote, *, brief: bool
     rows = []
     for one in choice.judged:
         ratio = "baseline" if one.contender == found.baseline else times(one.ratio_to_baseline)
-        row = [_verdict(choice, one), quote(one.contender.name), mean_and_interval(one.figure, scale), ratio]
+        figure = mean(one.figure, scale) if brief else mean_and_interval(one.figure, scale)
+        row = [_verdict(choice, one), quote(one.contender.name), figure, ratio]
         row += [_held(own, brief=brief) for own in one.findings] or [UNKNOWN] * len(findings)
         row += [_memory(one).removesuffix(" MiB")] if has_memory else []
         row += [_cost(one.cost, brief=brief)] if found.price_per_hour is not None else []

@@ -25,6 +25,7 @@ FIGURE_OF_OBJECTIVE = {
     "tpot_p99": "tpot_p99_s",
     "latency_mean": "latency_s",
 }
+QUALITY_LOSS = "perplexity_rise"  # key of a contender's quality estimates: relative to the baseline
 ENOUGH_FOR_P99 = 100  # requests of a trial; the 99th percentile of fewer is about their slowest
 NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
 
@@ -48,7 +49,7 @@ def recommend(
         judged = [
             _judge(summary, cell, ranking, limits, figures=figures, memory=memory, price=price_per_hour)
             for cell in _in_order(summary, ranking)
-        ]
+        ] or _refused(summary, ranking.workload)
         choices.append(_choose(ranking, judged))
     return Recommendation(
         study=summary.study.name,
@@ -115,6 +116,15 @@ def _judge(
     )
 
 
+def _refused(summary: StudySummary, workload: str) -> list[Judged]:
+    """Where nobody was tried on a workload, why not."""
+    return [
+        Judged(contender=one.cell.contender, figure=None, why_no_result=f"refused up front: {one.reason}")
+        for one in summary.refusals
+        if one.cell.workload == workload
+    ]
+
+
 def _findings(
     summary: StudySummary, cell: CellSummary, limits: Limits, figures: Counted, memory: str
 ) -> Iterable[Finding]:
@@ -128,14 +138,29 @@ def _findings(
 
 
 def _quality(summary: StudySummary, contender: Contender, limit: float) -> Finding:
+    """The rise of perplexity over the baseline's; the baseline itself has lost nothing."""
+    found = next((one for one in summary.quality if one.contender == contender), None)
+    known = found.estimates.get(QUALITY_LOSS) if found else None
+    value, interval = (known.value, known.interval) if known else (None, None)
+    if not summary.quality:
+        standing, reason = Standing.UNSURE, "quality was not measured in this study"
+    elif contender == summary.baseline:
+        value, standing, reason = 0.0, Standing.MET, ""
+    elif known is None:
+        cause = (found.cause or found.reason) if found else None
+        standing, reason = Standing.UNSURE, f"its quality is not known{f' ({cause})' if cause else ''}"
+    elif interval is None:
+        standing, reason = Standing.UNSURE, "too few windows for an interval"
+    else:
+        standing, reason = decide(interval, limit)
     return Finding(
         name="quality loss",
         unit="share",
         limit=limit,
-        value=None,
-        interval=None,
-        standing=Standing.UNSURE,
-        reason="quality was not measured in this study",
+        value=value,
+        interval=interval,
+        standing=standing,
+        reason=reason,
     )
 
 
@@ -218,16 +243,17 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
 
 
 def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -> Iterable[str]:
-    tails = [one.name for one in limits.objectives if one.statistic == "p99"]
     shapes = [summary.study.workload(ranking.workload) for ranking in rankings]
-    few = [shape for shape in shapes if shape.request_count is not None and shape.request_count < ENOUGH_FOR_P99]
-    if tails and few:
-        most = max(shape.request_count or 0 for shape in few)
-        requests = "one request" if most == 1 else f"at most {most} requests"
+    counts = [shape.request_count for shape in shapes if "requests" not in shape.unknown]
+    few = [count for count in counts if count is not None and count < ENOUGH_FOR_P99]
+    if few and any(one.statistic == "p99" for one in limits.objectives):
+        most = "one request" if max(few) == 1 else f"at most {max(few)} requests"
         yield (
-            f"A trial here has {requests}: its {' and '.join(tails)} is that of its slowest request, and the figure "
-            "shown is the mean over trials. A longer trial (`requests`, `duration`) would say more about the tail."
+            f"A p99 is taken within each trial, and then the mean over trials. With {most} per trial it is the slowest "
+            "of them; longer trials (`requests`, `duration` of a workload) would say more about the tail."
         )
+    if limits.quality_loss is not None and not summary.quality:
+        yield "To have quality checked, add `quality: {}` to the study and run it again."
     if summary.imported_from is not None:
         yield "The figures were imported: they are those of another tool, by its own definitions."
 
