@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, kernels, load, models, quantize, recommend
+from bitbench.cli import compare, environments, import_results, kernels, load, models, quantize, recommend, report
 
 app = typer.Typer(
     name="bitbench",
@@ -26,6 +26,7 @@ app.command("import")(import_results.import_results)
 app.command()(compare.compare)
 app.command()(recommend.recommend)
 app.command()(kernels.kernels)
+app.command()(report.report)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[
@@ -105,23 +106,6 @@ def run(study: StudyFile, into: Into = None) -> None:
         folder = lab.run(study, into, display)
     path = lab.report(folder)
     render(lab.summary(folder), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
-) -> None:
-    """Write the report of a study from its records."""
-    from rich.console import Console
-
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
-    from bitbench.store.folder import StudyFolder
-
-    lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
-    path = lab.report(study)
-    render(lab.summary(study), console)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
 
 
