@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, kernels, load, models, quantize, recommend, report
+from bitbench.cli import (
+    compare,
+    environments,
+    history,
+    import_results,
+    kernels,
+    load,
+    models,
+    quantize,
+    query,
+    recommend,
+    report,
+)
 
 app = typer.Typer(
     name="bitbench",
@@ -27,6 +39,8 @@ app.command()(compare.compare)
 app.command()(recommend.recommend)
 app.command()(kernels.kernels)
 app.command()(report.report)
+app.command()(query.query)
+app.command()(history.history)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

@@ -138,7 +138,10 @@ def _findings(
 
 
 def _quality(summary: StudySummary, contender: Contender, limit: float) -> Finding:
-    """The rise of perplexity over the baseline's; the baseline itself has lost nothing."""
+    """The rise of perplexity over that of the same model without quantization on the same engine.
+
+    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
+    """
     found = next((one for one in summary.quality if one.contender == contender), None)
     known = found.estimates.get(QUALITY_LOSS) if found else None
     value, interval = (known.value, known.interval) if known else (None, None)
@@ -146,6 +149,8 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
         standing, reason = Standing.UNSURE, "quality was not measured in this study"
     elif contender == summary.baseline:
         value, standing, reason = 0.0, Standing.MET, ""
+    elif found is not None and found.flagged and known is None:
+        standing, reason = Standing.BROKEN, found.reason or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
         standing, reason = Standing.UNSURE, f"its quality is not known{f' ({cause})' if cause else ''}"

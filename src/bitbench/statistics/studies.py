@@ -115,13 +115,13 @@ def _verdicts(
             before=estimate(one, confidence),
             after=estimate(other, confidence),
             ratio=ratio,
-            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
+            verdict=verdict_of(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
         )
         for (pair, one, other), ratio, p_value in zip(both, ratios, adjusted, strict=True)
     ]
 
 
-def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+def verdict_of(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
     if ratio is None or ratio.interval is None:
         return Verdict.UNKNOWN
     if not is_apart:
