@@ -13,6 +13,7 @@ from bitbench.cli import (
     kernels,
     load,
     models,
+    quality,
     quantize,
     query,
     recommend,
@@ -41,6 +42,7 @@ app.command()(kernels.kernels)
 app.command()(report.report)
 app.command()(query.query)
 app.command()(history.history)
+app.command()(quality.quality)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[
