@@ -17,7 +17,7 @@ from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
+from bitbench.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.compatibility import Device
@@ -29,6 +29,7 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
+from bitbench.profile_run import run_profiles
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.quality_run import KitMaker, QualityDraft
@@ -43,7 +44,7 @@ from bitbench.workshop import Workshop
 
 FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 
 def default_home() -> Path:
@@ -86,7 +87,22 @@ class Lab:
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
             _run_until_done(plan, bench, writer, observer)
+            run_profiles(plan, bench, writer, observer)
         return folder
+
+    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
+        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
+        plan = expand(study, engines, workshop.variant, self.device)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)
+        if workshop.make_missing(plan, observer):
+            plan = expand(study, engines, workshop.variant, self.device)
+        if plan.refusals:
+            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_text(study), Path(), observer)
+            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
 
     def load(
         self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
@@ -123,7 +139,7 @@ class Lab:
 
     def report(self, folder: StudyFolder) -> Path:
         """Write report/ from the records and say where it begins."""
-        return write_report(self.summary(folder), folder.lock(), folder.report)
+        return write_report(self.summary(folder), folder.lock(), folder.report, folder.profiles())
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
@@ -214,7 +230,7 @@ def refuse_other_study(old: Study, new: Study) -> None:
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
                 f"this folder holds another study: `{field}` differs from the file; "
-                "give another folder with --into (only `measure`, `baseline` and `description` may change)"
+                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
 
 

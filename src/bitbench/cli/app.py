@@ -13,6 +13,7 @@ from bitbench.cli import (
     kernels,
     load,
     models,
+    profile,
     quality,
     quantize,
     query,
@@ -43,6 +44,7 @@ app.command()(report.report)
 app.command()(query.query)
 app.command()(history.history)
 app.command()(quality.quality)
+app.command()(profile.profile)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

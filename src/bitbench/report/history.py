@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.core.facts import Fact
 from bitbench.core.history import History, HistoryPoint
 from bitbench.core.summary import Estimate
 from bitbench.report.figures import Scale, mean_and_interval, percent, scale_for, times
@@ -15,7 +16,8 @@ from bitbench.report.text import MAX_NAME, counted, listing, plain
 from bitbench.units import UNKNOWN, significant
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-MAX_CHANGES = 3  # in the table; the rest is counted
+MAX_CHANGES = 3  # in words; the rest is counted
+NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a contender are clear from the cell
 WIDTH, HEIGHT = 760, 360
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 48, 64
 
@@ -44,7 +46,7 @@ def render_history(found: History, console: Console) -> None:
     table.add_column(f"{definition.label} ({scale.unit})", justify="right", no_wrap=True)
     table.add_column("vs. the one before", justify="right", no_wrap=True)
     table.add_column("Verdict", no_wrap=True)
-    table.add_column("Changed since the one before", overflow="fold")
+    table.add_column("Changed", overflow="fold")
     for point in found.points:
         table.add_row(
             _when(point.started_at),
@@ -52,9 +54,12 @@ def render_history(found: History, console: Console) -> None:
             mean_and_interval(point.estimate, scale),
             times(point.ratio),
             point.verdict.value if point.verdict else UNKNOWN,
-            Text(_changes(point)),
+            counted({one.fact.value for one in point.changes}),
         )
     console.print(table)
+    for point in found.points:
+        if point.changes:
+            console.print(Text(f"• {plain(point.folder, MAX_NAME)} changed {_changes(point)}."))
     for sentence in _notes(found):
         console.print(Text(f"• {sentence}"))
 
@@ -68,7 +73,7 @@ def _when(started_at: str | None) -> str:
 
 def _changes(point: HistoryPoint) -> str:
     said = [
-        f"{one.fact.value}{f' ({plain(one.subject, MAX_NAME)})' if one.fact.value in ('host', 'environment') else ''}: "
+        f"{one.fact.value}{f' ({plain(one.subject, MAX_NAME)})' if one.fact in NAMED_SUBJECTS else ''}: "
         f"{plain(one.before, MAX_NAME)} → {plain(one.after, MAX_NAME)}"
         for one in point.changes[:MAX_CHANGES]
     ]

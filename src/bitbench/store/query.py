@@ -167,6 +167,8 @@ class Studies:
         return (
             f"SELECT *, {self._folder('/[^/]*$')} AS folder "
             f"FROM read_json({_quoted(pattern)}, columns = {{{columns}}}, filename = true, {form})"
+            # What is not complete yet is read as a row of nulls.
+            f"{' WHERE id IS NOT NULL' if lines else ''}"
         )
 
     def _requests(self, pattern: str) -> str:
