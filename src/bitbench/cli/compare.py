@@ -89,11 +89,16 @@ def _compare(
 def read_side(path: Path, name: str | None = None) -> "Side":
     """A study folder, read; `name` is how messages call it."""
     from bitbench.lab import plan_of
-    from bitbench.statistics.comparability import Side
+    from bitbench.statistics.comparability import MeasuredQuality, Side
     from bitbench.store.folder import StudyFolder
 
     folder = StudyFolder.existing(path)
-    return Side(name or str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock())
+    quality = {
+        record.contender: MeasuredQuality(record.corpus.windows_hash, folder.scores_of(record))
+        for record in folder.quality_records()
+        if record.scores_file is not None and record.corpus is not None
+    }
+    return Side(name or str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock(), quality)
 
 
 def _pairs(plan: "Plan", old: str, new: str) -> list[tuple["Contender", "Contender"]]:

@@ -33,7 +33,8 @@ def report(
     if form is None:
         _report(folder)
         return
-    text = _kernel_table(folder) if form is Form.KERNEL_MD else _study_form(folder, form)
+    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles}
+    text = own[form](folder) if form in own else _study_form(folder, form)
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -68,10 +69,15 @@ def _kernel_table(folder: Path) -> str:
     from pydantic import ValidationError
 
     from bitbench.core.kernel import KernelRun
+    from bitbench.core.published import PublishedKernels
     from bitbench.errors import StoreError
     from bitbench.report.kernels import kernel_markdown
+    from bitbench.report.published import published_kernel_markdown
     from bitbench.statistics.kernels import summarize_kernels
+    from bitbench.store.published import read_published
 
+    if (published := read_published(folder, PublishedKernels)) is not None:
+        return published_kernel_markdown(published)
     found = [path for path in (folder / KERNEL_RECORDS, folder / "kernels" / KERNEL_RECORDS) if path.is_file()]
     if not found:
         raise StoreError(
@@ -83,3 +89,19 @@ def _kernel_table(folder: Path) -> str:
         raise StoreError(f"{found[0]} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}
     return kernel_markdown(summarize_kernels(run, [name for name in BASELINES.split(",") if name in cases]))
+
+
+def _profiles(folder: Path) -> str:
+    from bitbench.core.published import PublishedProfile
+    from bitbench.errors import StoreError
+    from bitbench.report.profile import profile_markdown
+    from bitbench.report.published import published_profile_markdown
+    from bitbench.store.folder import StudyFolder
+    from bitbench.store.published import read_published
+
+    if (published := read_published(folder, PublishedProfile)) is not None:
+        return published_profile_markdown(published)
+    profiles = StudyFolder(folder).profiles()
+    if not profiles:
+        raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")
+    return profile_markdown(profiles)

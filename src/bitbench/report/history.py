@@ -46,20 +46,18 @@ def render_history(found: History, console: Console) -> None:
     table.add_column(f"{definition.label} ({scale.unit})", justify="right", no_wrap=True)
     table.add_column("vs. the one before", justify="right", no_wrap=True)
     table.add_column("Verdict", no_wrap=True)
-    table.add_column("Changed", overflow="fold")
     for point in found.points:
         table.add_row(
             _when(point.started_at),
             Text(plain(point.folder, MAX_NAME)),
             mean_and_interval(point.estimate, scale),
             times(point.ratio),
-            point.verdict.value if point.verdict else UNKNOWN,
-            counted({one.fact.value for one in point.changes}),
+            f"{point.verdict.value if point.verdict else UNKNOWN}{' *' if point.changes else ''}",
         )
     console.print(table)
     for point in found.points:
         if point.changes:
-            console.print(Text(f"• {plain(point.folder, MAX_NAME)} changed {_changes(point)}."))
+            console.print(Text(f"* {plain(point.folder, MAX_NAME)}: {_changes(point)}."))
     for sentence in _notes(found):
         console.print(Text(f"• {sentence}"))
 
@@ -86,7 +84,7 @@ def _notes(found: History) -> list[str]:
     notes = [f"Intervals are at {confidence}; a verdict compares with the study in the line above, and no more."]
     if any(point.changes for point in found.points):
         notes.append(
-            "Where a fact changed, a difference may be of that fact: `bitbench compare` would refuse the pair."
+            "*: a fact changed, and the difference may be of that fact. `bitbench compare` refuses such a pair."
         )
     if found.other_shape:
         names = listing([plain(name, MAX_NAME) for name in found.other_shape])
