@@ -33,7 +33,7 @@ def report(
     if form is None:
         _report(folder)
         return
-    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles}
+    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles, Form.HTML: _page}
     text = own[form](folder) if form in own else _study_form(folder, form)
     if output is None:
         typer.echo(text, nl=False)
@@ -63,6 +63,19 @@ def _study_form(path: Path, form: Form) -> str:
 
     folder = StudyFolder.existing(path)
     return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+
+
+def _page(path: Path) -> str:
+    """The page is made by the report itself, with its figures; this is a copy of it."""
+    from bitbench.errors import StoreError
+    from bitbench.lab import Lab
+    from bitbench.store.folder import StudyFolder
+
+    folder = StudyFolder.existing(path)
+    page = Lab().report(folder).with_name("index.html")
+    if not page.is_file():
+        raise StoreError(f"this bitbench writes no HTML report; see {page.with_name('report.md')}")
+    return page.read_text(encoding="utf-8")
 
 
 def _kernel_table(folder: Path) -> str:
