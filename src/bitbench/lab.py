@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from bitbench import __version__
@@ -11,7 +11,7 @@ from bitbench.core.cell import Cell, Plan
 from bitbench.core.host import TELLING_FACTS
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
-from bitbench.core.summary import StudySummary
+from bitbench.core.summary import RequestSpread, StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
@@ -28,8 +28,10 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
-from bitbench.report.markdown import write_report
+from bitbench.report.paths import shorten_instance, shorten_summary, shortener
 from bitbench.statistics.rate_search import SearchLimits, answer
+from bitbench.statistics.requests import COLUMNS as REQUEST_TIMES
+from bitbench.statistics.requests import spread_of_requests, worth_reading
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -104,14 +106,44 @@ class Lab:
         """From the records alone: neither the engines nor the model need to be there any more."""
         plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
         summary = summarize(plan, trials, folder.instances())
-        if SEARCH not in lock:
-            return summary
-        found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
-        return summary.model_copy(update={"search": found})
+        if SEARCH in lock:
+            found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
+            summary = summary.model_copy(update={"search": found})
+        return shorten_summary(summary, self._shortener(folder))
 
-    def report(self, folder: StudyFolder) -> Path:
-        """Write report/ from the records and say where it begins."""
-        return write_report(self.summary(folder), folder.lock(), folder.report)
+    def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
+        """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
+        from bitbench.report.bundle import vega_bundle  # these bring the drawing of figures: a second to import
+        from bitbench.report.document import Records, document
+        from bitbench.report.markdown import write_markdown
+        from bitbench.report.page import write_page
+
+        summary = summary or self.summary(folder)
+        short = self._shortener(folder)
+        records = Records(
+            lock=folder.lock(),
+            instances=[shorten_instance(one, short) for one in folder.instances()],
+            requests=self._requests(folder),
+        )
+        sections = document(summary, records)
+        write_page(summary, sections, records, vega_bundle(self.home / "cache"), folder.report)
+        return write_markdown(sections, folder.report)
+
+    def _requests(self, folder: StudyFolder) -> list[RequestSpread]:
+        """Cell by cell, so that no more than the rows of one are in memory."""
+        return [
+            spread
+            for cell, trials in worth_reading(folder.trials()).items()
+            for spread in spread_of_requests(
+                cell, ((trial.id, folder.requests_of(trial, REQUEST_TIMES)) for trial in trials)
+            )
+        ]
+
+    def _shortener(self, folder: StudyFolder) -> Callable[[str], str]:
+        """For what lies in this home, in the study's folder, or where the variants lay when it was run."""
+        paths = [one.path for one in plan_of(folder).variants if one.path is not None]
+        homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
+        return shortener([self.home, folder.path.resolve(), Path.home(), *homes])
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}

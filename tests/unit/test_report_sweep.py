@@ -5,6 +5,8 @@ import itertools
 from xml.etree import ElementTree
 
 import pytest
+from bitbench.report.plot import Mark, Series, svg
+from bitbench.report.sweep_figure import sweep_figure
 from rich.console import Console
 
 from bitbench.core.cell import Cell, Contender
@@ -14,9 +16,7 @@ from bitbench.core.trial import ObjectiveResult, Outcome, TrialMetrics
 from bitbench.core.variant import NO_MODEL
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.report.markdown import markdown
-from bitbench.report.plot import Mark, Series, svg
 from bitbench.report.sweep import sweep_answer, sweep_cells
-from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.terminal import render
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial

@@ -32,8 +32,9 @@ def import_results(
 
     lab, console = Lab(), Console()
     folder = import_files(files, tool, starts, into)
-    path, summary = lab.report(folder), lab.summary(folder)
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
     render(summary, console)
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain(note)}", style="dim"))
-    console.print(f"report: {path}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)

@@ -11,7 +11,7 @@ report/                   can be rebuilt from the rest
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -58,10 +58,11 @@ class StudyFolder:
     def instances(self) -> list[InstanceRecord]:
         return list(_read_lines(self._instances, InstanceRecord))
 
-    def requests_of(self, trial: TrialRecord) -> pa.Table:
+    def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
+        """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return pq.read_table(self.path / trial.requests_file)
+        return pq.read_table(self.path / trial.requests_file, columns=None if columns is None else list(columns))
 
     def lock(self) -> dict[str, Json]:
         if not self.lock_file.exists():
