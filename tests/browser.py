@@ -131,7 +131,13 @@ class Browser:
         arguments: dict[str, Json] = {"format": "png", "captureBeyondViewport": whole}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            arguments["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 16_000), "scale": 1}
+            arguments["clip"] = {
+                "x": 0,
+                "y": 0,
+                "width": size["width"],
+                "height": min(size["height"], 16_000),
+                "scale": 1,
+            }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **arguments)["data"]))
 

@@ -16,7 +16,8 @@ ROWS = "rows"  # the name of a figure's data in its specification
 MAX_LABEL = 48
 LOG_FROM = 10.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
-LABEL_GAP = 0.045  # of an axis: labels that are nearer to each other overlap at 300 pixels
+LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
+MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
 Row = dict[str, str | float | int | bool | None]
 
@@ -83,57 +84,70 @@ def axis_title(definition: MetricDefinition, scale: Scale) -> str:
     return f"{definition.name}{unit}, {better} is better"
 
 
-def axis_scale(values: Sequence[float], *, zero: bool = False) -> alt.Scale:
-    """Logarithmic where the values ask for it; else with room on both sides, so that no mark is cut."""
-    low, high = min(values), max(values)
-    if low > 0 and high / low >= LOG_FROM:
-        return alt.Scale(type="log", domain=[low / 1.15, high * 1.15])
-    room = (high - low or abs(high) or 1.0) * 0.06
-    return alt.Scale(domain=[0.0 if zero else max(low - room, 0.0), high + room], nice=True)
-
-
-def apart(values: Sequence[float], axis: Sequence[float]) -> list[float]:
-    """Places for labels beside `values`, moved so far along the axis that they do not cover each other."""
-    low, high = min(axis), max(axis)
-    logarithmic = low > 0 and high / low >= LOG_FROM
-    if high == low:
-        return list(values)
-
-    def there(value: float) -> float:
-        return log10(value / low) / log10(high / low) if logarithmic else (value - low) / (high - low)
-
-    def back(place: float) -> float:
-        return float(low * (high / low) ** place) if logarithmic else low + place * (high - low)
-
-    places = sorted(((there(value), number) for number, value in enumerate(values)), reverse=True)
-    moved = [0.0] * len(values)
-    limit = 1.0
-    for place, number in places:
-        limit = min(place, limit)
-        moved[number] = limit
-        limit -= LABEL_GAP
-    lowest = min(moved)
-    lift = -lowest if lowest < 0 else 0.0
-    return [back(place + lift) for place in moved]
-
-
 @dataclass(frozen=True)
 class Axis:
-    """One direction of a figure: every layer shares its title and scale."""
+    """One direction of a figure: every layer shares its title and its ends."""
 
     title: str
-    scale: alt.Scale
+    low: float
+    high: float
+    logarithmic: bool
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> alt.X:
         if self.ticks:
-            return alt.X(
-                f"{field}:Q", title=self.title, scale=self.scale, axis=alt.Axis(values=list(self.ticks), format=",d")
-            )
-        return alt.X(f"{field}:Q", title=self.title, scale=self.scale)
+            axis = alt.Axis(values=list(self.ticks), format=",d")
+            return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=axis)
+        return alt.X(f"{field}:Q", title=self.title, scale=self._scale())
 
     def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self.title, scale=self.scale)
+        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale())
+
+    def _scale(self) -> alt.Scale:
+        ends = [self.low, self.high]
+        return alt.Scale(type="log", domain=ends) if self.logarithmic else alt.Scale(domain=ends, nice=False)
+
+    def share(self, value: float) -> float:
+        """Where a value lies: 0 at the low end, 1 at the high one."""
+        if self.logarithmic:
+            return log10(value / self.low) / log10(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, share: float) -> float:
+        if self.logarithmic:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + share * (self.high - self.low)
+
+    def apart(self, values: Sequence[float]) -> list[float]:
+        """Places for labels beside `values`, moved so far along the axis that they do not cover each other."""
+        places = sorted(((self.share(value), number) for number, value in enumerate(values)), reverse=True)
+        moved = [0.0] * len(values)
+        limit = 1.0
+        for place, number in places:
+            limit = min(place, limit)
+            moved[number] = limit
+            limit -= LABEL_GAP
+        lift = max(0.0, -min(moved))
+        return [self.value(place + lift) for place in moved]
+
+
+def axis_for(
+    title: str, means: Sequence[float], others: Sequence[float] = (), *, zero: bool = False, ticks: Sequence[float] = ()
+) -> Axis:
+    """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
+
+    An interval of few trials can be many times as wide as all that was measured: it is cut off at the edge then.
+    """
+    low, high = min(means), max(means)
+    if low > 0 and high / low >= LOG_FROM:
+        reach = (high / low) ** MOST_BEYOND
+        inner = [value for value in others if low / reach <= value <= high * reach]
+        return Axis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+    size = (high - low) or abs(high) or 1.0
+    reach = MOST_BEYOND * size
+    bottom = max(min([low, *others]), low - reach) - 0.06 * size
+    top = min(max([high, *others]), high + reach) + 0.06 * size
+    return Axis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)
 
 
 def specification(layers: Sequence[alt.Chart], *, height: int | alt.Step, title: str) -> dict[str, Json]:

@@ -16,8 +16,7 @@ from bitbench.report.chart import (
     Figure,
     Labels,
     Row,
-    apart,
-    axis_scale,
+    axis_for,
     axis_title,
     ends,
     numbers,
@@ -32,6 +31,7 @@ HEIGHT = 320
 LABEL_ROOM = 170  # pixels at the right, for the names of the lines
 THROUGHPUT = "output_throughput"
 TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one contender alone
+CUT = "bars are cut off at the edge."
 FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
@@ -84,11 +84,11 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     y_definition = summary.definitions[next(iter(metrics))]
     y_name = "time to first token" if alone else y_definition.name
     title = f"{y_name.capitalize()} against throughput, {shape}"
-    caption = f"A point per load, labelled with its {unit}; bars are intervals. Best is the lower right.{left_out}"
+    caption = f"A point per load ({unit}, as written at the first line), with its intervals; {CUT} Best is the lower right.{left_out}"
     return _curves(
         Figure(f"load-{group[0].name}", title, caption + labels.in_words(), {}, rows),
-        x=Axis(axis_title(summary.definitions[THROUGHPUT], x_scale), _scale(rows, "x")),
-        y=Axis(f"{y_name} ({y_scale.unit}), less is better", _scale(rows, "y")),
+        x=_axis(axis_title(summary.definitions[THROUGHPUT], x_scale), rows, "x"),
+        y=_axis(f"{y_name} ({y_scale.unit}), less is better", rows, "y"),
         at=unit,
         names=[line.label for line in lines],
         marked=True,
@@ -108,12 +108,18 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     lengths = sorted({input_length(workload) for workload in group})
     definition = summary.definitions[metric]
     title = f"{definition.name.capitalize()} over input length"
-    same = f"concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out"
+    same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out"
     ticks = lengths if len(lengths) <= FEW_LENGTHS else []
     return _curves(
-        Figure(f"length-{metric}-{group[0].name}", title, f"{same}.{left_out}{labels.in_words()}", {}, rows),
-        x=Axis("input tokens", axis_scale(lengths), ticks),
-        y=Axis(axis_title(definition, scale), _scale(rows, "y")),
+        Figure(
+            f"length-{metric}-{group[0].name}",
+            title,
+            f"{same}. Bars are intervals; {CUT}{left_out}{labels.in_words()}",
+            {},
+            rows,
+        ),
+        x=axis_for("input tokens", lengths, ticks=ticks),
+        y=_axis(axis_title(definition, scale), rows, "y"),
         at="input tokens",
         names=[line.label for line in lines],
         marked=False,
@@ -166,8 +172,8 @@ def _point(line: _Line, cell: CellSummary, scale: Scale) -> Row:
     }
 
 
-def _scale(rows: Sequence[Row], axis: str) -> alt.Scale:
-    return axis_scale(numbers(rows, axis, f"{axis}_low", f"{axis}_high"), zero=True)
+def _axis(title: str, rows: Sequence[Row], field: str) -> Axis:
+    return axis_for(title, numbers(rows, field), numbers(rows, f"{field}_low", f"{field}_high"), zero=True)
 
 
 def _curves(figure: Figure, *, x: Axis, y: Axis, at: str, names: Sequence[str], marked: bool) -> Figure:
@@ -183,16 +189,16 @@ def _curves(figure: Figure, *, x: Axis, y: Axis, at: str, names: Sequence[str], 
         wide["padding"] = {"left": 5, "top": 5, "bottom": 5, "right": LABEL_ROOM}
         wide["autosize"] = {"type": "fit-x", "contains": "padding"}
     narrow = None if one else spec(direct=False)
-    return Figure(figure.name, figure.title, figure.caption, wide, _with_ends(figure.rows), narrow)
+    return Figure(figure.name, figure.title, figure.caption, wide, _with_ends(figure.rows, y), narrow)
 
 
 def _layers(x: Axis, y: Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[alt.Chart]:
     base = alt.Chart(alt.NamedData(name=ROWS))
     legend = (
-        None if direct or len(names) == 1 else alt.Legend(title=None, orient="top", direction="vertical", columns=2)
+        None if direct or len(names) == 1 else alt.Legend(title=None, orient="top", direction="vertical", columns=1)
     )
     colour = alt.Color("series:N", sort=list(names), legend=legend)
-    shape = alt.Shape("series:N", sort=list(names), legend=legend)
+    shape = alt.Shape("series:N", sort=list(names), legend=None)
     about = [
         alt.Tooltip("series:N", title="Contender"),
         alt.Tooltip("workload:N", title="Workload"),
@@ -204,22 +210,23 @@ def _layers(x: Axis, y: Axis, at: str, names: Sequence[str], *, direct: bool, ma
     point = base.mark_point(filled=True, size=60, opacity=1)
     layers = [
         base.mark_line(strokeWidth=1.5).encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
-        y_known.mark_rule().encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", color=colour),
-        x_known.mark_rule().encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), color=colour),
+        y_known.mark_rule(clip=True).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", color=colour),
+        x_known.mark_rule(clip=True).encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), color=colour),
         point.encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
     ]
     if marked:
-        layers.append(base.mark_text(style="dim", dy=-11).encode(x=x.x(), y=y.y(), text="at:N"))
+        first = base.transform_filter(alt.datum.series == names[0])
+        layers.append(first.mark_text(style="dim", dy=-12).encode(x=x.x(), y=y.y(), text="at:N"))
     if direct:
         name = base.transform_filter("datum.is_end").mark_text(align="left", dx=9, fontSize=12, limit=LABEL_ROOM)
         layers.append(name.encode(x=x.x(), y=y.y("label_y"), text="series:N", color=colour))
     return layers
 
 
-def _with_ends(rows: Sequence[Row]) -> list[Row]:
+def _with_ends(rows: Sequence[Row], axis: Axis) -> list[Row]:
     """The last point of each line carries its name, at a place where no other name is."""
     last = {row["series"]: number for number, row in enumerate(rows)}
     places = list(last.values())
-    label_y = apart(numbers((rows[place] for place in places), "y"), numbers(rows, "y", "y_low", "y_high"))
+    label_y = axis.apart(numbers((rows[place] for place in places), "y"))
     of_row = dict(zip(places, label_y, strict=True))
     return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]

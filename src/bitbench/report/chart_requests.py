@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from bitbench.core.summary import Ranking, RequestSpread, StudySummary
-from bitbench.report.chart import ROWS, Axis, Figure, Labels, Row, axis_scale, axis_title, numbers, specification
+from bitbench.report.chart import ROWS, Figure, Labels, Row, axis_for, axis_title, numbers, specification
 from bitbench.report.chart_trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.figures import number, scale_for
 from bitbench.report.text import MAX_NAME, plain
@@ -38,7 +38,7 @@ def _figure(
         for one in spreads
     ]
     title = f"{ranking.workload}: {definition.name} of single requests"
-    axis = Axis(axis_title(definition, scale), axis_scale(numbers(rows, *FIELDS)))
+    axis = axis_for(axis_title(definition, scale), numbers(rows, *FIELDS))
     order = {entry.contender: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda one: order.get(one.cell.contender, len(order)))
     y = alt.Y("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)

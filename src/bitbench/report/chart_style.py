@@ -78,6 +78,13 @@ def config(colours: Mapping[str, str]) -> dict[str, Json]:
             "titlePadding": 8,
         },
         "title": {**text, "color": colours["ink"], "fontSize": 14, "anchor": "start", "fontWeight": 600, "offset": 12},
+        "legend": {
+            **text,
+            "labelColor": colours["ink"],
+            "labelFontSize": 12,
+            "symbolType": "circle",
+            "labelLimit": 320,
+        },
         "range": {"category": [colours[role] for role in SERIES]},
         # One label for the whole figure is read aloud, not one for each of a thousand marks.
         "mark": {"aria": False, "color": colours["accent"]},

@@ -16,13 +16,13 @@ from bitbench.report.chart import (
     Figure,
     Labels,
     Row,
-    apart,
-    axis_scale,
+    axis_for,
     axis_title,
     ends,
     numbers,
     specification,
 )
+from bitbench.report.chart_curves import CUT
 from bitbench.report.figures import Scale, mean_and_interval, size_scale
 from bitbench.report.pareto import Reach, on_front
 from bitbench.report.text import listing
@@ -56,8 +56,8 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
     front = dict(
         zip((cell.cell.contender for cell in known), on_front(_reaches(summary, ranking, known, costs)), strict=True)
     )
-    others = listing(["speed", *(cost.key for cost in costs)])
-    return [_figure(summary, ranking, known, cost=one, front=front, others=others, labels=labels) for one in costs]
+    measures = ["speed", *(cost.key for cost in costs)]
+    return [_figure(summary, ranking, known, cost=one, front=front, measures=measures, labels=labels) for one in costs]
 
 
 def _memory(summary: StudySummary) -> _Cost | None:
@@ -132,7 +132,7 @@ def _figure(
     *,
     cost: _Cost,
     front: dict[Contender, bool],
-    others: str,
+    measures: list[str],
     labels: Labels,
 ) -> Figure:
     definition, scale = summary.definitions[ranking.metric], column_scale(summary, cells, ranking.metric)
@@ -157,19 +157,20 @@ def _figure(
                 "front": front[cell.cell.contender],
             }
         )
-    rows = _placed(rows)
     title = f"{ranking.workload}: {definition.name} against {cost.title.split(' (')[0].split(',')[0]}"
+    is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     caption = (
-        f"Filled: on the front of {others}; nobody else is as good in all of them and surely better in one. Bars: "
-        f"intervals of speed, lowest and highest start of memory.{labels.in_words()}"
+        f"Filled: on the front of {listing(measures)}; nobody else is as good in all of them and surely better in one."
+        f"{' Dashed: that front.' if is_plane else ''} Bars: the interval of speed and the lowest and highest start, or "
+        f"the interval, of {cost.key}; {CUT}{labels.in_words()}"
     )
-    y = Axis(axis_title(definition, scale), axis_scale(numbers(rows, "y", "y_low", "y_high"), zero=True))
-    x = Axis(cost.title, axis_scale(numbers(rows, "x", "x_low", "x_high")))
-    spec = specification(_layers(x, y, cost), height=HEIGHT, title=title)
-    return Figure(f"{cost.key}-{ranking.workload}", title, caption, spec, rows)
+    y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
+    x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
+    spec = specification(_layers(x, y, cost, line=is_plane), height=HEIGHT, title=title)
+    return Figure(f"{cost.key}-{ranking.workload}", title, caption, spec, _placed(rows, x, y))
 
 
-def _layers(x: Axis, y: Axis, cost: _Cost) -> list[alt.Chart]:
+def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
     base = alt.Chart(alt.NamedData(name=ROWS))
     best, beaten = base.transform_filter("datum.front"), base.transform_filter("!datum.front")
     about = [
@@ -186,26 +187,26 @@ def _layers(x: Axis, y: Axis, cost: _Cost) -> list[alt.Chart]:
         for side in ("left", "right")
     ]
     y_known = base.transform_filter("isValid(datum.y_low)")
+    front = best.mark_line(style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
     return [
-        y_known.mark_rule(style="error").encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q"),
-        base.mark_rule(style="error").encode(x=x.x("x_low"), x2="x_high:Q", y=y.y()),
+        *([front] if line else []),
+        y_known.mark_rule(style="error", clip=True).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q"),
+        base.mark_rule(style="error", clip=True).encode(x=x.x("x_low"), x2="x_high:Q", y=y.y()),
         beaten.mark_point(style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
         best.mark_point(style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
         *sides,
     ]
 
 
-def _placed(rows: list[Row]) -> list[Row]:
+def _placed(rows: list[Row], x: Axis, y: Axis) -> list[Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
-    xs, axis = numbers(rows, "x"), numbers(rows, "y", "y_low", "y_high")
-    low, high = min(xs), max(xs)
-    label_y = apart(numbers(rows, "y"), axis)
+    label_y = y.apart(numbers(rows, "y"))
     return [
         {
             **row,
             "label_y": place,
-            "side": "left" if high > low and (x - low) / (high - low) > FAR_RIGHT else "right",
+            "side": "left" if x.share(value) > FAR_RIGHT else "right",
             "is_labelled": len(rows) <= MOST_LABELS,
         }
-        for row, place, x in zip(rows, label_y, xs, strict=True)
+        for row, place, value in zip(rows, label_y, numbers(rows, "x"), strict=True)
     ]

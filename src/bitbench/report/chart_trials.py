@@ -4,7 +4,7 @@ import altair as alt
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import has_result
-from bitbench.report.chart import ROWS, Axis, Figure, Labels, Row, axis_scale, axis_title, ends, numbers, specification
+from bitbench.report.chart import ROWS, Figure, Labels, Row, axis_for, axis_title, ends, numbers, specification
 from bitbench.report.figures import Scale, mean_and_interval
 from bitbench.report.text import MAX_NAME, plain
 from bitbench.report.workloads import column_scale, entry_of, in_order, rank_text, versus_baseline
@@ -21,7 +21,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Fi
     definition, scale = summary.definitions[ranking.metric], column_scale(summary, cells, ranking.metric)
     rows = [row for cell in cells for row in _rows(ranking, cell, scale, labels)]
     values = numbers(rows, "value", "low", "high")
-    axis = Axis(axis_title(definition, scale), axis_scale(values))
+    axis = axis_for(axis_title(definition, scale), values)
     x = axis.x("value")
     y = alt.Y("contender:N", sort=[labels[cell.cell.contender] for cell in cells], axis=None)
     base = alt.Chart(alt.NamedData(name=ROWS))

@@ -41,7 +41,9 @@ def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> str:
     if entry is None:
         failed = (one for one in summary.cells_of(ranking.workload) if one.cell.contender == contender)
         return next((outcomes_of(one) for one in failed if one.failures), UNKNOWN)
-    rank = str(entry.rank_low) if entry.rank_low == entry.rank_high else f"{entry.rank_low}–{entry.rank_high}"
+    rank = f"{entry.rank_low}–{entry.rank_high}"
+    if entry.rank_low == entry.rank_high:
+        rank = "**1**" if entry.rank_low == 1 else str(entry.rank_low)
     if contender == ranking.baseline:
         return f"{rank} · baseline"
     ratio = entry.ratio_to_baseline

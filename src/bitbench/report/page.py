@@ -37,8 +37,9 @@ class _Part:
     anchor: str
     title: Markup
     plain_title: str
-    body: Markup
     introduction: Markup
+    body: Markup
+    more: Markup  # what stands below the first table of a section with figures: for who wants to know more
     figures: tuple[Figure, ...]
     folded: bool
 
@@ -78,14 +79,16 @@ def _part(section: Section, used: set[str]) -> _Part:
     found = _HEADING.search(rendered)
     title = found.group(1) if found else ""
     body = rendered[found.end() :] if found else rendered
-    introduction, rest = _split(body) if section.figures else ("", body)
+    introduction, rest = _split(body, "</p>") if section.figures else ("", body)
+    table, more = _split(rest, "</table></div>") if section.figures else (rest, "")
     plain_title = Markup(_TAG.sub("", title)).unescape()
     return _Part(
         anchor=_anchor(plain_title, used),
         title=Markup(title),
         plain_title=plain_title,
         introduction=Markup(introduction),
-        body=Markup(rest),
+        body=Markup(table),
+        more=Markup(more.strip()),
         figures=section.figures,
         folded=section.folded,
     )
@@ -100,10 +103,10 @@ def _html(text: str) -> str:
     return rendered.replace("<table>", opening).replace("</table>", "</table></div>")
 
 
-def _split(body: str) -> tuple[str, str]:
-    """The first paragraph introduces the figures."""
-    head, mark, rest = body.partition("</p>")
-    return (head + mark, rest) if mark else ("", body)
+def _split(body: str, mark: str) -> tuple[str, str]:
+    """Up to and with the first mark; all of it is the second part where there is none."""
+    head, found, rest = body.partition(mark)
+    return (head + found, rest) if found else ("", body)
 
 
 def _anchor(title: str, used: set[str]) -> str:

@@ -42,7 +42,7 @@ for (const table of document.querySelectorAll("table")) {
       body.append(...rows.map(([, row]) => row));
     });
   });
-  if (body.rows.length < 8) continue;
+  if (body.rows.length < 12) continue;
   const filter = document.createElement("label");
   filter.className = "filter";
   const input = document.createElement("input");
