@@ -1,5 +1,7 @@
 """`quality:` of a study file: what is asked of each contender besides speed, and where a loss is called one."""
 
+from enum import StrEnum
+
 from pydantic import Field, field_validator
 
 from bitbench.core.base import Fraction, Spec
@@ -9,6 +11,16 @@ from bitbench.core.base import Fraction, Spec
 DEFAULT_MAX_DIVERGENCE = 0.1
 # The loss that published 4-bit models of some size stay well below; a reader notices it.
 DEFAULT_MAX_PERPLEXITY_RISE = 0.10
+
+
+PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+
+
+class Scoring(StrEnum):
+    """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
+
+    PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
 
 
 class Quality(Spec):
@@ -41,8 +53,9 @@ class Quality(Spec):
 
     @property
     def context_tokens(self) -> int:
-        """The longest request: a window and the token after it, or a prompt with its answer."""
-        return max(self.window_tokens + 1, PROMPT_TOKENS + self.answer_tokens)
-
-
-PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+        """The longest request: a window and the token after it, a prompt with its answer, or a question of a task."""
+        return max(
+            self.window_tokens + 1,
+            PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
+            TASK_TOKENS if self.tasks else 0,
+        )

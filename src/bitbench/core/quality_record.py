@@ -31,6 +31,21 @@ class CorpusFacts(Record):
     window_tokens: int
 
 
+class Prompt(Record):
+    text: str  # what a person would ask
+    tokens: tuple[int, ...]  # in the model's chat template where it has one
+
+
+class QualityMaterial(Record):
+    """What every variant of a model is asked, as token ids. Kept in the study's folder, so that all get the same."""
+
+    format: int = QUALITY_FORMAT
+    facts: CorpusFacts
+    windows: tuple[tuple[int, ...], ...]
+    prompts: tuple[Prompt, ...]
+    end_tokens: tuple[int, ...]  # special ones: an answer ends before the first
+
+
 class Answer(Record):
     """A greedy answer to one fixed prompt, cut before the first token that ends a text."""
 

@@ -83,16 +83,14 @@ def _memory(summary: StudySummary) -> _Cost | None:
 
 
 def _divergence(summary: StudySummary) -> _Cost | None:
-    """The first figure of quality of which less is better and that most contenders have."""
+    """How far the answers move away from the baseline's; where nothing is known of that, perplexity."""
     of: dict[Contender, ContenderQuality] = {one.contender: one for one in summary.quality}
-    for key, definition in summary.quality_definitions.items():
-        if definition.higher_is_better or sum(key in one.estimates for one in summary.quality) < 2:
+    for key in ("kl_mean", "perplexity"):
+        if sum(key in one.estimates for one in summary.quality) < 2:
             continue
-        return _Cost(
-            "quality",
-            f"{definition.name}{f' ({definition.unit})' if definition.unit else ''}, less is better",
-            partial(_estimate, of, key),
-        )
+        definition = summary.quality_definitions[key]
+        unit = f" ({definition.unit})" if definition.unit else ""
+        return _Cost("quality", f"{definition.name}{unit}, less is better", partial(_estimate, of, key))
     return None
 
 
@@ -100,8 +98,10 @@ def _estimate(
     of: Mapping[Contender, ContenderQuality], key: str, contender: Contender
 ) -> tuple[float, float, float] | None:
     quality = of.get(contender)
-    if quality is None or key not in quality.estimates:
+    if quality is None:
         return None
+    if key not in quality.estimates:  # the baseline does not differ from itself
+        return (0.0, 0.0, 0.0) if key == "kl_mean" and quality.baseline in (None, contender) else None
     found = quality.estimates[key]
     interval = found.interval or Interval(low=found.value, high=found.value, confidence=0.95)
     return found.value, interval.low, interval.high

@@ -28,6 +28,7 @@ from bitbench.report.imported import imported_section, source
 from bitbench.report.instances import instances_section
 from bitbench.report.memory import memory_section
 from bitbench.report.overview import overview_section
+from bitbench.report.quality import quality_section, quality_sentences
 from bitbench.report.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
@@ -65,6 +66,7 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
             else [*_overviews(summary, labels, figures), *_workloads(summary, records, labels)]
         ),
         Section(memory_section(summary)),
+        Section(quality_section(summary)),
         Section(failures_section(summary)),
         Section(refusals_section(summary)),
         Section("" if summary.imported_from else warm_up_section(summary)),
@@ -79,7 +81,10 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
 
 
 def opening(summary: StudySummary) -> Section:
-    sentences = sweep_answer(summary, escape) if sweep_cells(summary) else answer(summary, code)
+    if sweep_cells(summary):
+        sentences = sweep_answer(summary, escape)
+    else:
+        sentences = [*answer(summary, code), *quality_sentences(summary, code)]
     parts = [f"# {escape(summary.study.name)}"]
     if summary.study.description:
         parts.append(escape(summary.study.description))
