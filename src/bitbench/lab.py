@@ -17,7 +17,7 @@ from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
+from bitbench.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.compatibility import Device
@@ -29,10 +29,11 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
-from bitbench.report.paths import shorten_instance, shorten_summary, shortener
+from bitbench.profile_run import run_profiles
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.quality_run import KitMaker, QualityDraft
+from bitbench.report.paths import shorten_instance, shorten_summary, shortener
 from bitbench.statistics.quality import quality_part
 from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.requests import COLUMNS as REQUEST_TIMES
@@ -45,7 +46,7 @@ from bitbench.workshop import Workshop
 
 FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 
 def default_home() -> Path:
@@ -88,7 +89,22 @@ class Lab:
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
             _run_until_done(plan, bench, writer, observer)
+            run_profiles(plan, bench, writer, observer)
         return folder
+
+    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
+        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
+        plan = expand(study, engines, workshop.variant, self.device)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)
+        if workshop.make_missing(plan, observer):
+            plan = expand(study, engines, workshop.variant, self.device)
+        if plan.refusals:
+            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_text(study), Path(), observer)
+            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
 
     def load(
         self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
@@ -136,6 +152,7 @@ class Lab:
             lock=folder.lock(),
             instances=[shorten_instance(one, short) for one in folder.instances()],
             requests=self._requests(folder),
+            profiles=folder.profiles(),
         )
         sections = document(summary, records)
         write_page(summary, sections, records, vega_bundle(self.home / "cache"), folder.report)
@@ -246,7 +263,7 @@ def refuse_other_study(old: Study, new: Study) -> None:
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
                 f"this folder holds another study: `{field}` differs from the file; "
-                "give another folder with --into (only `measure`, `baseline` and `description` may change)"
+                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
 
 

@@ -70,6 +70,7 @@ class EndpointEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.1
+    can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")

@@ -32,6 +32,7 @@ class LlamaCppEngine:
     needs_model = True
     scoring: Scoring | None = None  # its server gives log-probabilities of what it writes, not of a prompt
     start_s = 5.0
+    can_profile = False
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"

@@ -67,6 +67,7 @@ class NullEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.5
+    can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")

@@ -84,7 +84,8 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     y_definition = summary.definitions[next(iter(metrics))]
     y_name = "time to first token" if alone else y_definition.name
     title = f"{y_name.capitalize()} against throughput, {shape}"
-    caption = f"A point per load ({unit}, as written at the first line), with its intervals; {CUT} Best is the lower right.{left_out}"
+    load = f"A point per load ({unit}, as written at the first line), with its intervals; {CUT}"
+    caption = f"{load} Best is the lower right.{left_out}"
     return _curves(
         Figure(f"load-{group[0].name}", title, caption + labels.in_words(), {}, rows),
         x=_axis(axis_title(summary.definitions[THROUGHPUT], x_scale), rows, "x"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.base import Json
+from bitbench.core.profile import OperatorProfile
 from bitbench.core.summary import RequestSpread, StudySummary
 from bitbench.core.trial import InstanceRecord
 from bitbench.report.answer import answer
@@ -28,6 +29,7 @@ from bitbench.report.imported import imported_section, source
 from bitbench.report.instances import instances_section
 from bitbench.report.memory import memory_section
 from bitbench.report.overview import overview_section
+from bitbench.report.profile import profile_section
 from bitbench.report.quality import quality_section, quality_sentences
 from bitbench.report.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.text import code, escape
@@ -45,11 +47,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Records:
-    """Beside the summary: what was resolved, each start, and how the times of single requests are spread."""
+    """Beside the summary: what was resolved, each start, the spread of single requests, operator profiles."""
 
     lock: Mapping[str, Json]
     instances: Sequence[InstanceRecord] = ()
     requests: Sequence[RequestSpread] = ()
+    profiles: Sequence[OperatorProfile] = ()
 
 
 def document(summary: StudySummary, records: Records) -> list[Section]:
@@ -67,6 +70,7 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
         ),
         Section(memory_section(summary)),
         Section(quality_section(summary)),
+        Section(profile_section(records.profiles)),
         Section(failures_section(summary)),
         Section(refusals_section(summary)),
         Section("" if summary.imported_from else warm_up_section(summary)),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.base import Json
+from bitbench.core.profile import OperatorProfile
 from bitbench.core.summary import StudySummary
 from bitbench.report.chart import Figure
 from bitbench.report.document import Records, Section, document
@@ -27,9 +28,9 @@ def write_markdown(sections: Sequence[Section], folder: Path) -> Path:
     return path
 
 
-def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
-    """The text of a report from no more than a summary and a lock."""
-    return text(document(summary, Records(lock)))
+def markdown(summary: StudySummary, lock: Mapping[str, Json], profiles: Sequence[OperatorProfile] = ()) -> str:
+    """The text of a report alone."""
+    return text(document(summary, Records(lock, profiles=profiles)))
 
 
 def text(sections: Sequence[Section]) -> str:

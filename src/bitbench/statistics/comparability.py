@@ -1,7 +1,9 @@
 """May two studies be compared? Every fact that moves figures must be the same, or be allowed by name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from bitbench.core.base import Json
 from bitbench.core.cell import Contender, Plan
@@ -13,6 +15,14 @@ from bitbench.core.trial import InstanceRecord, TrialRecord
 
 
 @dataclass(frozen=True)
+class MeasuredQuality:
+    """The scored tokens of a contender (core.quality_record.SCORE_COLUMNS), and which text they are of."""
+
+    windows_hash: str
+    scores: pa.Table
+
+
+@dataclass(frozen=True)
 class Side:
     """One study folder, read."""
 
@@ -21,6 +31,7 @@ class Side:
     trials: Sequence[TrialRecord]
     instances: Sequence[InstanceRecord]
     lock: Mapping[str, Json]
+    quality: Mapping[Contender, MeasuredQuality] = field(default_factory=dict)
 
 
 Shown = str | None  # None: not known

@@ -8,12 +8,14 @@ quality.jsonl             one line per measurement of a contender's quality, app
 quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance
+profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
 report/                   can be rebuilt from the rest
 """
 
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
+from bitbench.core.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.core.quality_record import QUALITY_FORMAT, QualityMaterial, QualityRecord
 from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.errors import StoreError
@@ -42,6 +45,7 @@ class StudyFolder:
         self.requests = path / "requests"
         self.quality = path / "quality"
         self.report = path / "report"
+        self.profiles_folder = path / "profiles"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
         self._quality = path / "quality.jsonl"
@@ -79,6 +83,9 @@ class StudyFolder:
 
     def _material_file(self, model: str) -> Path:
         return self.quality / f"windows-{Path(model).name}.json"
+
+    def profiles(self) -> list[OperatorProfile]:
+        return [_read_profile(path) for path in sorted(self.profiles_folder.glob("p*.json"))]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
@@ -165,6 +172,17 @@ class Writer:
     def write_material(self, model: str, material: QualityMaterial) -> None:
         write_atomically(self.folder._material_file(model), material.model_dump_json() + "\n")
 
+    def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
+        """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
+        numbers = [int(path.stem[1:]) for path in self.folder.profiles_folder.glob("p*.json")]
+        profile_id = f"p{1 + max(numbers, default=0):04d}"
+        trace_file = f"profiles/{profile_id}.trace.json.gz"
+        self.folder.profiles_folder.mkdir(exist_ok=True)
+        shutil.move(trace, self.folder.path / trace_file)
+        profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
+        write_atomically(self.folder.profiles_folder / f"{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
+        return profile
+
     def write_study(self, text: str) -> None:
         write_atomically(self.folder.study_file, text)
 
@@ -178,6 +196,19 @@ class Writer:
         for path in (*self.folder.requests.iterdir(), *self.folder.quality.glob("*.parquet*")):
             if f"{path.parent.name}/{path.name}" not in known:
                 path.unlink()
+
+
+def _read_profile(path: Path) -> OperatorProfile:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("format", PROFILE_FORMAT) > PROFILE_FORMAT:
+            raise StoreError(
+                f"{path} was written by a newer bitbench (profile format {content['format']}, this one knows "
+                f"{PROFILE_FORMAT}); update bitbench to read it"
+            )
+        return OperatorProfile.model_validate(content)
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged and cannot be read: {error}; remove it to go on without it") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
