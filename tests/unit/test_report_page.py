@@ -108,7 +108,7 @@ def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
 
 
 def test_single_runs_wait_to_be_asked_for(text: str) -> None:
-    section = text.split('<section id="single-runs">')[1].split("</section>")[0]
+    section = text.split('<section id="single-runs">')[1].split("</section>", maxsplit=1)[0]
     assert section.index("<details>") < section.index("<table>")
 
 

@@ -160,9 +160,9 @@ def _figure(
     title = f"{ranking.workload}: {definition.name} against {cost.title.split(' (')[0].split(',')[0]}"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     caption = (
-        f"Filled: on the front of {listing(measures)}; nobody else is as good in all of them and surely better in one. "
-        f"{'Dashed: that front. ' if is_plane else ''}Bars: the interval of speed; of memory the lowest and the highest "
-        f"start, of quality its interval; {CUT}{labels.in_words()}"
+        f"Filled: on the front of {listing(measures)}; nobody else is as good in all of them and surely better in one."
+        f"{' Dashed: that front.' if is_plane else ''} Bars: intervals; of memory, the lowest and the highest start; "
+        f"{CUT}{labels.in_words()}"
     )
     y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
     x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
