@@ -111,7 +111,7 @@ def plan(study: StudyFile) -> None:
 def run(study: StudyFile, into: Into = None) -> None:
     """Run a study, or go on with an interrupted one, and report.
 
-    Cells that are complete are not run again. The report is in DIR/report/report.md.
+    Cells that are complete are not run again. The report is DIR/report/index.html.
     """
     from rich.console import Console
 
@@ -122,9 +122,10 @@ def run(study: StudyFile, into: Into = None) -> None:
     lab, console = Lab(), Console()
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display)
-    path = lab.report(folder)
-    render(lab.summary(folder), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
+    render(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
 
 
 @app.command()

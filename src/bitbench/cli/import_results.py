@@ -35,11 +35,12 @@ def import_results(
     if not folder.study_file.exists():
         _show_kernels(folder.path)
         return
-    path, summary = lab.report(folder), lab.summary(folder)
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
     render(summary, console)
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain(note)}", style="dim"))
-    console.print(f"report: {path}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _show_kernels(folder: Path) -> None:

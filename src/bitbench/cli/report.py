@@ -15,7 +15,8 @@ def report(
     folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
     *,
     form: Annotated[
-        Form | None, typer.Option("--format", help="write this form [default: report.md, and tables on the screen]")
+        Form | None,
+        typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write the form [default: here]")
@@ -51,9 +52,10 @@ def _report(folder: Path) -> None:
     from bitbench.store.folder import StudyFolder
 
     lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
-    path = lab.report(study)
-    render(lab.summary(study), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    summary = lab.summary(study)
+    path = lab.report(study, summary)
+    render(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
 
 
 def _study_form(path: Path, form: Form) -> str:
@@ -67,14 +69,10 @@ def _study_form(path: Path, form: Form) -> str:
 
 def _page(path: Path) -> str:
     """The page is made by the report itself, with its figures; this is a copy of it."""
-    from bitbench.errors import StoreError
     from bitbench.lab import Lab
     from bitbench.store.folder import StudyFolder
 
-    folder = StudyFolder.existing(path)
-    page = Lab().report(folder).with_name("index.html")
-    if not page.is_file():
-        raise StoreError(f"this bitbench writes no HTML report; see {page.with_name('report.md')}")
+    page = Lab().report(StudyFolder.existing(path)).with_name("index.html")
     return page.read_text(encoding="utf-8")
 
 

@@ -191,6 +191,21 @@ class RateAnswer(Record):
     stop: SearchStop | None
 
 
+class RequestSpread(Record):
+    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
+
+    cell: Cell
+    metric: str  # a key of `definitions`
+    requests: int
+    p5: float
+    p50: float
+    p95: float
+    p99: float
+    highest: float
+    highest_trial: str
+    highest_request: int
+
+
 class QualityEstimate(Record):
     """A figure over all scored tokens; the interval is from a bootstrap over windows. None: too few windows."""
 

@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -87,10 +87,11 @@ class StudyFolder:
     def profiles(self) -> list[OperatorProfile]:
         return [_read_profile(path) for path in sorted(self.profiles_folder.glob("p*.json"))]
 
-    def requests_of(self, trial: TrialRecord) -> pa.Table:
+    def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
+        """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return pq.read_table(self.path / trial.requests_file)
+        return pq.read_table(self.path / trial.requests_file, columns=None if columns is None else list(columns))
 
     def lock(self) -> dict[str, Json]:
         if not self.lock_file.exists():
