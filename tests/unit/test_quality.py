@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from bitbench.planning.expand import expand, launch_size
 from bitbench.quality.asking import Asker, AskingFailed, ask_answers, score_windows
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut
+from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality_run import QualityDraft, QualityKit
 from bitbench.store.folder import StudyFolder
 from bitbench.visit import Bench, VisitRunner
@@ -308,3 +310,13 @@ def test_a_study_asks_for_speed_or_quality_or_both() -> None:
     with pytest.raises(ValueError, match="it asks nothing"):
         Study.model_validate(base)
     assert Study.model_validate({**base, "quality": {"corpus": "a.txt"}}).quality == Quality(corpus=("a.txt",))
+
+
+def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer, tmp_path: Path) -> None:
+    """Our own interpreter has no lm-eval."""
+    tools = TaskTools(Path(sys.executable), tmp_path, tmp_path, 64)
+    outcome = run_tasks(server.endpoint, Quality(tasks=("capitals",)), tools, lambda _: None)
+    (failure,) = outcome.failures
+    assert failure.task == "capitals"
+    assert "No module named 'lm_eval'" in failure.cause
+    assert outcome.results == ()
