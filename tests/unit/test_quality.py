@@ -19,6 +19,7 @@ from bitbench.core.variant import Variant
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.errors import QualityError, StudyFileError
+from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, launch_size
 from bitbench.quality.asking import Asker, AskingFailed, ask_answers, score_windows
 from bitbench.quality.corpus import read_corpus
@@ -320,3 +321,11 @@ def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer,
     assert failure.task == "capitals"
     assert "No module named 'lm_eval'" in failure.cause
     assert outcome.results == ()
+
+
+def test_a_study_of_quality_alone_starts_each_contender_once() -> None:
+    plan = planned("bf16", "w8a8-rtn")
+    engines = {"transformers": TransformersEngine()}
+    low_s, high_s = Estimator(plan, engines).range_s()
+    assert low_s == high_s == 2 * TransformersEngine.start_s  # nothing is known about the size of this model
+    assert Estimator(plan, engines).remaining_s({}, starts_done=1) == TransformersEngine.start_s
