@@ -6,7 +6,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, Refusal
 from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
-from bitbench.core.trial import Failure, Outcome
+from bitbench.core.trial import Failure, KernelChoice, Outcome
 
 
 class MetricDefinition(Record):
@@ -141,6 +141,7 @@ class ContenderSummary(Record):
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
