@@ -7,11 +7,14 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
 ├── KernelError             a kernel case, shape or the worker that times them is not as it should be
+├── QualityError            quality cannot be asked for as the study says it; nothing is known about the variant
 ├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
-└── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+├── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+└── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
 
 A cell that fails is not an error: it is a result (see `core.trial.Outcome`).
 """
@@ -60,7 +63,15 @@ class KernelError(BitbenchError):
     pass
 
 
+class QualityError(BitbenchError):
+    pass
+
+
 class LoadError(BitbenchError):
+    pass
+
+
+class ProfileError(BitbenchError):
     pass
 
 
@@ -77,4 +88,8 @@ class NotComparableError(BitbenchError):
 
 
 class CannotCompareError(BitbenchError):
+    exit_code = 3
+
+
+class CannotRecommendError(BitbenchError):
     exit_code = 3

@@ -8,14 +8,18 @@ import yaml
 
 from bitbench import __version__
 from bitbench.core.imported import ImportedFile, ImportSource
+from bitbench.core.profile import Operator
+from bitbench.core.published import PublishedKernels, PublishedProfile
 from bitbench.core.study import Study
 from bitbench.errors import ImportFileError, StoreError
 from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.reading import Reading, plain_name
 from bitbench.imports.records import ImportedStudy, as_study
 from bitbench.imports.tools import read
+from bitbench.profiling.groups import built_in_table
 from bitbench.report.text import plain
 from bitbench.store.folder import StudyFolder
+from bitbench.store.published import write_published
 
 LARGEST_FILE_BYTES = (
     1_000_000_000  # a detailed result of a million requests; beyond it, memory would be the first limit
@@ -23,7 +27,10 @@ LARGEST_FILE_BYTES = (
 
 
 def import_files(paths: Sequence[Path], tool: Tool, starts: Starts, into: Path | None) -> StudyFolder:
-    """Fill a new folder; `into` defaults to the name of the first file. Raises ImportFileError with the file's name."""
+    """Fill a new folder; `into` defaults to the name of the first file. Raises ImportFileError with the file's name.
+
+    A file that holds only a kernel table fills published/ and makes no study.
+    """
     contents = [_content(path) for path in paths]
     readings = [_read(tool, content, path) for path, content in zip(paths, contents, strict=True)]
     files = tuple(
@@ -33,11 +40,28 @@ def import_files(paths: Sequence[Path], tool: Tool, starts: Starts, into: Path |
     notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
     name = plain_name(paths[0].stem, "imported")
     folder = StudyFolder(into or Path(name))
-    if folder.lock_file.exists() or folder.study_file.exists():
+    if folder.lock_file.exists() or folder.study_file.exists() or (folder.path / "published").exists():
         raise StoreError(f"{folder.path} holds a study already; give another folder with --into")
     source = ImportSource(tool=tool.value, files=files, notes=notes)
-    _write(folder, as_study(name, readings, starts, source), readings)
+    if any(reading.runs for reading in readings):
+        _write(folder, as_study(name, readings, starts, source), readings)
+    _write_published(folder, readings, source)
     return folder
+
+
+def _write_published(folder: StudyFolder, readings: Sequence[Reading], source: ImportSource) -> None:
+    """Kernel tables and a profile are no trials: they lie beside the study, or without one."""
+    if kernels := [row for reading in readings for row in reading.kernels]:
+        write_published(folder.path, PublishedKernels(source=source, rows=tuple(kernels)))
+    profiles = [reading.profile for reading in readings if reading.profile is not None]
+    if profiles:
+        found = profiles[0]
+        groups = built_in_table()
+        operators = [Operator(group=groups.group_of(row.name)[0], **vars(row)) for row in found.rows]
+        totals = {"self_cpu_s": found.self_cpu_s, "self_device_s": found.self_device_s}
+        write_published(
+            folder.path, PublishedProfile(source=source, device=found.device, operators=tuple(operators), **totals)
+        )
 
 
 def _content(path: Path) -> bytes:

@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bitbench import __version__
@@ -11,12 +12,12 @@ from bitbench.core.cell import Cell, Plan
 from bitbench.core.host import TELLING_FACTS
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
-from bitbench.core.summary import StudySummary
+from bitbench.core.summary import RequestSpread, StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
+from bitbench.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.compatibility import Device
@@ -28,8 +29,15 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
-from bitbench.report.markdown import write_report
+from bitbench.profile_run import run_profiles
+from bitbench.quality.files import check_quality_files, hash_quality_files
+from bitbench.quality.tasks import ENVIRONMENT
+from bitbench.quality_run import KitMaker, QualityDraft
+from bitbench.report.paths import shorten_instance, shorten_summary, shortener
+from bitbench.statistics.quality import quality_part
 from bitbench.statistics.rate_search import SearchLimits, answer
+from bitbench.statistics.requests import COLUMNS as REQUEST_TIMES
+from bitbench.statistics.requests import spread_of_requests, worth_reading
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -38,7 +46,7 @@ from bitbench.workshop import Workshop
 
 FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 
 def default_home() -> Path:
@@ -77,8 +85,26 @@ class Lab:
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
-            _run_until_done(plan, self._bench(plan.study, load, study_path.parent), writer, observer)
+            bench = self._bench(plan.study, load, study_path.parent)
+            maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
+            bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
+            _run_until_done(plan, bench, writer, observer)
+            run_profiles(plan, bench, writer, observer)
         return folder
+
+    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
+        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
+        plan = expand(study, engines, workshop.variant, self.device)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)
+        if workshop.make_missing(plan, observer):
+            plan = expand(study, engines, workshop.variant, self.device)
+        if plan.refusals:
+            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_text(study), Path(), observer)
+            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
 
     def load(
         self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
@@ -104,14 +130,49 @@ class Lab:
         """From the records alone: neither the engines nor the model need to be there any more."""
         plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
         summary = summarize(plan, trials, folder.instances())
-        if SEARCH not in lock:
-            return summary
-        found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
-        return summary.model_copy(update={"search": found})
+        if plan.study.quality is not None:
+            records = folder.quality_records()
+            rows = {one.id: folder.scores_of(one) for one in records if one.scores_file is not None}
+            summary = summary.model_copy(update=quality_part(plan, records, rows))
+        if SEARCH in lock:
+            found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
+            summary = summary.model_copy(update={"search": found})
+        return shorten_summary(summary, self._shortener(folder))
 
-    def report(self, folder: StudyFolder) -> Path:
-        """Write report/ from the records and say where it begins."""
-        return write_report(self.summary(folder), folder.lock(), folder.report)
+    def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
+        """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
+        from bitbench.report.bundle import vega_bundle  # these bring the drawing of figures: a second to import
+        from bitbench.report.document import Records, document
+        from bitbench.report.markdown import write_markdown
+        from bitbench.report.page import write_page
+
+        summary = summary or self.summary(folder)
+        short = self._shortener(folder)
+        records = Records(
+            lock=folder.lock(),
+            instances=[shorten_instance(one, short) for one in folder.instances()],
+            requests=self._requests(folder),
+            profiles=folder.profiles(),
+        )
+        sections = document(summary, records)
+        write_page(summary, sections, records, vega_bundle(self.home / "cache"), folder.report)
+        return write_markdown(sections, folder.report)
+
+    def _requests(self, folder: StudyFolder) -> list[RequestSpread]:
+        """Cell by cell, so that no more than the rows of one are in memory."""
+        return [
+            spread
+            for cell, trials in worth_reading(folder.trials()).items()
+            for spread in spread_of_requests(
+                cell, ((trial.id, folder.requests_of(trial, REQUEST_TIMES)) for trial in trials)
+            )
+        ]
+
+    def _shortener(self, folder: StudyFolder) -> Callable[[str], str]:
+        """For what lies in this home, in the study's folder, or where the variants lay when it was run."""
+        paths = [one.path for one in plan_of(folder).variants if one.path is not None]
+        homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
+        return shortener([self.home, folder.path.resolve(), Path.home(), *homes])
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
@@ -130,12 +191,15 @@ class Lab:
         engines = self.engines_of(plan.study)
         used = {contender.engine for contender in plan.contenders}
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
-        return sorted({name for name in names if name is not None})
+        tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
+        return sorted({*tasks, *(name for name in names if name is not None)})
 
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
             check_files(study.workloads, study_path.parent)
+            if study.quality is not None:
+                check_quality_files(study.quality, study_path.parent)
             return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
@@ -174,7 +238,10 @@ class Lab:
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
-            "files": hash_files(plan.study.workloads, folder),
+            "files": {
+                **hash_files(plan.study.workloads, folder),
+                **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
+            },
         }
 
 
@@ -196,7 +263,7 @@ def refuse_other_study(old: Study, new: Study) -> None:
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
                 f"this folder holds another study: `{field}` differs from the file; "
-                "give another folder with --into (only `measure`, `baseline` and `description` may change)"
+                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
 
 
@@ -229,7 +296,7 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
         enough_instances=enough_instances,
     )
     trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress.add([*trials, *instances])
+    progress.add([*trials, *instances, *writer.folder.quality_records()])
     estimator = Estimator(plan, bench.engines, trials, instances)
     done = Counter(_measured(trials))
     starts = len(instances)
@@ -237,9 +304,14 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
     while (visit := progress.next_visit()) is not None:
         observer.visit_started(visit, estimator.remaining_s(done, starts))
         instance_id, log_file = writer.new_instance()
-        before = sum(done.values())
+        before, measured_quality = sum(done.values()), False
         for draft in VisitRunner(visit, plan, bench, progress, observer, instance_id, log_file).run():
-            if isinstance(draft, TrialDraft):
+            if isinstance(draft, QualityDraft):
+                measured = writer.append_quality(draft.record, draft.scores)
+                progress.add([measured])
+                observer.quality_finished(measured)
+                measured_quality = True
+            elif isinstance(draft, TrialDraft):
                 record = writer.append_trial(draft.record, draft.requests)
                 progress.add([record])
                 estimator.add(record)
@@ -251,7 +323,7 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
                 estimator.add(draft)
                 observer.instance_ready(draft)
         starts += 1
-        if sum(done.values()) == before and progress.next_visit() == visit:
+        if sum(done.values()) == before and not measured_quality and progress.next_visit() == visit:
             raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
 
 

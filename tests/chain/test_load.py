@@ -52,8 +52,8 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
     assert len(counted) == 4
     assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.1, rel=0.2)
-    ElementTree.fromstring((folder.report / "figures" / "load.svg").read_text())
-    assert "figures/load.svg" in (folder.report / "report.md").read_text()
+    ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
+    assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
     assert "which was running already" in done.stdout
     again = subprocess.run([*BITBENCH, "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 0

@@ -71,3 +71,21 @@ def test_commands_in_the_readme_exist() -> None:
         assert first in commands, f"bitbench {first}"
         if hasattr(commands[first], "commands"):
             assert second in commands[first].commands, f"bitbench {first} {second}"
+
+
+def test_the_workflow_in_the_documents_is_the_example() -> None:
+    """And it is YAML in which a job compares and comments."""
+    text = (ROOT / "examples" / "github-actions.yml").read_text()
+    (block,) = re.findall(
+        r"^```yaml\n(on: pull_request.*?)^```", (ROOT / "docs" / "compare.md").read_text(), re.S | re.M
+    )
+    assert text.split("\n", 1)[1] == block
+    workflow = yaml.safe_load(text)
+    steps = workflow["jobs"]["compare"]["steps"]
+    assert any("bitbench compare" in step.get("run", "") for step in steps)
+    assert workflow["permissions"]["pull-requests"] == "write"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_studies(path: Path) -> None:
+    parse_study(path.read_text(), name=path.name)

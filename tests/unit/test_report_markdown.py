@@ -10,7 +10,8 @@ from bitbench.core.study import Count, EngineSetup, Measure
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import InstanceFacts, Memory, Outcome
 from bitbench.core.workload import BUILT_IN_WORKLOADS
-from bitbench.report.markdown import markdown, write_report
+from bitbench.report.document import Records, document
+from bitbench.report.markdown import markdown, write_markdown
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics
 
@@ -257,8 +258,11 @@ def test_secrets_in_settings_are_not_printed() -> None:
     assert "max_num_batched_tokens=64" in text
 
 
-def test_write_report_is_utf_8(demo: StudySummary, tmp_path: Path) -> None:
-    path = write_report(demo, LOCK, tmp_path / "report")
+def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
+    path = write_markdown(document(demo, Records(LOCK)), tmp_path / "report")
+    linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
+    assert "figures/trials-interactive.svg" in linked
+    assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")
     assert "Ã" not in path.read_text(encoding="utf-8")

@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, kernels, load, models, quantize
+from bitbench.cli import (
+    compare,
+    environments,
+    history,
+    import_results,
+    kernels,
+    load,
+    models,
+    profile,
+    quality,
+    quantize,
+    query,
+    recommend,
+    report,
+)
 
 app = typer.Typer(
     name="bitbench",
@@ -24,7 +38,13 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)
 app.command()(compare.compare)
+app.command()(recommend.recommend)
 app.command()(kernels.kernels)
+app.command()(report.report)
+app.command()(query.query)
+app.command()(history.history)
+app.command()(quality.quality)
+app.command()(profile.profile)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[
@@ -91,7 +111,7 @@ def plan(study: StudyFile) -> None:
 def run(study: StudyFile, into: Into = None) -> None:
     """Run a study, or go on with an interrupted one, and report.
 
-    Cells that are complete are not run again. The report is in DIR/report/report.md.
+    Cells that are complete are not run again. The report is DIR/report/index.html.
     """
     from rich.console import Console
 
@@ -102,26 +122,10 @@ def run(study: StudyFile, into: Into = None) -> None:
     lab, console = Lab(), Console()
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display)
-    path = lab.report(folder)
-    render(lab.summary(folder), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
-) -> None:
-    """Write the report of a study from its records."""
-    from rich.console import Console
-
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
-    from bitbench.store.folder import StudyFolder
-
-    lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
-    path = lab.report(study)
-    render(lab.summary(study), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
+    render(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
 
 
 @app.command()

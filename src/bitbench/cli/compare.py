@@ -79,20 +79,26 @@ def _compare(
     shown = [parse_metric(name) for name in metrics]
     if (candidate is None) is (variants is None):
         raise CannotCompareError("give two study folders, or one and --variants OLD NEW")
-    before = _side(baseline)
+    before = read_side(baseline)
     if variants is not None:
         return compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
     assert candidate is not None
-    return compare_studies(before, _side(candidate), metrics=shown, conditions=conditions, allowed=allow)
+    return compare_studies(before, read_side(candidate), metrics=shown, conditions=conditions, allowed=allow)
 
 
-def _side(path: Path) -> "Side":
+def read_side(path: Path, name: str | None = None) -> "Side":
+    """A study folder, read; `name` is how messages call it."""
     from bitbench.lab import plan_of
-    from bitbench.statistics.comparability import Side
+    from bitbench.statistics.comparability import MeasuredQuality, Side
     from bitbench.store.folder import StudyFolder
 
     folder = StudyFolder.existing(path)
-    return Side(str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock())
+    quality = {
+        record.contender: MeasuredQuality(record.corpus.windows_hash, folder.scores_of(record))
+        for record in folder.quality_records()
+        if record.scores_file is not None and record.corpus is not None
+    }
+    return Side(name or str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock(), quality)
 
 
 def _pairs(plan: "Plan", old: str, new: str) -> list[tuple["Contender", "Contender"]]:

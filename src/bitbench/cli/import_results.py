@@ -32,8 +32,24 @@ def import_results(
 
     lab, console = Lab(), Console()
     folder = import_files(files, tool, starts, into)
-    path, summary = lab.report(folder), lab.summary(folder)
+    if not folder.study_file.exists():
+        _show_kernels(folder.path)
+        return
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
     render(summary, console)
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain(note)}", style="dim"))
-    console.print(f"report: {path}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_kernels(folder: Path) -> None:
+    """The answer and what was assumed; the table itself is long."""
+    from bitbench.core.published import PublishedKernels
+    from bitbench.report.published import published_kernel_markdown
+    from bitbench.store.published import read_published
+
+    kernels = read_published(folder, PublishedKernels)
+    assert kernels is not None  # nothing else makes a folder without a study
+    typer.echo(published_kernel_markdown(kernels).split("\n\n| ")[0])
+    typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")

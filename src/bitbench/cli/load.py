@@ -116,6 +116,7 @@ def load(
         search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
         with LoadDisplay(console, study, search, contact) as display:
             lab.load(study, folder, display, client, search)
-    path = lab.report(folder)
-    render_sweep(lab.summary(folder), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    summary = lab.summary(folder)
+    path = lab.report(folder, summary)
+    render_sweep(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)

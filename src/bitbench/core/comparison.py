@@ -13,12 +13,17 @@ class Verdict(StrEnum):
     SLOWER = "slower"
     LESS = "less"  # of what is better when it is less but is no time: memory
     MORE = "more"
+    WORSE = "worse quality"
+    BETTER = "better quality"
     TIE = "tie"
     UNKNOWN = "cannot tell"  # too few trials for an interval
 
 
+QUALITY = "quality"  # stands for the workload in cells that are about quality, which no workload has
+
+
 class ComparedCell(Record):
-    """`ratio` is candidate / baseline."""
+    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text."""
 
     baseline: Cell
     candidate: Cell

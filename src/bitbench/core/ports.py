@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress
+from bitbench.core.quality import Scoring
+from bitbench.core.quality_record import QualityRecord
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
@@ -28,6 +30,8 @@ class Launch:
     context_tokens: int  # the longest request that will come
     concurrency: int  # the most requests that will be in flight
     seed: int
+    top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
+    trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
+    batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
 
 
@@ -75,6 +80,10 @@ class Engine(Protocol):
     environment: str | None  # name of the environment it runs in, for `bitbench env create`
     needs_model: bool
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+    scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not
+    # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
+    # `profiling.steps` reads them.
+    can_profile: bool
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""
@@ -127,5 +136,7 @@ class Observer(Protocol):
     def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None: ...
     def trial_running(self, progress: LoadProgress) -> None: ...
     def trial_finished(self, record: TrialRecord) -> None: ...
+    def quality_running(self, visit: Visit, step: str) -> None: ...
+    def quality_finished(self, record: QualityRecord) -> None: ...
     def note(self, message: str) -> None: ...
     def warn(self, message: str) -> None: ...

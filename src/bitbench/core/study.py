@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
 from bitbench.core.objective import Objectives
+from bitbench.core.quality import Quality
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
@@ -84,6 +85,26 @@ class Limits(Spec):
     memory: Bytes | None = Field(default=None, gt=0, description="resident memory of one instance")
 
 
+class ProfileSpec(Spec):
+    """At which shapes the operators of each contender are profiled."""
+
+    batch: tuple[int, ...] = Field(default=(1,), min_length=1, description="sequences at once; a number or several")
+    input_tokens: int = Field(default=128, ge=1, description="length of a prompt")
+    output_tokens: int = Field(default=32, ge=4, description="length of an answer: so many decode steps are profiled")
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("batch")
+    @classmethod
+    def _are_sizes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError("batch sizes are different numbers from 1")
+        return value
+
+
 class Study(Spec):
     """One question, asked of models × recipes × engines × workloads."""
 
@@ -93,10 +114,16 @@ class Study(Spec):
     models: tuple[str, ...] = Field(default=(), description="a name from `bitbench model list`, or a folder")
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     engines: tuple[EngineSetup, ...] = Field(min_length=1)
-    workloads: tuple[Workload, ...] = Field(min_length=1, description="built-in names, or a shape of your own")
+    workloads: tuple[Workload, ...] = Field(
+        default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
+    )
     objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
+    quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
     measure: Measure = Measure()
     limits: Limits = Limits()
+    profile: ProfileSpec | None = Field(
+        default=None, description="where the time of a step goes, operator by operator; in instances of its own"
+    )
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )
@@ -113,6 +140,12 @@ class Study(Spec):
     @classmethod
     def _one_is_a_list_of_one(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "Study":
+        if not self.workloads and self.quality is None:
+            raise ValueError("it asks nothing: give `workloads`, `quality`, or both")
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Study":

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -29,7 +30,9 @@ class LlamaCppEngine:
 
     name = "llamacpp"
     needs_model = True
+    scoring: Scoring | None = Scoring.FORCED_TOKENS
     start_s = 5.0
+    can_profile = False
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"

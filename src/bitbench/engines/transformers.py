@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import ModelFacts, Variant
@@ -31,7 +32,9 @@ class TransformersEngine:
     name = "transformers"
     environment: str | None = "transformers"
     needs_model = True
+    scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 15.0
+    can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
@@ -78,6 +81,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
     ]
     if launch.variant.at_load:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
+    if launch.trace_folder is not None:
+        options.append(f"--trace-folder={launch.trace_folder}")
     return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
 
 

@@ -1,8 +1,11 @@
 """vLLM: its own OpenAI server, as `pip install` gives it, with the study's arguments."""
 
+import json
 import math
+from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -19,6 +22,7 @@ _CONTEXT_MARGIN = 16
 _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _KV_VALUE_BYTES = 2  # bf16
 _LEAST_KV_GIB = 1
+_DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
 class VllmEngine:
@@ -27,7 +31,9 @@ class VllmEngine:
     name = "vllm"
     environment: str | None = "vllm"
     needs_model = True
+    scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
+    can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         longest = spelled(setup.args).get("max-model-len")
@@ -70,12 +76,16 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "max-num-seqs": launch.concurrency,
         "enable-prefix-caching": False,
     }
+    if launch.top_tokens > _DEFAULT_MAX_LOGPROBS:
+        defaults["max-logprobs"] = launch.top_tokens
     fixed: dict[str, Argument] = {
         "model": str(launch.variant.path),
         "served-model-name": _MODEL_NAME,
         "host": "127.0.0.1",
         "port": port,
     }
+    if launch.trace_folder is not None:
+        fixed["profiler-config"] = profiler_config(launch.trace_folder)
     options = {**defaults, **spelled(launch.setup.args), **fixed}
     module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
     return [str(launch.python), *module, *command_words(options)]
@@ -89,6 +99,19 @@ def environment_variables(launch: Launch, key: str) -> dict[str, str]:
         **launch.setup.env,
         "VLLM_API_KEY": key,
     }
+
+
+def profiler_config(trace_folder: Path) -> str:
+    """Operators and memory of the workers; no Python stacks, which would cost more than what they are to explain."""
+    return json.dumps(
+        {
+            "profiler": "torch",
+            "torch_profiler_dir": str(trace_folder),
+            "torch_profiler_with_stack": False,
+            "torch_profiler_with_memory": True,
+            "ignore_frontend": True,
+        }
+    )
 
 
 def _context(launch: Launch) -> int:

@@ -5,6 +5,7 @@ import re
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts, TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, workload
+from bitbench.imports.seed_profile import read_profile
 from bitbench.imports.text import table_row
 from bitbench.units import parse_seconds
 
@@ -40,9 +41,11 @@ def read(text: str) -> Reading:
             )
         )
     reading.notes.append("It does not say how many tokens went in and out, nor how many requests at once.")
-    if profile := _profile_rows(lines):
+    reading.profile = read_profile(lines)
+    if reading.profile is not None:
         reading.notes.append(
-            f"Its operator profile ({profile} rows) has no place in a study folder yet and was left out."
+            f"Its operator profile ({len(reading.profile.rows)} rows) is kept beside the study: "
+            "`bitbench report --format profile-md` shows it."
         )
     return reading
 
@@ -60,10 +63,3 @@ def _versions(lines: list[str]) -> tuple[dict[str, dict[str, str]], str | None]:
         elif match := re.match(r"^\s+- (\S+) (\S+)\s*$", line):
             found.setdefault(owner, {})[match.group(1)] = match.group(2)
     return found, device
-
-
-def _profile_rows(lines: list[str]) -> int:
-    header = next((place for place, line in enumerate(lines) if "Self CPU %" in line), None)
-    if header is None:
-        return 0
-    return sum(bool(re.search(r"\d\s*$", line)) and "%" in line for line in lines[header + 1 :])

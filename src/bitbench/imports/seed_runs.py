@@ -79,7 +79,7 @@ def _configurations(text: str) -> list[_Configuration]:
         elif not found:
             continue
         elif match := _MODEL.match(line):
-            found[-1].models.append(_Model(match.group(1).strip()))
+            found[-1].models.append(_Model(match.group(1).strip(" `")))
         elif found[-1].models and (match := _RUN.match(line)):
             found[-1].models[-1].runs.append(_Run(match.group(1)))
         elif found[-1].models and found[-1].models[-1].runs and (match := _FIGURE.match(line)):

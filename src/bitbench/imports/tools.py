@@ -23,7 +23,7 @@ def read(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
     text, was_mis_encoded = decoded(content)
     reading = READERS[tool](text)
-    if not reading.runs:
+    if not reading.runs and not reading.kernels:
         raise ImportFileError("there is no run in it")
     if was_mis_encoded:
         reading.notes.append(MIS_ENCODED)

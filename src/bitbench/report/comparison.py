@@ -127,9 +127,10 @@ def _cell_block(comparison: Comparison, cells: Sequence[ComparedCell], quote: Qu
         )
         for cell in cells
     ]
+    unit = f" ({scale.unit})" if scale.unit else ""
     header = (
-        f"Before ({scale.unit})",
-        f"After ({scale.unit})",
+        f"Before{unit}",
+        f"After{unit}",
         f"Ratio ({percent(comparison.confidence)})",
         "Starts",
         "Verdict",

@@ -1,71 +1,50 @@
-"""report.md: the answer first, then the tables, then what they rest on."""
+"""report.md, and its figures as files beside it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.base import Json
+from bitbench.core.profile import OperatorProfile
 from bitbench.core.summary import StudySummary
-from bitbench.report.answer import answer
-from bitbench.report.conditions import (
-    contenders_section,
-    failures_section,
-    host_section,
-    method_section,
-    refusals_section,
-    reproduce_section,
-    warm_up_section,
-)
-from bitbench.report.imported import imported_section, source
-from bitbench.report.memory import memory_section
-from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
-from bitbench.report.sweep_figure import sweep_figure
-from bitbench.report.text import code, escape
-from bitbench.report.workloads import runs_section, workload_section
+from bitbench.report.chart import Figure
+from bitbench.report.document import Records, Section, document
+from bitbench.report.text import escape
 
 FILE_NAME = "report.md"
+FIGURES = "figures"
 
 
-def write_report(summary: StudySummary, lock: Mapping[str, Json], folder: Path) -> Path:
-    """Write report.md into `folder` and say where it is."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_markdown(sections: Sequence[Section], folder: Path) -> Path:
+    """Write report.md into `folder`, its figures into figures/, and say where it is."""
+    from bitbench.report.svg import svg
+
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    for old in (folder / FIGURES).glob("*.svg"):
+        old.unlink()
+    for figure in (figure for section in sections for figure in section.figures):
+        (folder / _file(figure)).write_text(svg(figure), encoding="utf-8", newline="\n")
     path = folder / FILE_NAME
-    path.write_text(markdown(summary, lock), encoding="utf-8", newline="\n")
-    figure = sweep_figure(summary) if sweep_cells(summary) else None
-    if figure is not None:
-        (folder / FIGURE).parent.mkdir(exist_ok=True)
-        (folder / FIGURE).write_text(figure, encoding="utf-8", newline="\n")
+    path.write_text(text(sections), encoding="utf-8", newline="\n")
     return path
 
 
-def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
-    """The whole report. Parts that the lock does not know are shown as unknown."""
-    by_load = bool(sweep_cells(summary))
-    sections = [
-        _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
-        imported_section(summary),
-        *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
-        memory_section(summary),
-        failures_section(summary),
-        refusals_section(summary),
-        "" if summary.imported_from else warm_up_section(summary),
-        contenders_section(summary, lock),
-        host_section(lock),
-        method_section(summary),
-        reproduce_section(summary, lock),
-        runs_section(summary),
-    ]
-    return "\n\n".join(section for section in sections if section) + "\n"
+def markdown(summary: StudySummary, lock: Mapping[str, Json], profiles: Sequence[OperatorProfile] = ()) -> str:
+    """The text of a report alone."""
+    return text(document(summary, Records(lock, profiles=profiles)))
 
 
-def _opening(summary: StudySummary, sentences: Sequence[str]) -> str:
-    parts = [f"# {escape(summary.study.name)}"]
-    if summary.study.description:
-        parts.append(escape(summary.study.description))
-    if summary.imported_from:
-        parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
-    parts.append("\n".join(f"- {sentence}" for sentence in sentences))
-    parts.append(
-        "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "
-        "([how](#how-the-figures-are-made))."
-    )
-    return "\n\n".join(parts)
+def text(sections: Sequence[Section]) -> str:
+    return "\n\n".join(_with_figures(section) for section in sections) + "\n"
+
+
+def _with_figures(section: Section) -> str:
+    """Figures after the heading and what introduces them."""
+    if not section.figures:
+        return section.text
+    heading, introduction, *rest = section.text.split("\n\n")
+    pictures = [f"![{escape(one.title)}]({_file(one)})\n\n*{escape(one.caption)}*" for one in section.figures]
+    return "\n\n".join([heading, introduction, *pictures, *rest])
+
+
+def _file(figure: Figure) -> str:
+    return f"{FIGURES}/{figure.name}.svg"

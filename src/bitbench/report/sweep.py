@@ -13,7 +13,6 @@ from bitbench.report.figures import Scale, mean_and_interval, number, scale_for
 from bitbench.report.text import code, counted, escape, listing, plain, table
 from bitbench.units import UNKNOWN, show_percent, show_seconds, significant
 
-FIGURE = "figures/load.svg"
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
 STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
 
@@ -133,8 +132,8 @@ def sweep_answer(summary: StudySummary, quote: Quote) -> list[str]:
     if flaws:
         names = listing([quote(cell.cell.workload) for cell in flaws])
         cause = flaws[0].failures[0].failure.cause if flaws[0].failures else ""
-        sentences.append(f"Requests failed at {names}: {cause}")
-    sentences += sorted({note for contender in summary.contenders for note in contender.notes})
+        sentences.append(f"Requests failed at {names}: {quote(cause)}")
+    sentences += sorted({quote(note) for contender in summary.contenders for note in contender.notes})
     return sentences
 
 
@@ -211,6 +210,5 @@ def sweep_section(summary: StudySummary) -> str:
             f"## {code(contender)} under load",
             escape(asked(summary)),
             table(header, shown.rows, left=(len(header) - 1,)),
-            f"![Throughput against time to first token]({FIGURE})",
         ]
     )

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from bitbench.core.summary import StudySummary
 from bitbench.report.sweep import asked, sweep_answer, sweep_table
-from bitbench.report.text import MAX_NAME, plain
+from bitbench.report.text import plain
 
 WIDE = 130  # columns from which intervals fit
 
@@ -24,9 +24,5 @@ def render_sweep(summary: StudySummary, console: Console) -> None:
     console.print(Text(asked(summary), style="dim"))
     console.print(table)
     console.print()
-    for sentence in sweep_answer(summary, _name):
-        console.print(Text(f"• {plain(sentence)}"))
-
-
-def _name(text: str) -> str:
-    return plain(text, MAX_NAME)
+    for sentence in sweep_answer(summary, plain):
+        console.print(Text(f"• {sentence}"))

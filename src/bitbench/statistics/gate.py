@@ -16,6 +16,7 @@ from bitbench.core.summary import Ratio
 from bitbench.errors import CannotCompareError
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
+from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.summarize import HEADLINES
 from bitbench.statistics.trial import DEFINITIONS
 from bitbench.units import parse_fraction
@@ -44,8 +45,8 @@ class Condition:
 def parse_metric(name: str) -> str:
     """A key of DEFINITIONS, or the short name that a study's headline uses."""
     metric = HEADLINES.get(name, name)
-    if metric not in DEFINITIONS:
-        known = ", ".join([*HEADLINES, *(one for one in DEFINITIONS if one not in HEADLINES.values())])
+    if metric not in DEFINITIONS and metric != PERPLEXITY:
+        known = ", ".join([*HEADLINES, *(one for one in DEFINITIONS if one not in HEADLINES.values()), PERPLEXITY])
         raise CannotCompareError(f"there is no figure called {name}; known are {known}")
     return metric
 

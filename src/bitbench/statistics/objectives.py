@@ -9,16 +9,20 @@ seconds per second, and by more than its own noise explains, will pass any limit
 needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import stdtrit
 
+from bitbench.core.cell import Cell
 from bitbench.core.objective import Objective
+from bitbench.core.summary import Estimate
 from bitbench.core.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.statistics.intervals import Resampler, estimate, sample
 from bitbench.units import show_percent, show_seconds
 
 Floats = npt.NDArray[np.float64]
@@ -79,6 +83,26 @@ def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | N
     if not objectives or not ok.any():
         return None
     return float(_good(_times(requests), objectives, ok).mean())
+
+
+def objective_estimates(
+    objective: Objective, trials: Iterable[tuple[TrialRecord, pa.Table]], *, seed: int, confidence: float
+) -> dict[Cell, Estimate]:
+    """What `objective` is about, counted from request rows: a figure per trial, an estimate per cell."""
+    grouped: dict[Cell, dict[str, list[float]]] = {}
+    for trial, requests in trials:
+        known = _times(requests)[objective.metric][_is_ok(requests)]
+        known = known[~np.isnan(known)]
+        if known.size:
+            value = _statistic(known, objective.statistic)
+            grouped.setdefault(trial.cell, {}).setdefault(trial.instance_id, []).append(value)
+    return {
+        cell: estimate(
+            sample(list(groups.values()), Resampler(np.random.default_rng([seed, crc32(cell.name.encode())]))),
+            confidence,
+        )
+        for cell, groups in grouped.items()
+    }
 
 
 def _statistic(values: Floats, name: str) -> float:

@@ -14,6 +14,9 @@ from bitbench.statistics.comparability import Side, differences
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.gate import Condition, judge
 from bitbench.statistics.intervals import Sample, estimate
+from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
+from bitbench.statistics.quality import PERPLEXITY
+from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
 from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
 from bitbench.statistics.summarize import HEADLINES, samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
@@ -86,16 +89,30 @@ def _compared(
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    wanted = dict.fromkeys([*(metrics or [HEADLINES[measure.headline]]), *(one.metric for one in conditions)])
-    unpaired = _unpaired(sides, samples, pairs, next(iter(wanted)))
+    named = [*(metrics or [HEADLINES[measure.headline]]), *(one.metric for one in conditions)]
+    wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
+    about_quality = [one for one in conditions if one.metric == PERPLEXITY]
+    about_speed = [one for one in conditions if one.metric != PERPLEXITY]
+    contenders = list(dict.fromkeys((pair.before.contender, pair.after.contender) for pair in pairs))
+    asked = _asked(pairs, samples, about_speed)
+    count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
+    quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))
+    if about_quality and not quality.gates:
+        raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
+    definitions = {metric: DEFINITIONS[metric] for metric in wanted}
+    if quality.cells or quality.gates:
+        definitions[PERPLEXITY] = QUALITY_DEFINITIONS[PERPLEXITY]
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=measure.confidence,
-        definitions={metric: DEFINITIONS[metric] for metric in wanted},
-        cells=tuple(cell for metric in wanted for cell in _verdicts(pairs, samples, metric, measure.confidence)),
-        unpaired=tuple(unpaired),
-        gates=tuple(_gates(pairs, samples, conditions, measure.confidence)),
+        definitions=definitions,
+        cells=(
+            *(cell for metric in wanted for cell in _verdicts(pairs, samples, metric, measure.confidence)),
+            *quality.cells,
+        ),
+        unpaired=(*(_unpaired(sides, samples, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
+        gates=(*_gates(asked, measure.confidence, count), *quality.gates),
     )
 
 
@@ -115,13 +132,13 @@ def _verdicts(
             before=estimate(one, confidence),
             after=estimate(other, confidence),
             ratio=ratio,
-            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
+            verdict=verdict_of(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
         )
         for (pair, one, other), ratio, p_value in zip(both, ratios, adjusted, strict=True)
     ]
 
 
-def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+def verdict_of(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
     if ratio is None or ratio.interval is None:
         return Verdict.UNKNOWN
     if not is_apart:
@@ -131,14 +148,15 @@ def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinitio
     return Verdict.FASTER if (ratio.value > 1) is definition.higher_is_better else Verdict.SLOWER
 
 
-def _gates(
-    pairs: Sequence[Pair], samples: tuple[Samples, Samples], conditions: Sequence[Condition], confidence: float
-) -> list[GateResult]:
+Asked = tuple[Condition, Pair, Sample | None, Sample | None]
+
+
+def _asked(pairs: Sequence[Pair], samples: tuple[Samples, Samples], conditions: Sequence[Condition]) -> list[Asked]:
     """A cell without a figure on one side cannot be judged; without one on either it is not asked.
 
     Unless that is so of all cells: a limit that nothing was held against was not kept.
     """
-    asked: list[tuple[Condition, Pair, Sample | None, Sample | None]] = []
+    asked: list[Asked] = []
     for condition in conditions:
         both = [
             (
@@ -150,6 +168,11 @@ def _gates(
             for pair in pairs
         ]
         asked += [one for one in both if one[2] or one[3]] or both
+    return asked
+
+
+def _gates(asked: Sequence[Asked], confidence: float, count: int) -> list[GateResult]:
+    """`count`: how many limits are judged at once, those of quality included."""
     results = []
     for condition, pair, one, other in asked:
         result = GateResult(
@@ -162,7 +185,7 @@ def _gates(
             reason=f"the {'candidate' if one else 'baseline'} has no such figure",
         )
         if one is not None and other is not None:
-            judged = judge(condition, other, one, confidence, len(asked))
+            judged = judge(condition, other, one, confidence, count)
             result = result.model_copy(update=vars(judged))
         results.append(result)
     return results

@@ -1,0 +1,104 @@
+"""`bitbench query`: all studies below a folder, asked in SQL."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bitbench.store.query import Row, Studies
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def query(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="a folder or an object-store URL [default: .], then the query", metavar="[FOLDER] [SQL]"),
+    ] = None,
+    *,
+    form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
+) -> None:
+    """Ask all studies below a folder in SQL (DuckDB); without a query, list the tables and their columns.
+
+    bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
+    BY ALL"
+    """
+    from bitbench.errors import StoreError
+    from bitbench.store.query import Studies
+
+    given = list(words or [])
+    place = given.pop(0) if given and (Path(given[0]).is_dir() or "://" in given[0].split(" ")[0]) else "."
+    if len(given) > 1:
+        raise StoreError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
+    studies = Studies(place)
+    if not given:
+        _list_tables(studies)
+        return
+    names, rows = studies.query(given[0])
+    {Format.TABLE: _table, Format.CSV: _csv, Format.JSON: _json}[form](names, rows)
+
+
+def _list_tables(studies: "Studies") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bitbench.store.query import shown_columns
+    from bitbench.store.tables import TABLES
+
+    console = Console(highlight=False)
+    for name, table in TABLES.items():
+        count = studies.count(name)
+        console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
+        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for column, kind, meaning in shown_columns(name):
+            shown.add_row("", Text(column), Text(kind.lower(), style="dim"), Text(meaning))
+        console.print(shown)
+
+
+def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from bitbench.report.text import plain
+    from bitbench.units import UNKNOWN, significant
+
+    def cell(value: object) -> Text:
+        if value is None:
+            return Text(UNKNOWN)
+        return Text(significant(value, 4) if isinstance(value, float) else plain(str(value)))
+
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place, name in enumerate(names):
+        is_number = any(isinstance(row[place], (int, float)) for row in rows)
+        shown.add_column(Text(plain(name)), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(cell(value) for value in row))
+    console = Console(highlight=False)
+    console.print(shown)
+    console.print(f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}", style="dim")
+
+
+def _csv(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows(rows)
+
+
+def _json(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
+    import json
+
+    content = [dict(zip(names, row, strict=True)) for row in rows]
+    typer.echo(json.dumps(content, indent=1, ensure_ascii=False, default=str))

@@ -1,0 +1,118 @@
+"""`bitbench report`: the report of a study from its records, or one of the forms that such records are published in."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli.kernels import BASELINES
+from bitbench.report.choices import Form
+
+KERNEL_RECORDS = "records.json"
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
+    *,
+    form: Annotated[
+        Form | None,
+        typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write the form [default: here]")
+    ] = None,
+) -> None:
+    """Write the report of a study from its records.
+
+    With --format: one of the forms in which such records are published, or the records as data. kernel-md takes a
+    folder that `bitbench kernels` filled.
+    """
+    from bitbench.errors import StoreError
+
+    if form is None and output is not None:
+        raise StoreError("--output needs --format; without it the report is written to STUDY_DIR/report")
+    if form is None:
+        _report(folder)
+        return
+    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles, Form.HTML: _page}
+    text = own[form](folder) if form in own else _study_form(folder, form)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text, encoding="utf-8", newline="\n")
+    typer.echo(f"{form.value}: {output}")
+
+
+def _report(folder: Path) -> None:
+    from rich.console import Console
+
+    from bitbench.lab import Lab
+    from bitbench.report.terminal import render
+    from bitbench.store.folder import StudyFolder
+
+    lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
+    summary = lab.summary(study)
+    path = lab.report(study, summary)
+    render(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
+
+
+def _study_form(path: Path, form: Form) -> str:
+    from bitbench.lab import Lab
+    from bitbench.report.formats import STUDY_FORMS, StudyRecords
+    from bitbench.store.folder import StudyFolder
+
+    folder = StudyFolder.existing(path)
+    return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+
+
+def _page(path: Path) -> str:
+    """The page is made by the report itself, with its figures; this is a copy of it."""
+    from bitbench.lab import Lab
+    from bitbench.store.folder import StudyFolder
+
+    page = Lab().report(StudyFolder.existing(path)).with_name("index.html")
+    return page.read_text(encoding="utf-8")
+
+
+def _kernel_table(folder: Path) -> str:
+    from pydantic import ValidationError
+
+    from bitbench.core.kernel import KernelRun
+    from bitbench.core.published import PublishedKernels
+    from bitbench.errors import StoreError
+    from bitbench.report.kernels import kernel_markdown
+    from bitbench.report.published import published_kernel_markdown
+    from bitbench.statistics.kernels import summarize_kernels
+    from bitbench.store.published import read_published
+
+    if (published := read_published(folder, PublishedKernels)) is not None:
+        return published_kernel_markdown(published)
+    found = [path for path in (folder / KERNEL_RECORDS, folder / "kernels" / KERNEL_RECORDS) if path.is_file()]
+    if not found:
+        raise StoreError(
+            f"{folder} has no kernel records ({KERNEL_RECORDS}); `bitbench kernels --into {folder}` makes them"
+        )
+    try:
+        run = KernelRun.model_validate_json(found[0].read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"{found[0]} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
+    cases = {timing.case for timing in run.timings}
+    return kernel_markdown(summarize_kernels(run, [name for name in BASELINES.split(",") if name in cases]))
+
+
+def _profiles(folder: Path) -> str:
+    from bitbench.core.published import PublishedProfile
+    from bitbench.errors import StoreError
+    from bitbench.report.profile import profile_markdown
+    from bitbench.report.published import published_profile_markdown
+    from bitbench.store.folder import StudyFolder
+    from bitbench.store.published import read_published
+
+    if (published := read_published(folder, PublishedProfile)) is not None:
+        return published_profile_markdown(published)
+    profiles = StudyFolder(folder).profiles()
+    if not profiles:
+        raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")
+    return profile_markdown(profiles)

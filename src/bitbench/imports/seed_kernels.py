@@ -1,0 +1,48 @@
+"""A Markdown table of kernel times: a row per shape, a column `NAME (ms)` per kernel, perhaps codebook sizes."""
+
+import re
+
+from bitbench.core.published import PublishedKernel
+from bitbench.imports.reading import Reading
+from bitbench.imports.text import figure, table_row
+
+_NEEDED = {"in_features", "out_features"}
+_MILLISECONDS = re.compile(r"^(.+) \(ms\)$")
+_SHAPE = ("batch_size", "in_features", "out_features")
+
+
+def is_meant(text: str) -> bool:
+    return _header(text.split("\n")) is not None
+
+
+def _header(lines: list[str]) -> int | None:
+    return next((place for place, line in enumerate(lines) if set(table_row(line)) >= _NEEDED), None)
+
+
+def read(text: str) -> Reading:
+    lines = text.split("\n")
+    place = _header(lines)
+    assert place is not None  # is_meant was asked before
+    header = table_row(lines[place])
+    rows = [dict(zip(header, table_row(line), strict=False)) for line in lines[place + 1 :] if "|" in line]
+    kernels = [_kernel(row) for row in rows if not set(row["in_features"]) <= set("-: ")]
+    return Reading(
+        kernels=kernels,
+        notes=[
+            "One time per point: nothing is known about its spread, nor whether caches were warm.",
+            "It does not say which machine ran it, nor how many bytes each kernel reads.",
+        ],
+    )
+
+
+def _kernel(row: dict[str, str]) -> PublishedKernel:
+    times = {match.group(1): figure(value) for name, value in row.items() if (match := _MILLISECONDS.match(name))}
+    known = {*_SHAPE, "ratio", *(f"{name} (ms)" for name in times)}
+    return PublishedKernel(
+        batch=int(row.get("batch_size") or 1),
+        in_features=int(row["in_features"]),
+        out_features=int(row["out_features"]),
+        labels={name: int(value) for name, value in row.items() if name not in known and value.isdigit()},
+        seconds={name: value / 1000 for name, value in times.items() if value is not None},
+        ratio=figure(row.get("ratio", "")),
+    )

@@ -1,0 +1,159 @@
+"""What every figure has: a specification without colours, its rows, and names that fit into it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log10
+
+import altair as alt
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Contender
+from bitbench.core.summary import Estimate, MetricDefinition
+from bitbench.report.figures import Scale
+from bitbench.report.text import plain
+
+ROWS = "rows"  # the name of a figure's data in its specification
+MAX_LABEL = 48
+LOG_FROM = 10.0  # largest / smallest value from which an axis is logarithmic
+MOST_LABELS = 12  # of marks in one figure; more would cover each other
+LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
+MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
+
+Row = dict[str, str | float | int | bool | None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture and the rows it is drawn from. `narrow` is the form for a phone, where it differs."""
+
+    name: str  # of its file, and its place in a page
+    title: str
+    caption: str
+    spec: dict[str, Json]
+    rows: list[Row]
+    narrow: dict[str, Json] | None = None
+
+
+class Labels:
+    """Short names for figures: what all contenders share is said once, in `shared`. No two are alike."""
+
+    def __init__(self, contenders: Iterable[Contender]) -> None:
+        known = list(dict.fromkeys(contenders))
+        names = [one.name for one in known]
+        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
+        engine = _same(one.engine for one in known)
+        several = len(known) > 1
+        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
+        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
+        self._of: dict[Contender, str] = {}
+        for one in known:
+            short = plain(one.name.removeprefix(prefix).removesuffix(suffix), MAX_LABEL) or "?"
+            taken = set(self._of.values())
+            numbered = (f"{short} ({number})" for number in range(2, len(known) + 2))
+            self._of[one] = short if short not in taken else next(name for name in numbered if name not in taken)
+        parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
+        self.shared = plain(" ".join(part for part in parts if part))
+
+    def __getitem__(self, contender: Contender) -> str:
+        return self._of[contender]
+
+    def in_words(self) -> str:
+        return f" All are of {self.shared}." if self.shared else ""
+
+
+def _same(words: Iterable[str]) -> str | None:
+    found = set(words)
+    return found.pop() if len(found) == 1 else None
+
+
+def ends(estimate: Estimate, scale: Scale) -> tuple[float | None, float | None]:
+    interval = estimate.interval
+    return (None, None) if interval is None else (interval.low / scale.factor, interval.high / scale.factor)
+
+
+def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
+    """Every value of these fields that is known."""
+    known = (row.get(field) for row in rows for field in fields)
+    return [float(value) for value in known if isinstance(value, (int, float))]
+
+
+def axis_title(definition: MetricDefinition, scale: Scale) -> str:
+    """`output throughput (tok/s), more is better`"""
+    better = "more" if definition.higher_is_better else "less"
+    unit = f" ({scale.unit})" if scale.unit else ""
+    return f"{definition.name}{unit}, {better} is better"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One direction of a figure: every layer shares its title and its ends."""
+
+    title: str
+    low: float
+    high: float
+    logarithmic: bool
+    ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
+
+    def x(self, field: str = "x") -> alt.X:
+        if self.ticks:
+            axis = alt.Axis(values=list(self.ticks), format=",d")
+            return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=axis)
+        return alt.X(f"{field}:Q", title=self.title, scale=self._scale())
+
+    def y(self, field: str = "y") -> alt.Y:
+        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale())
+
+    def _scale(self) -> alt.Scale:
+        ends = [self.low, self.high]
+        return alt.Scale(type="log", domain=ends) if self.logarithmic else alt.Scale(domain=ends, nice=False)
+
+    def share(self, value: float) -> float:
+        """Where a value lies: 0 at the low end, 1 at the high one."""
+        if self.logarithmic:
+            return log10(value / self.low) / log10(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def value(self, share: float) -> float:
+        if self.logarithmic:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + share * (self.high - self.low)
+
+    def apart(self, values: Sequence[float]) -> list[float]:
+        """Places for labels beside `values`, moved so far along the axis that they do not cover each other."""
+        places = sorted(((self.share(value), number) for number, value in enumerate(values)), reverse=True)
+        moved = [0.0] * len(values)
+        limit = 1.0
+        for place, number in places:
+            limit = min(place, limit)
+            moved[number] = limit
+            limit -= LABEL_GAP
+        lift = max(0.0, -min(moved))
+        return [self.value(place + lift) for place in moved]
+
+
+def axis_for(
+    title: str, means: Sequence[float], others: Sequence[float] = (), *, zero: bool = False, ticks: Sequence[float] = ()
+) -> Axis:
+    """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
+
+    An interval of few trials can be many times as wide as all that was measured: it is cut off at the edge then.
+    """
+    low, high = min(means), max(means)
+    if low > 0 and high / low >= LOG_FROM:
+        reach = (high / low) ** MOST_BEYOND
+        inner = [value for value in others if low / reach <= value <= high * reach]
+        return Axis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+    size = (high - low) or abs(high) or 1.0
+    reach = MOST_BEYOND * size
+    bottom = max(min([low, *others]), low - reach) - 0.06 * size
+    top = min(max([high, *others]), high + reach) + 0.06 * size
+    return Axis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)
+
+
+def specification(layers: Sequence[alt.Chart], *, height: int | alt.Step, title: str) -> dict[str, Json]:
+    """As wide as what it stands in; its rows are named, not held."""
+    made = alt.LayerChart(layer=list(layers), width="container", height=height, description=plain(title))
+    spec: dict[str, Json] = made.to_dict()
+    spec.pop("config", None)
+    spec["data"] = {"name": ROWS}
+    return spec

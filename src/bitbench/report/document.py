@@ -1,0 +1,123 @@
+"""The whole report, in order: the answer first, then figures and tables, then what they rest on.
+
+Markdown and the page are two ways to write these sections down; what is said, and when, is decided here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.base import Json
+from bitbench.core.profile import OperatorProfile
+from bitbench.core.summary import RequestSpread, StudySummary
+from bitbench.core.trial import InstanceRecord
+from bitbench.report.answer import answer
+from bitbench.report.chart import Figure, Labels
+from bitbench.report.chart_curves import length_figures, load_figures
+from bitbench.report.chart_requests import request_figures
+from bitbench.report.chart_trade import trade_figures
+from bitbench.report.chart_trials import trials_figure
+from bitbench.report.conditions import (
+    contenders_section,
+    failures_section,
+    host_section,
+    method_section,
+    refusals_section,
+    reproduce_section,
+    warm_up_section,
+)
+from bitbench.report.imported import imported_section, source
+from bitbench.report.instances import instances_section
+from bitbench.report.memory import memory_section
+from bitbench.report.overview import overview_section
+from bitbench.report.profile import profile_section
+from bitbench.report.quality import quality_section, quality_sentences
+from bitbench.report.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.report.text import code, escape
+from bitbench.report.workloads import runs_section, workload_section
+
+
+@dataclass(frozen=True)
+class Section:
+    """Markdown that begins with its heading, and the figures that belong to it. Folded: a page shows it when asked."""
+
+    text: str
+    figures: tuple[Figure, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Records:
+    """Beside the summary: what was resolved, each start, the spread of single requests, operator profiles."""
+
+    lock: Mapping[str, Json]
+    instances: Sequence[InstanceRecord] = ()
+    requests: Sequence[RequestSpread] = ()
+    profiles: Sequence[OperatorProfile] = ()
+
+
+def document(summary: StudySummary, records: Records) -> list[Section]:
+    """Parts that the records do not know are shown as unknown; a section without data is left out."""
+    by_load = bool(sweep_cells(summary))
+    labels = Labels(cell.cell.contender for cell in summary.cells)
+    figures = tuple(load_figures(summary, labels))
+    sections = [
+        opening(summary),
+        Section(imported_section(summary)),
+        *(
+            [Section(sweep_section(summary), figures)]
+            if by_load
+            else [*_overviews(summary, labels, figures), *_workloads(summary, records, labels)]
+        ),
+        Section(memory_section(summary)),
+        Section(quality_section(summary)),
+        Section(profile_section(records.profiles)),
+        Section(failures_section(summary)),
+        Section(refusals_section(summary)),
+        Section("" if summary.imported_from else warm_up_section(summary)),
+        Section(contenders_section(summary, records.lock)),
+        Section(instances_section(records.instances), folded=True),
+        Section(host_section(records.lock)),
+        Section(method_section(summary)),
+        Section(reproduce_section(summary, records.lock)),
+        Section(runs_section(summary), folded=True),
+    ]
+    return [section for section in sections if section.text]
+
+
+def opening(summary: StudySummary) -> Section:
+    if sweep_cells(summary):
+        sentences = sweep_answer(summary, escape)
+    else:
+        sentences = [*answer(summary, code), *quality_sentences(summary, code)]
+    parts = [f"# {escape(summary.study.name)}"]
+    if summary.study.description:
+        parts.append(escape(summary.study.description))
+    if summary.imported_from:
+        parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
+    parts.append("\n".join(f"- {sentence}" for sentence in sentences))
+    parts.append(
+        "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "
+        "([how](#how-the-figures-are-made))."
+    )
+    return Section("\n\n".join(parts))
+
+
+def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) -> Iterator[Section]:
+    yield Section(overview_section(summary))
+    if load:
+        said = "The same shape under rising load: what one gains in throughput costs latency."
+        yield Section(f"## Latency against throughput\n\n{said}", load)
+    if trades := tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels)):
+        wanted = "memory and quality" if summary.quality else "memory"
+        missing = "" if summary.quality else " Quality was not measured in this study."
+        yield Section(f"## Speed against {wanted}\n\nUp and to the left is better.{missing}", trades)
+    if lengths := tuple(length_figures(summary, labels)):
+        said = "Workloads that differ in nothing but the length of the prompt."
+        yield Section(f"## Over the length of the input\n\n{said}", lengths)
+
+
+def _workloads(summary: StudySummary, records: Records, labels: Labels) -> Iterator[Section]:
+    for ranking in summary.rankings:
+        trials = trials_figure(summary, ranking, labels)
+        requests = request_figures(summary, ranking, records.requests, labels)
+        yield Section(workload_section(summary, ranking), (*([trials] if trials else []), *requests))

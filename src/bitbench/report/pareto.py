@@ -1,0 +1,23 @@
+"""Who is on the front: nobody else is at least as good in everything and surely better in something."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One measure of one contender, turned so that more is better, and the range in which it may lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+def on_front(contenders: Sequence[Sequence[Reach]]) -> list[bool]:
+    """For each contender (the same measures in the same order). One that is worse only within noise stays on it."""
+    return [not any(_beats(other, one) for other in contenders if other is not one) for one in contenders]
+
+
+def _beats(other: Sequence[Reach], one: Sequence[Reach]) -> bool:
+    pairs = list(zip(other, one, strict=True))
+    return all(a.value >= b.value for a, b in pairs) and any(a.low > b.high for a, b in pairs)

@@ -1,0 +1,135 @@
+// Sorting, filtering, theme, tooltips and downloads. Figures are drawn when they come near the screen, then the rest
+// while nothing else happens. Text of a study only ever becomes textContent.
+const NARROW = 560; // pixels below which a figure takes the form for a phone
+const root = document.documentElement;
+
+// Theme: as the system says, unless chosen here.
+const theme = document.getElementById("theme");
+const store = { get() { try { return localStorage.getItem("bitbench-theme"); } catch { return null; } },
+  set(value) { try { localStorage.setItem("bitbench-theme", value); } catch { /* a file may have no storage */ } } };
+const isDark = () => (root.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const nameTheme = () => { theme.textContent = isDark() ? "Light theme" : "Dark theme"; };
+if (["light", "dark"].includes(store.get())) root.dataset.theme = store.get();
+theme.hidden = false;
+nameTheme();
+theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; store.set(root.dataset.theme); nameTheme(); });
+
+// Tables: a click on a heading sorts, once more the other way; long tables can be filtered.
+const UNITS = { "µs": 1e-6, ms: 1e-3, s: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+const keyOf = (cell) => {
+  const text = (cell?.textContent ?? "").trim();
+  const found = /^[±+]?(-?[\d,]*\.?\d+)(?:–\d+)?(?:\s*(µs|ms|s|KiB|MiB|GiB|TiB)\b)?(?=[\s×%(\[·]|$)/.exec(text);
+  return found ? [0, Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1), text] : [text === "–" ? 2 : 1, 0, text];
+};
+const compare = (a, b) => a[0] - b[0] || a[1] - b[1] || a[2].localeCompare(b[2], undefined, { numeric: true });
+for (const table of document.querySelectorAll("table")) {
+  const body = table.tBodies[0];
+  const heads = [...(table.tHead?.rows[0]?.cells ?? [])];
+  if (!body || body.rows.length < 2) continue;
+  heads.forEach((head, column) => {
+    head.scope = "col";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...body.rows].map((row) => [keyOf(row.cells[column]), row]);
+      // What is not known stays last, whichever way.
+      rows.sort(([a], [b]) => (a[0] === 2 || b[0] === 2 ? a[0] - b[0] : (down ? -1 : 1) * compare(a, b)));
+      body.append(...rows.map(([, row]) => row));
+    });
+  });
+  if (body.rows.length < 12) continue;
+  const filter = document.createElement("label");
+  filter.className = "filter";
+  const input = document.createElement("input");
+  input.type = "search";
+  const count = document.createElement("span");
+  filter.append("Filter", input, count);
+  table.parentElement.before(filter);
+  input.addEventListener("input", () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const row of body.rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    count.textContent = words.length ? `${shown} of ${body.rows.length}` : "";
+  });
+}
+
+// Figures.
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const rowsOf = (data) => data.values.map((row) => Object.fromEntries(data.fields.map((field, place) => [field, row[place]])));
+const tip = document.getElementById("tip");
+const showTip = (_, event, item, value) => {
+  if (!value || typeof value !== "object") { tip.hidden = true; return; }
+  tip.replaceChildren(...Object.entries(value).map(([label, text]) => {
+    const line = document.createElement("div");
+    for (const part of [label, text]) line.append(Object.assign(document.createElement("span"), { textContent: part ?? "–" }));
+    return line;
+  }));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 4))}px`;
+  tip.style.top = `${event.clientY + 14 + box.height > innerHeight ? Math.max(4, event.clientY - box.height - 10) : event.clientY + 14}px`;
+};
+const config = read("chart-config");
+const drawn = new Map(); // canvas -> whether in its narrow form, and how to end it
+const isNarrow = (canvas) => canvas.clientWidth < NARROW;
+const draw = async (canvas) => {
+  const narrow = isNarrow(canvas);
+  if (drawn.get(canvas)?.narrow === narrow) return;
+  drawn.get(canvas)?.finalize();
+  drawn.set(canvas, { narrow, finalize() {} });
+  const data = read(`data-${canvas.dataset.figure}`);
+  const spec = { ...((narrow && data.narrow) || data.spec), datasets: { rows: rowsOf(data) } };
+  // `ast`: expressions are interpreted, so that the page needs no right to make code from text.
+  const options = { actions: false, ast: true, config, defaultStyle: false, mode: "vega-lite", renderer: "svg", tooltip: showTip };
+  const result = await window.vegaEmbed(canvas, spec, options);
+  canvas.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the canvas has the label
+  drawn.set(canvas, { narrow, finalize: result.finalize });
+  if (performance.getEntriesByName("first-chart").length === 0) performance.mark("first-chart");
+};
+const canvases = [...document.querySelectorAll(".canvas")];
+const failed = (canvas) => (error) => { canvas.textContent = `This figure could not be drawn: ${error.message}`; };
+const near = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) if (isIntersecting) { near.unobserve(target); draw(target).catch(failed(target)); }
+}, { rootMargin: "300px" });
+const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+const drawRest = async (left) => {
+  const [next, ...others] = left;
+  if (!next) { root.dataset.drawn = "all"; return; }
+  near.unobserve(next);
+  await draw(next).catch(failed(next));
+  later(() => drawRest(others));
+};
+addEventListener("load", () => {
+  canvases.forEach((canvas) => near.observe(canvas));
+  setTimeout(() => later(() => drawRest(canvases)), 300);
+});
+let resized;
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => [...drawn.keys()].forEach((canvas) => draw(canvas)), 200); });
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { if (one.querySelectorAll("tr").length < 300) one.open = true; }));
+
+// Data of a figure: one row per mark. A cell that a spreadsheet would run is made text.
+const csvCell = (value) => {
+  const text = value === null || value === undefined ? "" : String(value);
+  const safe = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+};
+for (const button of document.querySelectorAll("button.save")) {
+  button.addEventListener("click", () => {
+    const data = read(`data-${button.dataset.figure}`);
+    const lines = [data.fields, ...data.values].map((row) => row.map(csvCell).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([lines.join("\r\n") + "\r\n"], { type: "text/csv" }));
+    link.download = `${data.name}.csv`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  });
+}

@@ -1,0 +1,268 @@
+"""Which contender to run: the best by the headline among those that surely keep every limit.
+
+A limit is held against the interval, never against the mean alone: within it as a whole is kept, beyond it as a whole
+is broken, anything else cannot be told. An interval that rests on one start knows nothing of the next one and decides
+nothing, as in `gate`. A figure that was not measured keeps no limit.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.objective import Objective
+from bitbench.core.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.core.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.core.trial import Outcome
+from bitbench.errors import CannotRecommendError
+from bitbench.statistics.quality import RISE
+
+MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
+# What a trial's own figures answer; anything else is counted again from its request rows.
+FIGURE_OF_OBJECTIVE = {
+    "ttft_mean": "ttft_s",
+    "ttft_p50": "ttft_p50_s",
+    "ttft_p99": "ttft_p99_s",
+    "tpot_mean": "tpot_s",
+    "tpot_p99": "tpot_p99_s",
+    "latency_mean": "latency_s",
+}
+ENOUGH_FOR_P99 = 100  # requests of a trial; the 99th percentile of fewer is about their slowest
+NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
+
+Counted = Mapping[str, Mapping[Cell, Estimate]]  # by the objective's name
+
+
+def recommend(
+    summary: StudySummary,
+    limits: Limits,
+    *,
+    workloads: Sequence[str] = (),
+    counted: Counted | None = None,
+    price_per_hour: float | None = None,
+) -> Recommendation:
+    """`workloads`: all unless given. `counted`: estimates of objectives that no figure of a trial answers."""
+    rankings = _wanted(summary, workloads)
+    figures = {**_from_trials(summary), **(counted or {})}
+    memory = next((name for name in MEMORY if any(name in cell.metrics for cell in summary.cells)), MEMORY[-1])
+    choices = []
+    for ranking in rankings:
+        judged = [
+            _judge(summary, cell, ranking, limits, figures=figures, memory=memory, price=price_per_hour)
+            for cell in _in_order(summary, ranking)
+        ] or _refused(summary, ranking.workload)
+        choices.append(_choose(ranking, judged))
+    return Recommendation(
+        study=summary.study.name,
+        limits=limits,
+        headline=summary.definitions[summary.headline],
+        memory_name=summary.definitions[memory].name,
+        baseline=summary.baseline,
+        price_per_hour=price_per_hour,
+        choices=tuple(choices),
+        for_all=_for_all(choices),
+        notes=tuple(_notes(summary, limits, rankings)),
+    )
+
+
+def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
+    known = {ranking.workload: ranking for ranking in summary.rankings}
+    missing = [name for name in workloads if name not in known]
+    if missing:
+        raise CannotRecommendError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
+
+
+def _from_trials(summary: StudySummary) -> dict[str, dict[Cell, Estimate]]:
+    return {
+        objective: {cell.cell: cell.metrics[figure] for cell in summary.cells if figure in cell.metrics}
+        for objective, figure in FIGURE_OF_OBJECTIVE.items()
+    }
+
+
+def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+
+
+def _judge(
+    summary: StudySummary,
+    cell: CellSummary,
+    ranking: Ranking,
+    limits: Limits,
+    *,
+    figures: Counted,
+    memory: str,
+    price: float | None,
+) -> Judged:
+    contender = cell.cell.contender
+    entry = next((one for one in ranking.entries if one.contender == contender), None)
+    failed = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINE]
+    if entry is None:
+        causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in cell.failures)
+        why = "; ".join(causes) or "not run yet"
+        return Judged(
+            contender=contender, figure=None, trials=len(cell.runs), failed_trials=len(failed), why_no_result=why
+        )
+    speed = cell.metrics.get("output_throughput")
+    return Judged(
+        contender=contender,
+        figure=cell.metrics[ranking.metric],
+        ratio_to_baseline=entry.ratio_to_baseline,
+        memory=cell.metrics.get(memory),
+        findings=tuple(_findings(summary, cell, limits, figures, memory)),
+        cost=_cost(speed, price) if speed is not None and price is not None else None,
+        trials=len(cell.runs),
+        failed_trials=len(failed),
+    )
+
+
+def _refused(summary: StudySummary, workload: str) -> list[Judged]:
+    """Where nobody was tried on a workload, why not."""
+    return [
+        Judged(contender=one.cell.contender, figure=None, why_no_result=f"refused up front: {one.reason}")
+        for one in summary.refusals
+        if one.cell.workload == workload
+    ]
+
+
+def _findings(
+    summary: StudySummary, cell: CellSummary, limits: Limits, figures: Counted, memory: str
+) -> Iterable[Finding]:
+    for objective in limits.objectives:
+        known = figures.get(objective.name, {}).get(cell.cell)
+        yield _held_against(objective.name, "s", objective.limit, known)
+    if limits.memory_bytes is not None:
+        yield _held_against("memory", "bytes", float(limits.memory_bytes), cell.metrics.get(memory))
+    if limits.quality_loss is not None:
+        yield _quality(summary, cell.cell.contender, limits.quality_loss)
+
+
+def _quality(summary: StudySummary, contender: Contender, limit: float) -> Finding:
+    """The rise of perplexity over that of the same model without quantization on the same engine.
+
+    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
+    """
+    found = next((one for one in summary.quality if one.contender == contender), None)
+    known = found.estimates.get(RISE) if found else None
+    value, interval = (known.value, known.interval) if known else (None, None)
+    if not summary.quality:
+        standing, reason = Standing.UNSURE, "quality was not measured in this study"
+    elif contender == summary.baseline:
+        value, standing, reason = 0.0, Standing.MET, ""
+    elif found is not None and found.flagged and known is None:
+        standing, reason = Standing.BROKEN, found.reason or "it is flagged"
+    elif known is None:
+        cause = (found.cause or found.reason) if found else None
+        standing, reason = Standing.UNSURE, f"its quality is not known{f' ({cause})' if cause else ''}"
+    elif interval is None:
+        standing, reason = Standing.UNSURE, "too few windows for an interval"
+    else:
+        standing, reason = decide(interval, limit)
+    return Finding(
+        name="quality loss",
+        unit="share",
+        limit=limit,
+        value=value,
+        interval=interval,
+        standing=standing,
+        reason=reason,
+    )
+
+
+def _held_against(name: str, unit: str, limit: float, known: Estimate | None) -> Finding:
+    if known is None:
+        standing, reason = Standing.UNSURE, "it was not measured"
+    elif known.interval is None:
+        standing, reason = Standing.UNSURE, "one trial has no interval"
+    elif not known.covers_starts:
+        standing, reason = Standing.UNSURE, "one start says nothing about the next"
+    else:
+        standing, reason = decide(known.interval, limit)
+    return Finding(
+        name=name,
+        unit=unit,
+        limit=limit,
+        value=known.mean if known else None,
+        interval=known.interval if known else None,
+        standing=standing,
+        reason=reason,
+    )
+
+
+def decide(interval: Interval, limit: float) -> tuple[Standing, str]:
+    """For figures of which less is better."""
+    if interval.high <= limit:
+        return Standing.MET, ""
+    if interval.low > limit:
+        return Standing.BROKEN, ""
+    return Standing.UNSURE, "its interval holds the limit"
+
+
+def _cost(speed: Estimate, price_per_hour: float) -> Cost:
+    def per_million(tokens_per_s: float) -> float | None:
+        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s > 0 else None
+
+    mean = per_million(speed.mean)
+    assert mean is not None  # a throughput that is defined is positive
+    ends = (speed.interval.high, speed.interval.low) if speed.interval else None
+    return Cost(mean=mean, low=per_million(ends[0]) if ends else None, high=per_million(ends[1]) if ends else None)
+
+
+def _choose(ranking: Ranking, judged: Sequence[Judged]) -> Choice:
+    met = [one.contender for one in judged if one.standing is Standing.MET]
+    chosen = met[0] if met else None
+    entry = next((one for one in ranking.entries if one.contender == chosen), None)
+    ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
+    return Choice(
+        workload=ranking.workload,
+        judged=tuple(judged),
+        chosen=chosen,
+        nearest=None if met else _nearest(judged),
+        ties=ties,
+    )
+
+
+def _nearest(judged: Sequence[Judged]) -> Contender | None:
+    """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
+    measured = [one for one in judged if one.figure is not None]
+    candidates = [one for one in measured if one.standing is Standing.UNSURE] or measured
+    return min(candidates, key=_distance).contender if candidates else None
+
+
+def _distance(judged: Judged) -> tuple[int, float]:
+    unknown = sum(finding.value is None for finding in judged.findings)
+    return unknown, max((_share(one) for one in judged.findings if one.standing is not Standing.MET), default=0.0)
+
+
+def _share(finding: Finding) -> float:
+    if finding.value is None:
+        return 0.0
+    return finding.value / finding.limit if finding.limit > 0 else inf
+
+
+def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
+    if len(choices) < 2 or any(choice.chosen is None for choice in choices):
+        return ()
+    first, *others = [[choice.chosen, *choice.ties] for choice in choices]
+    return tuple(one for one in first if one is not None and all(one in other for other in others))
+
+
+def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -> Iterable[str]:
+    shapes = [summary.study.workload(ranking.workload) for ranking in rankings]
+    counts = [shape.request_count for shape in shapes if "requests" not in shape.unknown]
+    few = [count for count in counts if count is not None and count < ENOUGH_FOR_P99]
+    if few and any(one.statistic == "p99" for one in limits.objectives):
+        most = "one request" if max(few) == 1 else f"at most {max(few)} requests"
+        yield (
+            f"A p99 is taken within each trial, and then the mean over trials. With {most} per trial it is the slowest "
+            "of them; longer trials (`requests`, `duration` of a workload) would say more about the tail."
+        )
+    if limits.quality_loss is not None and not summary.quality:
+        yield "To have quality checked, add `quality: {}` to the study and run it again."
+    if summary.imported_from is not None:
+        yield "The figures were imported: they are those of another tool, by its own definitions."
+
+
+def objectives_to_count(objectives: Iterable[Objective]) -> list[Objective]:
+    """Those that no figure of a trial answers."""
+    return [one for one in objectives if one.name not in FIGURE_OF_OBJECTIVE]

@@ -1,0 +1,202 @@
+"""The tables that `bitbench query` offers: their columns, what these mean, and how they are read from study folders."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bitbench.core.records import REQUEST_COLUMNS
+
+# How DuckDB spells the types of requests/*.parquet.
+_TYPES = {
+    "int32": "INTEGER", "int16": "SMALLINT", "float64": "DOUBLE", "string": "VARCHAR", "list<float64>": "DOUBLE[]",
+}  # fmt: skip
+
+
+class TableColumn(NamedTuple):
+    name: str
+    type: str
+    meaning: str
+    sql: str  # from the columns of the source
+
+
+@dataclass(frozen=True)
+class QueryTable:
+    """`files`: which files of a study folder it is read from."""
+
+    meaning: str
+    files: str
+    columns: tuple[TableColumn, ...]
+
+
+def _same(name: str, kind: str, meaning: str) -> TableColumn:
+    return TableColumn(name, kind, meaning, f'"{name}"')
+
+
+def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
+    return TableColumn(name, kind, meaning, f"{path}.{name}")
+
+
+FOLDER = TableColumn("folder", "VARCHAR", "the study folder, below the one that was opened", "folder")
+STUDY = TableColumn("study", "VARCHAR", "name of the study", "study")
+CONTENDER = (
+    TableColumn("variant", "VARCHAR", "model/recipe; none where the engine has no model", "cell.contender.variant"),
+    TableColumn("engine", "VARCHAR", "name of the engine's setup in the study", "cell.contender.engine"),
+)
+_OWN_CONTENDER = tuple(one._replace(sql=one.sql.removeprefix("cell.")) for one in CONTENDER)
+_OUTCOME = (
+    _same("outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound or invalid"),
+    _same("cause", "VARCHAR", "why it is not ok"),
+)
+_UTC = "try_cast({} AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
+_STARTED = TableColumn("started_at", "TIMESTAMP", "wall clock, in UTC", _UTC.format("started_at"))
+
+METRICS = {
+    "latency_s": "mean over requests, planned send to end",
+    "ttft_s": "mean time to first token",
+    "ttft_p50_s": "its median",
+    "ttft_p99_s": "its 99th percentile",
+    "first_answer_s": "mean time to the first token after reasoning",
+    "tpot_s": "mean time per output token after the first",
+    "tpot_p99_s": "its 99th percentile",
+    "itl_p99_s": "99th percentile of the gaps between chunks",
+    "output_throughput": "output tokens per second",
+    "input_throughput": "input tokens per second of prefill",
+    "overall_throughput": "all tokens per second",
+    "request_throughput": "requests per second",
+    "offered_rate": "requests per second on the schedule",
+    "achieved_rate": "requests per second that ended",
+    "goodput": "requests per second that met the objectives",
+}
+MEMORY = {
+    "resident_bytes": "host memory at the end of the trial (proportional set size)",
+    "peak_bytes": "host memory, high-water mark since the start",
+    "device_bytes": "device memory at the end of the trial",
+    "device_peak_bytes": "the most device memory that was seen",
+}
+
+STUDIES = QueryTable(
+    "one row per study folder",
+    "lock.json",
+    (
+        FOLDER,
+        STUDY,
+        TableColumn("description", "VARCHAR", "what the study file says", "plan.study.description"),
+        TableColumn("created_at", "TIMESTAMP", "when it was begun, in UTC", _UTC.format("created_at")),
+        _same("bitbench", "VARCHAR", "version that ran it"),
+        TableColumn("imported_from", "VARCHAR", "tool whose files it was made from", "plan.imported_from.tool"),
+        TableColumn("headline", "VARCHAR", "metric that is ranked", "plan.study.measure.headline"),
+        TableColumn("baseline", "VARCHAR", "contender that others are compared with", "plan.study.baseline"),
+        _at("host", "cpu_model", "VARCHAR", "processor"),
+        _at("host", "cores", "INTEGER", "physical cores"),
+        _at("host", "threads", "INTEGER", "hardware threads"),
+        _at("host", "memory_bytes", "BIGINT", "memory of the machine"),
+        TableColumn("accelerators", "VARCHAR[]", "names of its devices", "[one.name for one in host.accelerators]"),
+        _at("host", "os", "VARCHAR", "operating system"),
+    ),
+)
+TRIALS = QueryTable(
+    "one row per trial, warm-up included",
+    "trials.jsonl",
+    (
+        FOLDER,
+        STUDY,
+        TableColumn("trial", "VARCHAR", "its id", "id"),
+        _same("kind", "VARCHAR", "measured or warmup; only measured ones count"),
+        *CONTENDER,
+        TableColumn("workload", "VARCHAR", "name of the workload", "cell.workload"),
+        _same("concurrency", "INTEGER", "requests in flight that the workload allows"),
+        _same("input_tokens", "INTEGER", "tokens of a prompt; null where they vary"),
+        _same("output_tokens", "INTEGER", "tokens of an answer; null where they vary"),
+        TableColumn("instance", "VARCHAR", "the start of the engine that it ran in", "instance_id"),
+        _same("block", "INTEGER", "round of starts"),
+        _same("index", "INTEGER", "number within its block"),
+        _STARTED,
+        _same("duration_s", "DOUBLE", "how long it took"),
+        *_OUTCOME,
+        *(_at("metrics", name, "DOUBLE", meaning) for name, meaning in METRICS.items()),
+        *(_at("memory", name, "BIGINT", meaning) for name, meaning in MEMORY.items()),
+        _same("requests", "INTEGER", "requests that were sent"),
+        _same("failed_requests", "INTEGER", "those without a complete answer"),
+    ),
+)
+INSTANCES = QueryTable(
+    "one row per start of an engine",
+    "instances.jsonl",
+    (
+        FOLDER,
+        STUDY,
+        TableColumn("instance", "VARCHAR", "its id", "id"),
+        *_OWN_CONTENDER,
+        _same("block", "INTEGER", "round of starts"),
+        _STARTED,
+        _same("ready_s", "DOUBLE", "from start to ready"),
+        *_OUTCOME,
+        _at("facts", "engine_version", "VARCHAR", "as the engine says it"),
+        _at("facts", "kernels", "VARCHAR[]", "what it really selected"),
+        _at("facts", "command", "VARCHAR[]", "how it was started, without secrets"),
+        _at("facts", "prefix_caching", "BOOLEAN", "on or off"),
+        _at("facts", "weight_bytes_loaded", "BIGINT", "weights as they lie in memory"),
+        _at("facts", "kv_cache_bytes", "BIGINT", "set aside for keys and values"),
+        _at("facts", "kv_cache_tokens", "BIGINT", "tokens that fit into it"),
+        _at("facts", "kv_bytes_per_token", "BIGINT", "keys and values of one token"),
+        _at("facts", "weight_load_s", "DOUBLE", "loading of the weights"),
+        _at("facts", "compile_s", "DOUBLE", "compilation"),
+        TableColumn("idle_bytes", "BIGINT", "host memory once ready", "memory.resident_bytes"),
+    ),
+)
+REQUESTS = QueryTable(
+    "one row per request",
+    "requests/*.parquet",
+    (
+        FOLDER,
+        STUDY,
+        TableColumn("trial", "VARCHAR", "id of its trial", "trial"),
+        *(_same(column.name, _TYPES[column.arrow_type], column.meaning) for column in REQUEST_COLUMNS),
+    ),
+)
+QUALITY = QueryTable(
+    "one row per measurement of a contender's quality",
+    "quality.jsonl",
+    (
+        FOLDER,
+        STUDY,
+        TableColumn("measurement", "VARCHAR", "its id", "id"),
+        *_OWN_CONTENDER,
+        TableColumn("instance", "VARCHAR", "the start of the engine that it ran in", "instance_id"),
+        _STARTED,
+        _same("duration_s", "DOUBLE", "how long it took"),
+        *_OUTCOME,
+        TableColumn("corpus", "VARCHAR", "which text", "corpus.description"),
+        TableColumn("windows_hash", "VARCHAR", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
+        TableColumn("windows", "INTEGER", "pieces of the text", "corpus.windows"),
+        _same("tokens", "BIGINT", "tokens that were scored"),
+        _same("perplexity", "DOUBLE", "exp of the mean negative log-probability of these tokens"),
+    ),
+)
+KERNELS = QueryTable(
+    "one row per kernel case, shape and batch of `bitbench kernels`",
+    "records.json",
+    (
+        TableColumn("folder", "VARCHAR", "the folder that `bitbench kernels` filled", "folder"),
+        TableColumn("case", "VARCHAR", "name of the kernel case", 'timing."case"'),
+        _at("timing", "in_features", "INTEGER", "rows of the weight that are read"),
+        _at("timing", "out_features", "INTEGER", "columns of the result"),
+        _at("timing", "batch", "INTEGER", "activation rows"),
+        _at("timing", "weight_bytes", "BIGINT", "as stored"),
+        TableColumn("median_s", "DOUBLE", "median over rounds", "list_median(timing.seconds)"),
+        TableColumn("rounds", "BIGINT", "how many", "len(timing.seconds)"),
+        _at("timing", "error", "DOUBLE", "relative, against double precision"),
+        _at("timing", "cause", "VARCHAR", "why it was not timed"),
+        _at("machine", "cpu_model", "VARCHAR", "processor"),
+        _at("machine", "threads", "INTEGER", "threads that it used"),
+        _at("machine", "torch", "VARCHAR", "version of torch"),
+        _at("machine", "isa", "VARCHAR", "instruction set of the native kernel"),
+    ),
+)
+TABLES = {
+    "studies": STUDIES,
+    "trials": TRIALS,
+    "instances": INSTANCES,
+    "requests": REQUESTS,
+    "quality": QUALITY,
+    "kernels": KERNELS,
+}

@@ -1,0 +1,159 @@
+"""The page in a real browser: how quickly it opens, what it does, how it looks, and who can use it.
+
+Needs chromium (apt-get install chromium) and axe-core (npm install --prefix $BITBENCH_HOME/npm axe-core). Pictures are
+kept in test-artifacts/ for people to look at.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.base import Json
+from bitbench.lab import Lab, default_home
+from bitbench.report.bundle import vega_bundle
+from bitbench.report.document import Records, document
+from bitbench.report.page import write_page
+from bitbench.statistics.summarize import summarize
+from tests.big_study import big_study
+from tests.browser import Browser
+from tests.unit.hostile import HOSTILE, hostile_study
+from tests.unit.synthetic import demo_study
+
+ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
+OPENS_S = 3.0  # of a page of 200 cells × 20 trials, up to its first figure
+AXE = Path("npm/node_modules/axe-core/axe.min.js")
+DESK, PHONE = 1280, 390
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def bundle() -> str:
+    return vega_bundle(default_home() / "cache")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
+    plan, trials, instances, lock = demo_study()
+    summary, records = summarize(plan, trials, instances), Records(lock, instances=instances)
+    return write_page(summary, document(summary, records), records, bundle, tmp_path_factory.mktemp("demo"))
+
+
+def test_a_large_page_opens_quickly(browser: Browser, tmp_path: Path) -> None:
+    folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
+    page = Lab().report(folder).with_name("index.html")
+    browser.size(DESK)
+    browser.open(page)
+    load_ms = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    first_ms = browser.run("performance.getEntriesByName('first-chart')[0].startTime")
+    print(
+        f"load event after {load_ms:.0f} ms, first figure after {first_ms:.0f} ms, {page.stat().st_size / 1e6:.1f} MB"
+    )
+    assert max(load_ms, first_ms) < 1000 * OPENS_S
+    assert browser.errors() == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
+def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: int, scheme: str) -> None:
+    browser.size(width)
+    browser.theme(scheme)
+    browser.open(demo)
+    assert browser.errors() == []
+    assert browser.requested() == [demo.as_uri()]  # nothing from outside
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.querySelectorAll('.canvas svg').length") > 3
+    browser.screenshot(ARTIFACTS / f"page-{width}-{scheme}.png", whole=True)
+    axe = default_home() / AXE
+    assert axe.is_file(), f"npm install --prefix {default_home() / 'npm'} axe-core"
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    browser.run(axe.read_text(encoding="utf-8") + "; 0")
+    found: list[Json] = browser.run("axe.run().then((result) => result.violations)")
+    bad = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    assert bad == []
+
+
+def test_it_prints(browser: Browser, demo: Path) -> None:
+    browser.size(DESK)
+    browser.open(demo)
+    browser.pdf(ARTIFACTS / "page.pdf")
+    assert (ARTIFACTS / "page.pdf").stat().st_size > 50_000
+    browser.size(794)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+    browser.screenshot(ARTIFACTS / "page-print.png", whole=True)
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> None:
+    browser.size(DESK)
+    browser.open(demo)
+    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.cells[1].textContent)"
+    browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').focus()")
+    for kind in ("rawKeyDown", "char", "keyUp"):
+        browser.call(
+            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+        )
+    up = browser.run(column)
+    assert [cell[0] for cell in up[:3]] == ["1", "2", "2"]
+    assert up[-1].startswith("unsupported")
+    browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').click()")
+    assert browser.run(column)[0] != up[0]
+    browser.run("document.querySelector('#single-runs details').open = true")
+    search = "const input = document.querySelector('#single-runs input'); input.value = 'TWIN outlier';"
+    browser.run(f"{{ {search} input.dispatchEvent(new Event('input')); }}")
+    shown = (
+        "[...document.querySelectorAll('#single-runs table')[0].tBodies[0].rows].filter((row) => !row.hidden).length"
+    )
+    assert browser.run(shown) == 1
+
+
+def test_a_mark_shows_its_record_and_a_figure_gives_its_data(browser: Browser, demo: Path) -> None:
+    browser.size(DESK)
+    browser.open(demo)
+    browser.run("document.querySelector('#figure-trials-interactive').scrollIntoView({block: 'center'})")
+    mark = "document.querySelector('#figure-trials-interactive .canvas svg .mark-symbol path').getBoundingClientRect()"
+    box = browser.run(f"(() => {{ const box = {mark}; return [box.x + box.width / 2, box.y + box.height / 2]; }})()")
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+    browser.wait("!document.getElementById('tip').hidden", 10)
+    assert "Instances / trials" in browser.run("document.getElementById('tip').textContent")
+    saved = """(async () => {
+      const made = URL.createObjectURL; let blob;
+      URL.createObjectURL = (one) => { blob = one; return made.call(URL, one); };
+      document.querySelector('#figure-trials-interactive .save').click();
+      URL.createObjectURL = made;
+      return blob.text();
+    })()"""
+    lines = browser.run(saved).strip().split("\r\n")
+    assert lines[0].split(",")[:2] == ["kind", "contender"]
+    assert sum(line.startswith("trial,") for line in lines) > 40
+
+
+def test_the_theme_can_be_chosen(browser: Browser, demo: Path) -> None:
+    browser.size(DESK)
+    browser.theme("light")
+    browser.open(demo)
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(paper)
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run(paper) != light
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run(paper) == light
+
+
+def test_hostile_names_run_nothing(browser: Browser, bundle: str, tmp_path: Path) -> None:
+    browser.size(PHONE)
+    for kind in ("end of a script", "image", "attribute", "expression", "right to left", "long"):
+        summary, _, instances, lock = hostile_study(HOSTILE[kind])
+        records = Records(lock, instances=instances)
+        page = write_page(summary, document(summary, records), records, bundle, tmp_path / kind.replace(" ", "-"))
+        browser.open(page)
+        assert browser.run("window.hacked") is None
+        assert browser.errors() == [], kind
+        assert browser.requested() == [page.as_uri()]
+        assert browser.run("document.documentElement.scrollWidth") <= PHONE, kind
+        assert browser.run("document.querySelectorAll('.canvas svg').length") >= 6

@@ -1,0 +1,39 @@
+"""A report from ten million request rows: how long it takes, and how much memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bitbench.lab import Lab
+from tests.big_study import big_study
+
+CELLS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 cells × 20 trials × 2,500 rows
+LONGEST_S = 60.0
+MOST_BYTES = 1.5e9
+
+MEASURE = """
+import json, resource, sys, time
+start = time.monotonic()
+from pathlib import Path
+from bitbench.lab import Lab
+from bitbench.store.folder import StudyFolder
+Lab(Path(sys.argv[2])).report(StudyFolder.existing(Path(sys.argv[1])))
+took = time.monotonic() - start
+print(json.dumps({"took_s": took, "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+"""
+
+
+def test_ten_million_request_rows(tmp_path: Path) -> None:
+    folder = big_study(tmp_path / "big", contenders=CELLS[0], workloads=CELLS[1], trials=TRIALS, rows_per_trial=ROWS)
+    assert sum(trial.requests for trial in folder.trials()) == 10_000_000
+    home = Lab().home  # where the script of the figures may be kept already
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder.path), str(home)], capture_output=True, text=True, check=True
+    )
+    measured = json.loads(done.stdout)
+    print(measured)
+    assert measured["took_s"] < LONGEST_S
+    assert measured["peak_bytes"] < MOST_BYTES
+    page = (folder.report / "index.html").read_text(encoding="utf-8")
+    assert "50,000" in page  # requests of a cell, all of them in its percentiles

@@ -1,0 +1,28 @@
+"""Pairs of study folders whose truth is known, for asking `bitbench compare` about them."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.statistics.comparability import Side
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+
+
+def write_folder(path: Path, side: Side) -> Path:
+    """The files that a kept baseline needs, and no more."""
+    with StudyFolder(path).writing() as writer:
+        writer.write_study("name: made-up\n")
+        writer.write_lock({**side.lock, "plan": side.plan.model_dump(mode="json")})
+        for instance in side.instances:
+            writer.append_instance(instance)
+        for trial in side.trials:
+            writer.append_trial(trial, None)
+    return path
+
+
+def exit_code(capsys: pytest.CaptureFixture[str], before: Path, after: Path, limit: str, *allowed: str) -> int:
+    options = [part for fact in allowed for part in ("--allow", fact)]
+    said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", limit, *options)
+    assert said.exit_code in (0, 1, 2), said.err
+    return said.exit_code

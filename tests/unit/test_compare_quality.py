@@ -1,0 +1,96 @@
+"""Did quality get worse? Scores of the same text on both sides, whose truth is known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bitbench.core.cell import Contender
+from bitbench.core.comparison import QUALITY, Comparison, GateOutcome, Verdict
+from bitbench.core.variant import NO_MODEL
+from bitbench.errors import CannotCompareError
+from bitbench.report.comparison import markdown_comparison
+from bitbench.statistics.comparability import MeasuredQuality, Side
+from bitbench.statistics.gate import parse_condition
+from bitbench.statistics.studies import compare_contenders
+from tests.unit.test_compare import SLOWER_BY_3, against, side
+from tests.unit.test_statistics_quality import logits, noisy, rows
+
+ENGINE = Contender(variant=NO_MODEL, engine="engine")
+
+
+def measured(scores: pa.Table, text: str = "same") -> MeasuredQuality:
+    return MeasuredQuality(text, scores)
+
+
+def with_quality(seed: int, quality: MeasuredQuality | None) -> Side:
+    return replace(side(f"study-{seed}", 1.0, seed), quality={ENGINE: quality} if quality else {})
+
+
+def compared(after: MeasuredQuality | None, *limits: str) -> Comparison:
+    return against(with_quality(1, measured(rows(logits(1)))), with_quality(2, after), *limits)
+
+
+def quality_verdicts(comparison: Comparison) -> list[Verdict]:
+    return [cell.verdict for cell in comparison.cells if cell.candidate.workload == QUALITY]
+
+
+def test_the_same_scores_are_a_tie() -> None:
+    comparison = compared(measured(rows(logits(1))), "perplexity > 1%")
+    assert quality_verdicts(comparison) == [Verdict.TIE]
+    assert comparison.exit_code == 0
+
+
+def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:
+    comparison = compared(measured(rows(noisy(1.5))), "perplexity > 1%", SLOWER_BY_3)
+    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert comparison.exit_code == 1
+    text = markdown_comparison(comparison)
+    assert "perplexity: worse quality: `engine · quality`" in text
+    assert "### Fails if perplexity &gt; 1%" in text
+
+
+def test_the_other_way_round_is_better() -> None:
+    before, after = with_quality(1, measured(rows(noisy(1.5)))), with_quality(2, measured(rows(logits(1))))
+    assert quality_verdicts(against(before, after)) == [Verdict.BETTER]
+
+
+def test_the_ratio_is_that_of_the_perplexities() -> None:
+    comparison = compared(measured(rows(noisy(1.0))))
+    (cell,) = [cell for cell in comparison.cells if cell.candidate.workload == QUALITY]
+    assert cell.ratio is not None
+    assert cell.before.mean == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
+    assert cell.after.mean / cell.before.mean == pytest.approx(cell.ratio.value)
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (None, "was not measured in study-2"),
+        (measured(rows(logits(1)), "another"), "was measured on another text, or with another tokenizer"),
+        (
+            measured(rows(np.full_like(logits(1), np.nan))),
+            "has log-probabilities in study-2 that are no finite numbers",
+        ),
+    ],
+)
+def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: MeasuredQuality | None, reason: str) -> None:
+    comparison = compared(after, "perplexity > 1%")
+    assert [gate.outcome for gate in comparison.gates] == [GateOutcome.UNSURE]
+    assert comparison.exit_code == 2
+    assert f"`engine · quality` {reason}" in markdown_comparison(comparison)
+
+
+def test_a_limit_on_quality_that_nobody_measured_is_refused() -> None:
+    with pytest.raises(CannotCompareError, match="needs studies that measured quality"):
+        against(side("a", 1.0, 1), side("b", 1.0, 2), "perplexity > 1%")
+
+
+def test_two_variants_of_one_study() -> None:
+    both = side("a", 1.0, 1, engines=("old", "new"))
+    old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
+    both = replace(both, quality={old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
+    comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
+    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert comparison.exit_code == 1

@@ -1,0 +1,123 @@
+"""One metric over past studies: what moved, and what else changed."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bitbench.core.base import Json
+from bitbench.core.comparison import Verdict
+from bitbench.core.facts import Fact
+from bitbench.core.history import History
+from bitbench.core.study import Count, Measure
+from bitbench.core.trial import InstanceFacts
+from bitbench.errors import StoreError
+from bitbench.report.history import history_svg, sparkline
+from bitbench.statistics.comparability import Side
+from bitbench.statistics.history import find_cell, history
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.unit.synthetic import LOCK
+from tests.unit.test_compare import side
+
+MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
+
+
+def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> Side:
+    """A study of the engine `engine`; its host is the same unless `lock` says otherwise."""
+    return side(
+        f"night-{number}",
+        speed,
+        number,
+        measure=MEASURE,
+        facts=InstanceFacts(engine_version=version, kernels=("int8",)),
+        lock={**LOCK, "created_at": f"2026-11-0{number}T03:00:00.000+00:00", **lock},
+    )
+
+
+@pytest.fixture(scope="module")
+def nights() -> list[Side]:
+    return [night(1, 1.0), night(2, 1.0), night(3, 0.8, version="1.1"), night(4, 0.8)]
+
+
+@pytest.fixture(scope="module")
+def found(nights: list[Side]) -> History:
+    return history(find_cell("engine / interactive", nights), "output_throughput", nights)
+
+
+def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
+    assert [point.verdict for point in found.points] == [None, Verdict.TIE, Verdict.SLOWER, Verdict.TIE]
+    ratio = found.points[2].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.8, abs=0.03)
+
+
+def test_facts_that_changed_are_marked(found: History) -> None:
+    assert [[one.fact for one in point.changes] for point in found.points] == [
+        [],
+        [],
+        [Fact.ENGINE_VERSION],
+        [Fact.ENGINE_VERSION],
+    ]
+
+
+def test_one_start_tells_nothing(nights: list[Side]) -> None:
+    one = Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3))
+    single = side("night-5", 0.5, 9, measure=one)
+    points = history(find_cell("engine / interactive", nights), "output_throughput", [*nights, single]).points
+    assert points[-1].verdict is Verdict.UNKNOWN
+
+
+def test_another_shape_is_left_out_and_named(nights: list[Side]) -> None:
+    study = nights[0].plan.study
+    longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
+    plan = nights[0].plan.model_copy(update={"study": study.model_copy(update={"workloads": longer})})
+    other = Side("other", plan, nights[0].trials, nights[0].instances, LOCK)
+    found = history(find_cell("engine / interactive", nights), "output_throughput", [other, *nights])
+    assert found.other_shape == ("other",)
+    assert len(found.points) == 4
+
+
+def test_a_cell_by_part_of_its_name(nights: list[Side]) -> None:
+    assert find_cell("inter", nights).workload == "interactive"
+    with pytest.raises(StoreError, match="means several cells; there are engine / interactive; engine / medium_batch"):
+        find_cell("engine", nights)
+    with pytest.raises(StoreError, match="is no cell of these studies"):
+        find_cell("other / x", nights)
+
+
+def test_blocks_follow_the_values() -> None:
+    assert sparkline([1.0, 8.0, 4.5]) == "▁█▄" or sparkline([1.0, 8.0, 4.5]) == "▁█▅"
+    assert sparkline([2.0, 2.0]) == "▅▅"
+
+
+def test_the_figure_is_valid_and_has_a_mark_for_each_study(found: History) -> None:
+    root = ElementTree.fromstring(history_svg(found))
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f"{name}circle")) == 4
+    dashed = [path for path in root.findall(f"{name}path") if path.get("stroke-dasharray")]
+    assert len(dashed) == 2
+    assert "engine-version: 1.0 → 1.1" in (dashed[0].findtext(f"{name}title") or "")
+
+
+def test_the_command(nights: list[Side], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for one in nights:
+        with StudyFolder(tmp_path / "past" / one.name).writing() as writer:
+            writer.write_study("name: made-up\n")
+            writer.write_lock({**one.lock, "plan": one.plan.model_dump(mode="json")})
+            for instance in one.instances:
+                writer.append_instance(instance)
+            for trial in one.trials:
+                writer.append_trial(trial, None)
+    (tmp_path / "past" / "empty").mkdir()
+    (tmp_path / "past" / "empty" / "lock.json").write_text("{}")
+    svg = tmp_path / "out" / "h.svg"
+    said = bitbench(capsys, "history", str(tmp_path / "past"), "--cell", "interactive", "-o", str(svg))
+    assert said.exit_code == 0, said.err
+    words = " ".join(said.out.split())
+    assert "2026-11-03 03:00" in words
+    assert "slower" in words
+    assert "engine-version: 1.0 → 1.1" in words
+    ElementTree.fromstring(svg.read_text())
+    nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
+    assert "there is no study folder below" in nothing.err

@@ -1,0 +1,144 @@
+"""Names, errors and log lines that want to be markup, code or a command: they stay text, in every form there is."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from bitbench.core.base import Json
+from bitbench.core.summary import StudySummary
+from bitbench.core.trial import InstanceRecord, TrialRecord
+from bitbench.report.choices import Form
+from bitbench.report.document import Records, document
+from bitbench.report.formats import STUDY_FORMS, StudyRecords
+from bitbench.report.markdown import text
+from bitbench.report.page import page
+from bitbench.report.svg import svg
+from bitbench.report.terminal import render
+from tests.unit.hostile import HOSTILE, hostile_study
+
+Hostile = tuple[StudySummary, list[TrialRecord], list[InstanceRecord], dict[str, Json]]
+
+
+@pytest.fixture(scope="module", params=HOSTILE)
+def hostile(request: pytest.FixtureRequest) -> Hostile:
+    return hostile_study(HOSTILE[request.param])
+
+
+class Elements(HTMLParser):
+    """What a browser would make of it: elements with their attributes, outside of data that scripts hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+
+def harmless(made: Elements, *, scripts: int) -> None:
+    assert made.tags.count("script") == scripts
+    assert not {"img", "iframe", "object", "embed", "form", "base"} & set(made.tags)
+    assert [name for name, _ in made.attributes if name.startswith("on")] == []
+    links = [value for name, value in made.attributes if name in ("href", "src")]
+    assert all(link.startswith(("#", "figures/")) for link in links), links
+
+
+def printable(shown: str) -> None:
+    """No control character, no mark that turns the direction of what follows."""
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]", shown)
+
+
+def test_page(hostile: Hostile) -> None:
+    summary, _, instances, lock = hostile
+    records = Records(lock, instances=instances)
+    sections = document(summary, records)
+    made = page(summary, sections, records, "0")
+    figures = sum(len(section.figures) for section in sections)
+    assert figures >= 6
+    harmless(Elements(made), scripts=figures + 3)  # their data; that of all; what the page does; the bundle
+    printable(made)
+    data = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', made, re.DOTALL)
+    assert len([json.loads(one) for one in data]) == figures + 1
+    assert max(map(len, re.sub(r"<script.*?</script>", "", made, flags=re.DOTALL).splitlines())) < 12_000
+
+
+def test_markdown(hostile: Hostile) -> None:
+    summary, _, instances, lock = hostile
+    made = text(document(summary, Records(lock, instances=instances)))
+    rendered = str(MarkdownIt("commonmark").enable("table").render(made))
+    pictures = len(re.findall(r'<img src="figures/', rendered))
+    elements = Elements(rendered.replace('<img src="figures/', '<span title="figures/'))
+    harmless(elements, scripts=0)
+    assert pictures >= 6
+    printable(made)
+    assert rendered.count("<h2>") == made.count("\n## ")  # no heading was opened or swallowed
+    for table in re.findall(r"<table>.*?</table>", rendered, re.DOTALL):
+        rows = re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+        assert len({len(re.findall(r"<t[hd]", row)) for row in rows}) == 1
+
+
+def test_figures_as_files(hostile: Hostile) -> None:
+    summary, _, _, lock = hostile
+    figures = [figure for section in document(summary, Records(lock)) for figure in section.figures]
+    for figure in figures[:3]:
+        made = svg(figure)
+        ElementTree.fromstring(made)
+        harmless(Elements(made), scripts=0)
+        printable(made)
+
+
+def test_terminal(hostile: Hostile) -> None:
+    summary, _, _, _ = hostile
+    console = Console(file=io.StringIO(), width=100)
+    render(summary, console)
+    assert isinstance(console.file, io.StringIO)
+    made = console.file.getvalue()
+    printable(made)
+    assert max(map(len, made.splitlines())) <= 100
+
+
+def looks_like_csv(made: str) -> None:
+    rows = list(csv.reader(io.StringIO(made)))
+    assert len(rows) > 10
+    assert len({len(row) for row in rows}) == 1
+    assert not [cell for row in rows for cell in row if cell.startswith("=")]
+
+
+def docutils_takes(made: str) -> None:
+    from docutils.core import publish_string
+
+    settings = {"report_level": 2, "halt_level": 2, "raw_enabled": False, "file_insertion_enabled": False}
+    rendered = publish_string(made, writer="html5", settings_overrides=settings).decode()
+    body = rendered.split("<body", maxsplit=1)[-1]
+    assert "<script" not in body
+    assert "onerror" not in re.sub(r">[^<]*<", "><", body)
+
+
+CHECKS: dict[Form, Callable[[str], object]] = {
+    Form.CSV: looks_like_csv,
+    Form.JSON: json.loads,
+    Form.SEED_MD: lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
+    Form.BACKEND_MD: lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
+    Form.SEED_RST: docutils_takes,
+}
+
+
+@pytest.mark.parametrize("form", STUDY_FORMS)
+def test_every_other_form(hostile: Hostile, form: Form) -> None:
+    """A new form needs a line in CHECKS."""
+    summary, trials, _, lock = hostile
+    made = STUDY_FORMS[form](StudyRecords(summary, lock, trials))
+    CHECKS[form](made)
+    if form is not Form.JSON:  # where such characters are escaped
+        printable(made)

@@ -1,0 +1,157 @@
+"""Past studies as tables: what is documented is what is there, wherever the folders lie."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from bitbench.core.quality_record import CorpusFacts, QualityRecord
+from bitbench.core.records import REQUEST_COLUMNS
+from bitbench.core.trial import Memory, Outcome, TrialMetrics
+from bitbench.errors import StoreError
+from bitbench.store.folder import StudyFolder
+from bitbench.store.query import Studies
+from bitbench.store.tables import MEMORY, METRICS, TABLES
+from tests.command_line import bitbench
+from tests.unit.synthetic import LOCK, demo_study, request_rows
+from tests.unit.test_report_formats import KERNELS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two studies (one below another folder, with a quote in its name), quality of one, and a kernel bench."""
+    place = tmp_path_factory.mktemp("past")
+    plan, trials, instances, _ = demo_study()
+    for name in ("one", "more/it's two"):
+        with StudyFolder(place / name).writing() as writer:
+            writer.write_study("name: demo\n")
+            writer.write_lock({**LOCK, "plan": plan.model_dump(mode="json")})
+            for instance in instances:
+                writer.append_instance(instance)
+            for number, trial in enumerate(trials):
+                rows = request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2]}) if number < 3 else None
+                writer.append_trial(trial, rows)
+    (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
+    _add_quality(place / "one")
+    (place / "kernels").mkdir()
+    (place / "kernels" / "records.json").write_text(KERNELS.model_dump_json())
+    return place
+
+
+def _add_quality(folder: Path) -> None:
+    contender = demo_study()[0].contenders[0]
+    record = QualityRecord(
+        id="q00001",
+        contender=contender,
+        instance_id="i0001",
+        started_at="2026-11-02T10:00:00.000+00:00",
+        duration_s=3.0,
+        outcome=Outcome.OK,
+        corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3),
+        tokens=4,
+    )
+    (folder / "quality.jsonl").write_text(record.model_dump_json() + "\n")
+    (folder / "quality").mkdir(exist_ok=True)
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"logprob": pa.array([-1.0, -3.0], pa.float32())}), folder / "quality" / "q00001.parquet")
+
+
+def test_documented_columns_are_the_real_ones(place: Path) -> None:
+    """In the code, in DuckDB and in docs/query.md."""
+    text = (ROOT / "docs" / "query.md").read_text()
+    studies = Studies(str(place))
+    for name, table in TABLES.items():
+        real = studies.described(name)
+        assert real == [(one.name, one.type) for one in table.columns], name
+        section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
+        assert section, f"docs/query.md has no section {name}"
+        documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+?) \|$", section.group(1), re.MULTILINE)
+        assert documented == [(one.name, one.type.lower(), one.meaning.replace("|", "\\|")) for one in table.columns]
+
+
+def test_every_figure_of_a_trial_is_a_column() -> None:
+    assert list(METRICS) == list(TrialMetrics.model_fields)
+    assert list(MEMORY) == list(Memory.model_fields)
+    assert [one.name for one in TABLES["requests"].columns[3:]] == [column.name for column in REQUEST_COLUMNS]
+
+
+def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Path) -> None:
+    studies = Studies(str(place))
+    _, rows = studies.query("SELECT folder, study, count(*) FROM trials GROUP BY ALL ORDER BY 1")
+    count = len(demo_study()[1])
+    assert rows == [("more/it's two", "demo", count), ("one", "demo", count)]
+    _, rows = studies.query("SELECT count(*) FROM requests WHERE folder = 'one' AND scheduled_s IS NULL")
+    assert rows == [(3,)]
+
+
+def test_figures_join_with_what_was_asked(place: Path) -> None:
+    _, rows = Studies(str(place)).query(
+        "SELECT engine, input_tokens, avg(output_throughput), max(peak_bytes) FROM trials "
+        "WHERE kind = 'measured' AND outcome = 'ok' AND workload = 'interactive' AND engine = 'quick' GROUP BY ALL"
+    )
+    (row,) = rows
+    assert row[:2] == ("quick", 128)
+    assert row[2] == pytest.approx(300, rel=0.03)
+    _, rows = Studies(str(place)).query(
+        "SELECT DISTINCT i.kernels[1] FROM trials t JOIN instances i USING (folder, engine) WHERE engine = 'quick'"
+    )
+    assert rows == [("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",)]
+
+
+def test_quality_and_kernels(place: Path) -> None:
+    studies = Studies(str(place))
+    _, rows = studies.query("SELECT folder, tokens, perplexity FROM quality")
+    assert rows == [("one", 4, pytest.approx(2.718281828**2))]
+    _, rows = studies.query('SELECT "case", median_s, rounds FROM kernels ORDER BY 1')
+    assert rows == [("torch-linear", 4e-5, 9), ("vptq", 2e-5, 9)]
+
+
+def test_a_study_folder_itself_and_an_empty_one(place: Path, tmp_path: Path) -> None:
+    assert Studies(str(place / "one")).query("SELECT folder FROM studies")[1] == [(".",)]
+    empty = Studies(str(tmp_path))
+    assert [empty.count(name) for name in TABLES] == [0] * len(TABLES)
+
+
+def test_an_object_store(place: Path) -> None:
+    store = fsspec.filesystem("memory")
+    for path in (place / "one").rglob("*"):
+        if path.is_file():
+            store.pipe(f"/bucket/runs/one/{path.relative_to(place / 'one')}", path.read_bytes())
+    _, rows = Studies("memory://bucket/runs").query("SELECT folder, study FROM studies")
+    assert rows == [("one", "demo")]
+    _, rows = Studies("memory://bucket/runs").query("SELECT count(*) FROM requests JOIN trials USING (folder, trial)")
+    assert rows == [(3,)]
+
+
+@pytest.mark.parametrize(("where", "words"), [("nowhere", "there is no folder"), ("gopher://x", "no store is known")])
+def test_a_place_that_is_not_there(where: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words):
+        Studies(where)
+
+
+def test_the_command(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = "SELECT engine, count(*) AS n FROM trials WHERE folder = 'one' GROUP BY 1 ORDER BY 1"
+    said = bitbench(capsys, "query", str(place), asked, "--format", "csv")
+    assert next(csv.reader(io.StringIO(said.out))) == ["engine", "n"]
+    rows = json.loads(bitbench(capsys, "query", str(place), asked, "--format", "json").out)
+    assert {"engine": "broken", "n": 4} in rows
+    shown = bitbench(capsys, "query", str(place))
+    assert "trials  one row per trial" in shown.out
+    assert "output tokens per second" in shown.out
+    wrong = bitbench(capsys, "query", str(place), "SELECT nothing FROM trials")
+    assert wrong.exit_code == 1
+    assert 'Referenced column "nothing" not found' in wrong.err
+    shutil.copytree(place / "one", tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    assert "demo" in bitbench(capsys, "query", "SELECT study FROM studies").out

@@ -1,0 +1,256 @@
+"""What is recommended under which limits: decided by intervals, with ties, open questions and no answer as answers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.cell import Contender
+from bitbench.core.objective import Objective
+from bitbench.core.recommendation import Choice, Limits, Recommendation, Standing
+from bitbench.core.study import Count, Measure
+from bitbench.core.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
+from bitbench.core.trial import Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.variant import NO_MODEL
+from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.report.recommend import markdown_recommendation
+from bitbench.statistics.objectives import objective_estimates
+from bitbench.statistics.quality import RISE
+from bitbench.statistics.recommend import recommend
+from bitbench.statistics.summarize import summarize
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.unit.synthetic import LOCK, make_plan, make_trial, request_rows
+
+WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
+MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
+# Tokens per second, time to first token, memory: of each engine.
+TRUTH = {
+    "plain": (100.0, 0.100, 1000),
+    "twin": (100.3, 0.100, 900),
+    "quick": (150.0, 0.290, 1500),
+    "greedy": (300.0, 0.050, 5000),
+}
+
+
+def study(
+    truth: Mapping[str, tuple[float, float, int]] = TRUTH, *, noise: float = 0.01, measure: Measure = MEASURE
+) -> StudySummary:
+    plan = make_plan(list(truth), WORKLOADS, measure, baseline="plain")
+    rng = np.random.default_rng(4)
+    trials: list[TrialRecord] = []
+    for cell in plan.cells:
+        speed, ttft, mebibytes = truth[cell.contender.engine]
+        for block in range(measure.instances.min):
+            for index in range(measure.trials.min):
+                factor = float(np.exp(noise * rng.normal()))
+                metrics = TrialMetrics(output_throughput=speed * factor, ttft_s=ttft, ttft_p99_s=ttft * factor)
+                memory = Memory(peak_bytes=round(mebibytes * 2**20 * factor))
+                trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))
+    return summarize(plan, trials, [])
+
+
+def named(engine: str) -> Contender:
+    return Contender(variant=NO_MODEL, engine=engine)
+
+
+def ttft_p99(limit: str) -> tuple[Objective, ...]:
+    return (Objective(metric="ttft", statistic="p99", limit=limit),)  # type: ignore[arg-type]
+
+
+def only(found: Recommendation) -> Choice:
+    (choice,) = found.choices
+    return choice
+
+
+def test_without_limits_the_fastest_with_its_gain() -> None:
+    found = recommend(study(), Limits(), workloads=["interactive"])
+    choice = only(found)
+    assert choice.chosen == named("greedy")
+    ratio = choice.of(named("greedy")).ratio_to_baseline
+    assert ratio is not None
+    assert ratio.interval is not None
+    assert ratio.interval.low < 3.0 < ratio.interval.high
+    assert found.exit_code == 0
+    assert "Run `greedy`" in markdown_recommendation(found)
+
+
+def test_a_limit_rules_out_by_its_whole_interval() -> None:
+    found = recommend(study(), Limits(memory_bytes=2000 * 2**20), workloads=["interactive"])
+    choice = only(found)
+    assert choice.chosen == named("quick")
+    assert choice.of(named("greedy")).standing is Standing.BROKEN
+    text = markdown_recommendation(found)
+    assert "Ruled out: `greedy`: memory 5,0" in text
+    assert "against 1.95 GiB." in text
+
+
+def test_an_interval_that_holds_the_limit_neither_meets_nor_rules_out() -> None:
+    limits = Limits(objectives=ttft_p99("290ms"), memory_bytes=2000 * 2**20)
+    choice = only(recommend(study(), limits, workloads=["interactive"]))
+    assert choice.of(named("quick")).standing is Standing.UNSURE
+    assert choice.chosen in (named("twin"), named("plain"))  # slower, but surely within
+    text = markdown_recommendation(recommend(study(), limits, workloads=["interactive"]))
+    assert "`quick` may be better, but it cannot be told whether it keeps the limits: ttft_p99" in text
+
+
+def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
+    limits = Limits(objectives=ttft_p99("150ms"), memory_bytes=2000 * 2**20)
+    found = recommend(study(), limits, workloads=["interactive"])
+    choice = only(found)
+    assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
+    text = markdown_recommendation(found)
+    assert "so a gain over the baseline is not sure" in text if choice.chosen == named("twin") else "Not told apart"
+    assert "of these `twin` takes the least memory" in text
+
+
+def test_none_is_an_answer_with_the_nearest() -> None:
+    found = recommend(study(), Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
+    choice = only(found)
+    assert (choice.chosen, choice.nearest) == (None, named("greedy"))
+    assert found.exit_code == 1
+    text = markdown_recommendation(found)
+    assert "None of the measured contenders meets ttft_p99; the nearest is `greedy`: ttft_p99 " in text
+
+
+def test_cannot_be_told_has_an_exit_code_of_its_own() -> None:
+    found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
+    assert only(found).of(named("greedy")).standing is Standing.UNSURE
+    assert found.exit_code == 2
+    assert "None of the measured contenders surely meets ttft_p99; one may." in markdown_recommendation(found)
+
+
+def test_one_start_decides_nothing() -> None:
+    one = Measure(instances=Count(min=1, max=1), trials=Count(min=5, max=5))
+    found = recommend(study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
+    assert found.exit_code == 2
+    assert "one start says nothing about the next" in markdown_recommendation(found)
+
+
+def test_quality_that_was_not_measured_meets_no_limit() -> None:
+    found = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
+    assert only(found).chosen is None
+    assert found.exit_code == 2
+    text = markdown_recommendation(found)
+    assert "quality was not measured in this study" in text
+    assert "add `quality: {}` to the study" in text
+
+
+def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> StudySummary:
+    quality = []
+    for engine, rise in rises.items():
+        estimates = {}
+        if rise is not None:
+            interval = Interval(low=rise[0], high=rise[2], confidence=0.95)
+            estimates = {RISE: QualityEstimate(value=rise[1], interval=interval)}
+        quality.append(
+            ContenderQuality(
+                contender=named(engine),
+                baseline=named("plain"),
+                outcome=Outcome.OK if rise else Outcome.CRASHED,
+                cause=None if rise else "it died",
+                estimates=estimates,
+            )
+        )
+    return study().model_copy(update={"quality": tuple(quality)})
+
+
+def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
+    summary = with_quality({"plain": None, "greedy": (0.02, 0.03, 0.04), "quick": (0.005, 0.008, 0.012), "twin": None})
+    found = recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"])
+    choice = only(found)
+    standings = {one.contender.engine: one.standing for one in choice.judged}
+    assert standings == {
+        "greedy": Standing.BROKEN,
+        "quick": Standing.UNSURE,
+        "twin": Standing.UNSURE,
+        "plain": Standing.MET,
+    }
+    assert choice.chosen == named("plain")
+    text = markdown_recommendation(found)
+    assert "Ruled out: `greedy`: quality loss 3.0 [2.0, 4.0] % against 1 %." in text
+    assert "its quality is not known (it died)" in text
+
+
+def test_cost_follows_from_price_and_throughput() -> None:
+    choice = only(recommend(study(), Limits(), workloads=["interactive"], price_per_hour=3.6))
+    cost = choice.of(named("greedy")).cost
+    assert cost is not None
+    assert cost.mean == pytest.approx(3.6 / 3600 / 300 * 1e6, rel=0.02)
+    assert cost.low is not None
+    assert cost.high is not None
+    assert cost.low < cost.mean < cost.high
+
+
+def test_several_workloads_have_an_answer_each_and_perhaps_one_for_all() -> None:
+    found = recommend(study(), Limits())
+    assert [choice.workload for choice in found.choices] == ["interactive", "medium_batch"]
+    assert found.for_all == (named("greedy"),)
+    assert "One for all workloads: `greedy` is the choice" in markdown_recommendation(found)
+
+
+def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
+    plan = make_plan(["plain", "broken"], WORKLOADS[:1], MEASURE)
+    good, bad = plan.cells
+    trials = [
+        make_trial(good, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block)) for block in range(4)
+    ] + [make_trial(bad, 0, 0, outcome=Outcome.OOM, cause="<b>needs 9 | GiB</b>")]
+    text = markdown_recommendation(recommend(summarize(plan, trials, []), Limits()))
+    assert "Ruled out: `broken`: no result (oom: &lt;b&gt;needs 9 \\| GiB&lt;/b&gt;)." in text
+
+
+def rows_with_ttft(seconds: Sequence[float]) -> object:
+    return request_rows(*({"planned_s": 0.0, "chunk_s": [one, one + 0.1]} for one in seconds))
+
+
+def test_what_no_trial_figure_answers_is_counted_from_request_rows() -> None:
+    plan = make_plan(["plain"], WORKLOADS[:1], MEASURE)
+    trials = [make_trial(plan.cells[0], block, 0) for block in range(3)]
+    tables = [rows_with_ttft([0.1 * step for step in range(1, 11)]) for _ in trials]
+    objective = Objective(metric="ttft", statistic="p90", limit=1.0)
+    found = objective_estimates(objective, zip(trials, tables, strict=True), seed=0, confidence=0.95)
+    assert found[plan.cells[0]].mean == pytest.approx(np.percentile(np.arange(1, 11) * 0.1, 90))
+    assert found[plan.cells[0]].n_instances == 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    plan = make_plan(list(TRUTH), WORKLOADS, MEASURE, baseline="plain")
+    path = tmp_path / "study"
+    with StudyFolder(path).writing() as writer:
+        writer.write_study("name: made-up\n")
+        writer.write_lock({**LOCK, "plan": plan.model_dump(mode="json")})
+        for cell in plan.cells:
+            speed, ttft, mebibytes = TRUTH[cell.contender.engine]
+            for block in range(3):
+                metrics = TrialMetrics(output_throughput=speed * (1 + block / 100), ttft_p99_s=ttft * (1 + block / 100))
+                memory = Memory(peak_bytes=mebibytes * 2**20)
+                writer.append_trial(make_trial(cell, block, 0, metrics=metrics, memory=memory), None)
+    return path
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("recommend", str(folder), "--slo", "ttft_p99=200ms", "--max-memory", "2GB")
+    said = bitbench(capsys, *asked, "--price-per-hour", "2.5", "--workload", "interactive")
+    assert said.exit_code == 0, said.err
+    assert "run this" in said.out
+    assert "peak memory of at most 2 GB" in " ".join(said.out.split())
+    assert bitbench(capsys, *asked, "--max-quality-loss", "1%").exit_code == 2
+    assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "md").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--slo", "ttft_p98=1s", "there is no objective 'ttft_p98'"),
+        ("--max-memory", "much", "expected a size such as"),
+        ("--workload", "nights", "this study has no workload nights; it has interactive, medium_batch"),
+    ],
+)
+def test_a_question_that_is_not_understood_is_no_answer(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, words: str
+) -> None:
+    said = bitbench(capsys, "recommend", str(folder), option, value)
+    assert said.exit_code == 3
+    assert words in said.err

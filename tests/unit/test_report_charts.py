@@ -1,0 +1,180 @@
+"""Figures: what is in them, where the names stand, and who is on the front."""
+
+import itertools
+from xml.etree import ElementTree
+
+import pytest
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.study import Count, Measure
+from bitbench.core.summary import RequestSpread, StudySummary
+from bitbench.core.trial import Memory
+from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.report.chart import LABEL_GAP, Figure, Labels, axis_for
+from bitbench.report.chart_curves import length_figures, load_figures
+from bitbench.report.chart_requests import request_figures
+from bitbench.report.chart_style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
+from bitbench.report.chart_trade import trade_figures
+from bitbench.report.chart_trials import trials_figure
+from bitbench.report.pareto import Reach, on_front
+from bitbench.report.series import by_input_length, by_load
+from bitbench.report.svg import svg
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics
+
+TWO_STARTS = Measure(instances=Count(min=2, max=2), trials=Count(min=2, max=2))
+
+
+@pytest.fixture(scope="module")
+def demo() -> StudySummary:
+    plan, trials, instances, _ = demo_study()
+    return summarize(plan, trials, instances)
+
+
+def labels_of(summary: StudySummary) -> Labels:
+    return Labels(cell.cell.contender for cell in summary.cells)
+
+
+def shape(name: str, concurrency: int, input_tokens: int) -> Workload:
+    return Workload(name=name, concurrency=concurrency, input_tokens=input_tokens, output_tokens=32)
+
+
+def measured(plan: Plan, peaks: dict[str, int] | None = None) -> StudySummary:
+    """Engines of which each is half as fast as the one before."""
+    engines = [contender.engine for contender in plan.contenders]
+    trials, instances = [], []
+    for cell, block, index in itertools.product(plan.cells, range(2), range(2)):
+        workload = plan.study.workload(cell.workload)
+        speed = 1000.0 * workload.concurrency**0.7 / 2 ** engines.index(cell.contender.engine) + block + index
+        held = Memory(peak_bytes=(peaks or {}).get(cell.contender.engine, 2**30))
+        trials.append(make_trial(cell, block, index, metrics=speed_metrics(workload, speed), memory=held))
+    instances = [make_instance(contender, block) for contender in plan.contenders for block in range(2)]
+    return summarize(plan, trials, instances)
+
+
+def test_what_all_share_is_said_once_and_no_two_labels_are_alike() -> None:
+    names = [f"small/{recipe}" for recipe in ("bf16", "x" * 300, "x" * 300 + "y")]
+    labels = Labels(Contender(variant=name, engine="vllm") for name in names)
+    shown = [labels[Contender(variant=name, engine="vllm")] for name in names]
+    assert shown[0] == "bf16"
+    assert len(set(shown)) == 3
+    assert max(map(len, shown)) < 60
+    assert labels.shared == "small on vllm"
+
+
+def test_the_trials_of_a_workload(demo: StudySummary) -> None:
+    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
+    assert figure is not None
+    means = [row for row in figure.rows if row["kind"] == "mean"]
+    assert [row["contender"] for row in means] == ["quick", "steady", "twin"]
+    assert [row["rank"] for row in means] == ["1", "2–3 (tie)", "2–3 (tie)"]
+    flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
+    assert flagged == ["twin-interactive-1-1"]
+    assert "Diamonds" in figure.caption
+    drawn = svg(figure)
+    ElementTree.fromstring(drawn)
+    assert "twin" in drawn
+    assert LIGHT["alarm"] in drawn  # the outlier
+
+
+def test_without_a_result_there_is_no_figure() -> None:
+    empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
+    assert trials_figure(empty, empty.rankings[0], labels_of(empty)) is None
+    assert load_figures(empty, labels_of(empty)) == []
+    assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
+
+
+def test_only_what_differs_in_one_thing_is_joined() -> None:
+    workloads = [shape("a", 8, 128), shape("b", 1, 128), shape("c", 1, 4096), BUILT_IN_WORKLOADS["base"]]
+    assert [[one.name for one in group] for group in by_load(workloads)] == [["b", "a"]]
+    assert [[one.name for one in group] for group in by_input_length(workloads)] == [["b", "c"]]
+
+
+def test_latency_against_throughput_has_a_point_per_load() -> None:
+    summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
+    (figure,) = load_figures(summary, labels_of(summary))
+    assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
+    assert figure.narrow is not None
+    ElementTree.fromstring(svg(figure))
+
+
+def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline() -> None:
+    engines = [f"e{number:02}" for number in range(MOST_SERIES + 4)]
+    plan = make_plan(engines, [shape("short", 1, 128), shape("long", 1, 4096)], TWO_STARTS, baseline=engines[-1])
+    summary = measured(plan)
+    figure = length_figures(summary, labels_of(summary))[0]
+    assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
+    assert f"Shown are {MOST_SERIES} of {len(engines)} contenders" in figure.caption
+
+
+def test_names_at_the_ends_do_not_cover_each_other() -> None:
+    axis = axis_for("x", [10.0, 100.0, 101.0, 102.0], zero=True)
+    places = sorted(axis.share(value) for value in axis.apart([10.0, 100.0, 101.0, 102.0]))
+    assert min(right - left for left, right in itertools.pairwise(places)) >= LABEL_GAP * 0.999
+    assert axis.share(axis.apart([10.0])[0]) == pytest.approx(axis.share(10.0))
+
+
+def test_an_interval_far_beyond_all_means_does_not_take_the_figure() -> None:
+    assert axis_for("x", [10.0, 20.0], [0.0, 5000.0]).high < 30
+    wide = axis_for("x", [1.0, 1000.0], [1e-9])
+    assert wide.logarithmic
+    assert wide.low > 0.01
+
+
+def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
+    quick_large = [Reach(100, 95, 105), Reach(-9, -9, -9)]
+    slow_small = [Reach(50, 45, 55), Reach(-1, -1, -1)]
+    beaten = [Reach(40, 38, 42), Reach(-2, -2, -2)]
+    within_noise = [Reach(48, 40, 56), Reach(-1, -1, -1)]
+    assert on_front([quick_large, slow_small, beaten, within_noise]) == [True, True, False, True]
+
+
+def test_speed_against_memory() -> None:
+    plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
+    summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
+    (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
+    assert {row["contender"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
+    assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
+    drawn = svg(figure)
+    assert "stroke-dasharray" in drawn  # the front
+
+
+def test_requests_of_a_workload(demo: StudySummary) -> None:
+    cell = demo.cells[0].cell
+    spread = RequestSpread(
+        cell=cell, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
+        highest_trial="t00007", highest_request=12,
+    )  # fmt: skip
+    (figure,) = request_figures(demo, demo.rankings[0], [spread], labels_of(demo))
+    assert figure.rows[0]["p50"] == pytest.approx(20)
+    assert figure.rows[0]["slowest"] == "t00007, request 12"
+    ElementTree.fromstring(svg(figure))
+
+
+def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
+    """So that light, dark and print share them, and a name never stands in an expression."""
+    figures: list[Figure | None] = [trials_figure(demo, one, labels_of(demo)) for one in demo.rankings]
+    for figure in figures:
+        assert figure is not None
+        assert figure.spec["data"] == {"name": "rows"}
+        assert "datasets" not in figure.spec
+        assert "#" not in str(figure.spec)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_every_colour_stands_out_from_its_paper(palette: dict[str, str]) -> None:
+    assert set(palette) == set(CSS_COLOURS)
+    paper = luminance(palette["paper"])
+    for role, colour in palette.items():
+        if role in ("paper", "faint"):
+            continue
+        least = 4.5 if role in ("ink", "soft") else 3.0
+        light, dark = max(luminance(colour), paper), min(luminance(colour), paper)
+        assert (light + 0.05) / (dark + 0.05) >= least, role
+    assert config(palette)["background"] == palette["paper"]

@@ -1,0 +1,128 @@
+"""index.html: everything inside, nothing from outside, and only our own scripts may run."""
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.summary import StudySummary
+from bitbench.report.bundle import vega_bundle
+from bitbench.report.document import Records, document
+from bitbench.report.page import page
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import LOCK, demo_study
+
+BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"
+
+
+@pytest.fixture(scope="module")
+def demo() -> StudySummary:
+    plan, trials, instances, _ = demo_study()
+    return summarize(plan, trials, instances)
+
+
+@pytest.fixture(scope="module")
+def text(demo: StudySummary) -> str:
+    _, _, instances, _ = demo_study()
+    records = Records(LOCK, instances=instances)
+    return page(demo, document(demo, records), records, BUNDLE)
+
+
+class Outline(HTMLParser):
+    """Ids, links, scripts, and whatever would be fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.scripts: list[tuple[str | None, str]] = []
+        self.handlers: list[str] = []
+        self._kind: str | None = None
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.handlers += [name for name in given if name.startswith("on")]
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag == "a":
+            self.links.append(str(given.get("href")))
+        if given.get("src") or (tag == "link" and given.get("href")):
+            self.fetched.append(tag)
+        if tag == "script":
+            self._inside, self._kind = True, given.get("type")
+            self.scripts.append((self._kind, ""))
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            kind, before = self.scripts[-1]
+            self.scripts[-1] = (kind, before + data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._inside = False
+
+
+def test_the_answer_comes_first_and_every_link_leads_somewhere(text: str) -> None:
+    outline = Outline(text)
+    assert text.index("has the highest output throughput") < text.index("Ranking at a glance</h2>")
+    assert len(outline.ids) == len(set(outline.ids))
+    assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
+    for wanted in ("what-failed-and-why", "every-start", "where-it-was-measured", "how-the-figures-are-made"):
+        assert wanted in outline.ids
+
+
+def test_nothing_is_fetched_and_only_hashed_scripts_run(text: str) -> None:
+    outline = Outline(text)
+    assert outline.fetched == []
+    assert outline.handlers == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy is not None
+    allowed = policy.group(1).replace("&#39;", "'")
+    assert allowed.startswith("default-src 'none'")
+    assert "unsafe-eval" not in allowed
+    run = [script for kind, script in outline.scripts if kind == "module"]
+    assert len(run) == 2
+    for script in run:
+        assert f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" in allowed
+
+
+def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
+    data = [json.loads(script) for kind, script in Outline(text).scripts if kind == "application/json"]
+    figures = {one["name"]: one for one in data if "name" in one}
+    trials = figures["trials-interactive"]
+    place = trials["fields"].index("trial")
+    shown = {row[place] for row in trials["values"]} - {None}
+    assert shown == {
+        run.trial_id
+        for cell in demo.cells_of("interactive")
+        for run in cell.runs
+        if cell.cell.contender.engine != "broken"
+    }
+
+
+def test_single_runs_wait_to_be_asked_for(text: str) -> None:
+    section = text.split('<section id="single-runs">')[1].split("</section>", maxsplit=1)[0]
+    assert section.index("<details>") < section.index("<table>")
+
+
+def test_intervals_are_set_apart(text: str) -> None:
+    assert re.search(
+        r'<td style="text-align:right">[\d.,]+ <span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>', text
+    )
+
+
+def test_the_bundle_is_made_once_and_cannot_end_its_element(tmp_path: Path) -> None:
+    made = vega_bundle(tmp_path)
+    assert "vegaEmbed" in made
+    assert "</script" not in made
+    assert "\r" not in made
+    (kept,) = tmp_path.iterdir()
+    kept.write_text("kept", encoding="utf-8")
+    assert vega_bundle(tmp_path) == "kept"
