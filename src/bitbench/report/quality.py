@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bitbench.core.summary import ContenderQuality, QualityEstimate, StudySummary, TaskEstimate
 from bitbench.core.trial import Outcome
-from bitbench.report.figures import mean, number, scale_for, size_scale
+from bitbench.report.figures import mean, number, percent, scale_for, size_scale
 from bitbench.report.text import code, escape, listing, table
 from bitbench.units import UNKNOWN, significant
 
@@ -118,9 +118,8 @@ def quality_sentences(summary: StudySummary, quote: Quote) -> list[str]:
         limits = summary.study.quality
         assert limits is not None  # there are rows
         sentences.append(
-            f"Quality: {listing(fine)} {'stays' if len(fine) == 1 else 'stay'} within the limits, or cannot be told "
-            f"from it (mean KL divergence {limits.max_divergence:g} nats, perplexity "
-            f"+{limits.max_perplexity_rise:.0%})."
+            f"Quality: {listing(fine)} {'is' if len(fine) == 1 else 'are'} not surely beyond the limits (mean KL "
+            f"divergence {limits.max_divergence:g} nats, perplexity +{percent(limits.max_perplexity_rise)})."
         )
     return sentences
 
@@ -157,7 +156,8 @@ def _definitions(summary: StudySummary) -> str:
     if limits is not None:
         lines.append(
             "- **flagged**: a log-probability is no finite number, or the whole interval lies beyond a limit of the "
-            f"study: mean KL divergence {limits.max_divergence:g} nats, perplexity +{limits.max_perplexity_rise:.0%}."
+            f"study: mean KL divergence {limits.max_divergence:g} nats, perplexity "
+            f"+{percent(limits.max_perplexity_rise)}."
         )
     if any(row.answers for row in summary.quality):
         lines.append(

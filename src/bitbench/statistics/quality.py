@@ -22,6 +22,7 @@ from bitbench.statistics.answers import compare_answers
 from bitbench.statistics.divergence import Floats, Integers, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, Sample, sample, sides
 from bitbench.statistics.tasks import compare_tasks
+from bitbench.units import show_percent
 
 GGUF_BASELINE = "gguf-bf16"
 DRAWS = 1000  # of the 99th percentile, each over all tokens
@@ -121,16 +122,19 @@ def _percentile(
 
 def flag(estimates: Mapping[str, QualityEstimate], quality: Quality) -> str | None:
     """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
-    limits = ((KL, quality.max_divergence, "{:.3g} nats"), (RISE, quality.max_perplexity_rise, "{:.1%}"))
-    for name, limit, form in limits:
+    limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
+    for name, limit, show in limits:
         found = estimates.get(name)
         if found is None:
             continue
         low = found.interval.low if found.interval else found.value
         if low > limit:
-            shown = form.format(low)
-            return f"its {DEFINITIONS[name].name} is at least {shown}, beyond the limit of {form.format(limit)}"
+            return f"its {DEFINITIONS[name].name} is at least {show(low)}, beyond the limit of {show(limit)}"
     return None
+
+
+def _nats(value: float) -> str:
+    return f"{value:.3g} nats"
 
 
 def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
