@@ -84,6 +84,26 @@ class Limits(Spec):
     memory: Bytes | None = Field(default=None, gt=0, description="resident memory of one instance")
 
 
+class ProfileSpec(Spec):
+    """At which shapes the operators of each contender are profiled."""
+
+    batch: tuple[int, ...] = Field(default=(1,), min_length=1, description="sequences at once; a number or several")
+    input_tokens: int = Field(default=128, ge=1, description="length of a prompt")
+    output_tokens: int = Field(default=32, ge=4, description="length of an answer: so many decode steps are profiled")
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("batch")
+    @classmethod
+    def _are_sizes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError("batch sizes are different numbers from 1")
+        return value
+
+
 class Study(Spec):
     """One question, asked of models × recipes × engines × workloads."""
 
@@ -97,6 +117,9 @@ class Study(Spec):
     objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
     measure: Measure = Measure()
     limits: Limits = Limits()
+    profile: ProfileSpec | None = Field(
+        default=None, description="where the time of a step goes, operator by operator; in instances of its own"
+    )
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )

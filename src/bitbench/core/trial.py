@@ -10,7 +10,7 @@ from bitbench.core.cell import Cell, Contender
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
-#   1  first published form
+#   1  first published form; `kernel_choices` came later and is empty in lines from before
 
 
 class Outcome(StrEnum):
@@ -116,6 +116,29 @@ class TrialRecord(Record):
     requests_file: str | None = None
 
 
+class KernelPath(StrEnum):
+    """How a kernel gets from the stored weights to a product."""
+
+    QUANTIZED = "quantized"  # multiplies low-bit weights with low-bit activations
+    WEIGHT_ONLY = "weight_only"  # reads low-bit weights and expands them inside the product
+    DEQUANTIZED = "dequantized"  # expands them to dense ones, at load or before a product: the traffic of dense
+    DENSE = "dense"  # the weights are not quantized
+
+
+class KernelChoice(Record):
+    """Which kernel a kind of layers really runs on."""
+
+    kind: str  # the layers: "CompressedTensorsW8A8Int8", "linear", "attention"
+    kernel: str  # "CPUInt8ScaledMMLinearKernel", "dense bfloat16"
+    layers: int | None = None  # how many; None where the engine does not say
+    path: KernelPath | None = None  # None where it is not known, or does not apply
+    source: Literal["log", "modules"]  # where it was read: what the engine said, or what its modules are
+
+    @property
+    def shown(self) -> str:
+        return f"{self.kind}: {self.kernel}"
+
+
 class InstanceFacts(Record):
     """What an engine says about itself once it is up."""
 
@@ -123,6 +146,7 @@ class InstanceFacts(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()  # without secrets
     kernels: tuple[str, ...] = ()  # what was really selected, in the engine's own words
+    kernel_choices: tuple[KernelChoice, ...] = ()  # the same, per kind of layers; empty where it cannot be told
     weight_bytes_loaded: int | None = None  # as they lie in memory, over all devices
     kv_cache_bytes: int | None = None  # set aside; None where it grows with the requests
     kv_cache_tokens: int | None = None  # of all requests together: the most that fit at once
