@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, Refusal
+from bitbench.core.crossover import Crossover
 from bitbench.core.imported import ImportSource
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
@@ -200,6 +201,7 @@ class StudySummary(Record):
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -15,6 +15,7 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.crossover import crossover_section
 from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
@@ -44,6 +45,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
         imported_section(summary),
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
+        crossover_section(summary),
         memory_section(summary),
         failures_section(summary),
         refusals_section(summary),

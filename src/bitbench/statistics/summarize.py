@@ -11,6 +11,7 @@ from bitbench.core.study import Measure
 from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
+from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
@@ -56,6 +57,9 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
+        crossovers=find_crossovers(
+            plan, samples, baseline, headline, higher_is_better=DEFINITIONS[headline].higher_is_better
+        ),
     )
 
 
