@@ -8,6 +8,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── QuantizeError           a variant could not be made, or may not be removed
 ├── KernelError             a kernel case, shape or the worker that times them is not as it should be
 ├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
@@ -61,6 +62,10 @@ class KernelError(BitbenchError):
 
 
 class LoadError(BitbenchError):
+    pass
+
+
+class ProfileError(BitbenchError):
     pass
 
 

@@ -16,7 +16,7 @@ from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
 from bitbench.engines import environments, registry
-from bitbench.errors import LoadError, NotComparableError, StoreError, StudyFileError
+from bitbench.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.compatibility import Device
@@ -28,6 +28,7 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
+from bitbench.profile_run import run_profiles
 from bitbench.report.markdown import write_report
 from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.stopping import enough_instances, enough_trials
@@ -38,7 +39,7 @@ from bitbench.workshop import Workshop
 
 FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 
 def default_home() -> Path:
@@ -77,8 +78,24 @@ class Lab:
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
-            _run_until_done(plan, self._bench(plan.study, load, study_path.parent), writer, observer)
+            bench = self._bench(plan.study, load, study_path.parent)
+            _run_until_done(plan, bench, writer, observer)
+            run_profiles(plan, bench, writer, observer)
         return folder
+
+    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
+        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
+        plan = expand(study, engines, workshop.variant, self.device)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)
+        if workshop.make_missing(plan, observer):
+            plan = expand(study, engines, workshop.variant, self.device)
+        if plan.refusals:
+            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_text(study), Path(), observer)
+            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
 
     def load(
         self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
@@ -111,7 +128,7 @@ class Lab:
 
     def report(self, folder: StudyFolder) -> Path:
         """Write report/ from the records and say where it begins."""
-        return write_report(self.summary(folder), folder.lock(), folder.report)
+        return write_report(self.summary(folder), folder.lock(), folder.report, folder.profiles())
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
@@ -196,7 +213,7 @@ def refuse_other_study(old: Study, new: Study) -> None:
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
                 f"this folder holds another study: `{field}` differs from the file; "
-                "give another folder with --into (only `measure`, `baseline` and `description` may change)"
+                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
 
 

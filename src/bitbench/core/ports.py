@@ -28,6 +28,7 @@ class Launch:
     context_tokens: int  # the longest request that will come
     concurrency: int  # the most requests that will be in flight
     seed: int
+    trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
+    batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
 
 
@@ -75,6 +77,9 @@ class Engine(Protocol):
     environment: str | None  # name of the environment it runs in, for `bitbench env create`
     needs_model: bool
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+    # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
+    # `profiling.steps` reads them.
+    can_profile: bool
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""

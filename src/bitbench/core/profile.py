@@ -5,6 +5,7 @@ from statistics import fmean, stdev
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
+from bitbench.core.trial import InstanceFacts
 
 PROFILE_FORMAT = 1
 # History of PROFILE_FORMAT, the version in each file of profiles/:
@@ -73,6 +74,7 @@ class OperatorProfile(Record):
     id: str
     contender: Contender
     instance_id: str
+    facts: InstanceFacts = InstanceFacts()  # of that instance, with the kernels it chose
     phase: Phase
     batch: int
     context_tokens: int  # prefill: length of each prompt; decode: of each sequence, half way through its answer
@@ -80,10 +82,10 @@ class OperatorProfile(Record):
     profiled: StepTimes
     unprofiled: StepTimes  # the same work in the same instance with the profiler off
     traced_step_s: float  # mean length of a step by the trace's own clock: what the groups divide
-    first_step_s: float | None  # the very first of the instance, with the profiler off
+    first_step_s: float | None = None  # the very first of the instance, with the profiler off
     operators: tuple[Operator, ...]  # the longest self time first
     groups: tuple[GroupTime, ...]
-    trace_file: str | None  # Chrome trace, relative to the study folder
+    trace_file: str | None = None  # Chrome trace, relative to the study folder
 
     @property
     def groups_s(self) -> float:
@@ -94,6 +96,11 @@ class OperatorProfile(Record):
     def overhead(self) -> float:
         """What the profiler itself costs: the time of profiled steps over that of unprofiled ones, minus 1."""
         return self.profiled.mean_s / self.unprofiled.mean_s - 1.0
+
+    @property
+    def agreement(self) -> float:
+        """How far the sum of the groups is from the step time that the client measured, relative to it."""
+        return self.groups_s / self.profiled.mean_s - 1.0
 
     def group_s(self, group: ProfileGroup) -> float | None:
         """Seconds per step; None where the profile has no such row."""

@@ -68,6 +68,7 @@ class EndpointEngine:
     environment = None
     needs_model = False
     start_s = 0.1
+    can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")

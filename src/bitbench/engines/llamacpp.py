@@ -30,6 +30,7 @@ class LlamaCppEngine:
     name = "llamacpp"
     needs_model = True
     start_s = 5.0
+    can_profile = False
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"

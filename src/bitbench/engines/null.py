@@ -65,6 +65,7 @@ class NullEngine:
     environment = None
     needs_model = False
     start_s = 0.5
+    can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")

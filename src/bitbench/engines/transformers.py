@@ -32,6 +32,7 @@ class TransformersEngine:
     environment: str | None = "transformers"
     needs_model = True
     start_s = 15.0
+    can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
@@ -78,6 +79,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
     ]
     if launch.variant.at_load:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
+    if launch.trace_folder is not None:
+        options.append(f"--trace-folder={launch.trace_folder}")
     return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
 
 

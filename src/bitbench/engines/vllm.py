@@ -1,6 +1,8 @@
 """vLLM: its own OpenAI server, as `pip install` gives it, with the study's arguments."""
 
+import json
 import math
+from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.study import Argument, EngineSetup
@@ -28,6 +30,7 @@ class VllmEngine:
     environment: str | None = "vllm"
     needs_model = True
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
+    can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         longest = spelled(setup.args).get("max-model-len")
@@ -76,6 +79,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "host": "127.0.0.1",
         "port": port,
     }
+    if launch.trace_folder is not None:
+        fixed["profiler-config"] = profiler_config(launch.trace_folder)
     options = {**defaults, **spelled(launch.setup.args), **fixed}
     module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
     return [str(launch.python), *module, *command_words(options)]
@@ -89,6 +94,19 @@ def environment_variables(launch: Launch, key: str) -> dict[str, str]:
         **launch.setup.env,
         "VLLM_API_KEY": key,
     }
+
+
+def profiler_config(trace_folder: Path) -> str:
+    """Operators and memory of the workers; no Python stacks, which would cost more than what they are to explain."""
+    return json.dumps(
+        {
+            "profiler": "torch",
+            "torch_profiler_dir": str(trace_folder),
+            "torch_profiler_with_stack": False,
+            "torch_profiler_with_memory": True,
+            "ignore_frontend": True,
+        }
+    )
 
 
 def _context(launch: Launch) -> int:

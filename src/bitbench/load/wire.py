@@ -56,7 +56,7 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     if endpoint.batch_header is not None and batch_size is not None:
-        headers[endpoint.batch_header] = str(batch_size)
+        headers[endpoint.batch_header] = str(endpoint.batch_size or batch_size)
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"POST {PATHS[api]} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
 

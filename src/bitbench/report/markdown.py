@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.base import Json
+from bitbench.core.profile import OperatorProfile
 from bitbench.core.summary import StudySummary
 from bitbench.report.answer import answer
 from bitbench.report.conditions import (
@@ -18,6 +19,7 @@ from bitbench.report.conditions import (
 from bitbench.report.crossover import crossover_section
 from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
+from bitbench.report.profile import profile_section
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.text import code, escape
@@ -26,11 +28,13 @@ from bitbench.report.workloads import runs_section, workload_section
 FILE_NAME = "report.md"
 
 
-def write_report(summary: StudySummary, lock: Mapping[str, Json], folder: Path) -> Path:
+def write_report(
+    summary: StudySummary, lock: Mapping[str, Json], folder: Path, profiles: Sequence[OperatorProfile] = ()
+) -> Path:
     """Write report.md into `folder` and say where it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    path.write_text(markdown(summary, lock), encoding="utf-8", newline="\n")
+    path.write_text(markdown(summary, lock, profiles), encoding="utf-8", newline="\n")
     figure = sweep_figure(summary) if sweep_cells(summary) else None
     if figure is not None:
         (folder / FIGURE).parent.mkdir(exist_ok=True)
@@ -38,7 +42,7 @@ def write_report(summary: StudySummary, lock: Mapping[str, Json], folder: Path) 
     return path
 
 
-def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+def markdown(summary: StudySummary, lock: Mapping[str, Json], profiles: Sequence[OperatorProfile] = ()) -> str:
     """The whole report. Parts that the lock does not know are shown as unknown."""
     by_load = bool(sweep_cells(summary))
     sections = [
@@ -47,6 +51,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
         crossover_section(summary),
         memory_section(summary),
+        profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
         "" if summary.imported_from else warm_up_section(summary),

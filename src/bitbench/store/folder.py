@@ -5,12 +5,14 @@ instances.jsonl           one line per engine start
 trials.jsonl              one line per trial, appended and synced when it ends
 requests/ID.parquet       one row per request of that trial
 logs/                     one file per engine instance
+profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
 report/                   can be rebuilt from the rest
 """
 
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
+from bitbench.core.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.errors import StoreError
 
@@ -37,6 +40,7 @@ class StudyFolder:
         self.logs = path / "logs"
         self.requests = path / "requests"
         self.report = path / "report"
+        self.profiles_folder = path / "profiles"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
 
@@ -57,6 +61,9 @@ class StudyFolder:
 
     def instances(self) -> list[InstanceRecord]:
         return list(_read_lines(self._instances, InstanceRecord))
+
+    def profiles(self) -> list[OperatorProfile]:
+        return [_read_profile(path) for path in sorted(self.profiles_folder.glob("p*.json"))]
 
     def requests_of(self, trial: TrialRecord) -> pa.Table:
         if trial.requests_file is None:
@@ -126,6 +133,17 @@ class Writer:
         _append_line(self.folder._trials, record)
         return record
 
+    def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
+        """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
+        numbers = [int(path.stem[1:]) for path in self.folder.profiles_folder.glob("p*.json")]
+        profile_id = f"p{1 + max(numbers, default=0):04d}"
+        trace_file = f"profiles/{profile_id}.trace.json.gz"
+        self.folder.profiles_folder.mkdir(exist_ok=True)
+        shutil.move(trace, self.folder.path / trace_file)
+        profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
+        write_atomically(self.folder.profiles_folder / f"{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
+        return profile
+
     def write_study(self, text: str) -> None:
         write_atomically(self.folder.study_file, text)
 
@@ -138,6 +156,19 @@ class Writer:
         for path in self.folder.requests.iterdir():
             if f"requests/{path.name}" not in known:
                 path.unlink()
+
+
+def _read_profile(path: Path) -> OperatorProfile:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("format", PROFILE_FORMAT) > PROFILE_FORMAT:
+            raise StoreError(
+                f"{path} was written by a newer bitbench (profile format {content['format']}, this one knows "
+                f"{PROFILE_FORMAT}); update bitbench to read it"
+            )
+        return OperatorProfile.model_validate(content)
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged and cannot be read: {error}; remove it to go on without it") from error
 
 
 def write_atomically(path: Path, text: str) -> None:

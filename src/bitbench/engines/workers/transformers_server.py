@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ import transformers
 from tokenizers.decoders import DecodeStream  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
+
+sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
+from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
+from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
 BATCH_HEADER = "X-Batch-Size"
@@ -95,8 +99,9 @@ def _chunk(data: bytes) -> bytes:
 class BatchStreamer(BaseStreamer):  # type: ignore[misc]
     """Receives the prompts, then one token per request and step."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Job], profiler: StepProfiler) -> None:
         self._jobs = jobs
+        self._profiler = profiler
         self._saw_prompts = False
 
     def put(self, value: torch.Tensor) -> None:
@@ -106,6 +111,8 @@ class BatchStreamer(BaseStreamer):  # type: ignore[misc]
         for job, token in zip(self._jobs, value.tolist(), strict=True):
             if job.count < job.max_tokens:
                 job.add(token)
+        if any(job.count < job.max_tokens for job in self._jobs):
+            self._profiler.begin_step(sequences=len(self._jobs))
 
     def end(self) -> None:
         pass
@@ -117,6 +124,7 @@ class Model:
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
+        self.profiler = StepProfiler(arguments.trace_folder)
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
@@ -136,6 +144,7 @@ class Model:
         self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
 
     def generate(self, jobs: list[Job]) -> None:
+        self.profiler.begin_step(prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs))
         longest = max(len(job.prompt) for job in jobs)
         padding = [longest - len(job.prompt) for job in jobs]
         prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
@@ -148,8 +157,9 @@ class Model:
                 torch.tensor(prompts, device=self._device),
                 attention_mask=torch.tensor(mask, device=self._device),
                 generation_config=config,
-                streamer=BatchStreamer(jobs),
+                streamer=BatchStreamer(jobs, self.profiler),
             )
+        self.profiler.end_step()
 
     def facts(self) -> dict[str, Any]:
         threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""
@@ -162,6 +172,7 @@ class Model:
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
+            "kernel_choices": kernel_choices(self._model),
             "weight_bytes_loaded": loaded_bytes(self._model),
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
@@ -183,29 +194,6 @@ def quantize(model: Any, method: str) -> None:
     )
 
 
-def linear_layers(model: Any) -> list[str]:
-    """What the weights of the linear layers really are, and how many are alike."""
-    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    counts = Counter(map(kind_of, weights))
-    return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
-
-
-def kind_of(weight: Any) -> str:
-    if not hasattr(weight, "__tensor_flatten__"):
-        return str(weight.dtype).removeprefix("torch.")
-    stored = next(str(part.dtype).removeprefix("torch.") for part in parts_of(weight))
-    rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
-    return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
-
-
-def parts_of(tensor: Any) -> list[Any]:
-    """The plain tensors that a tensor of torchao consists of; a plain one consists of itself."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in parts_of(getattr(tensor, name))]
-
-
 def loaded_bytes(model: Any) -> int:
     """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
     return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))
@@ -215,8 +203,27 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+class Switch:
+    """Starts the profiler (with a name for its trace) or stops it, in the thread that computes."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self.done = threading.Event()
+        self.error: str | None = None
+
+    def throw(self, profiler: StepProfiler) -> None:
+        try:
+            if self._name is None:
+                profiler.stop()
+            else:
+                profiler.start(self._name)
+        except (RuntimeError, OSError) as error:
+            self.error = str(error)
+        self.done.set()
+
+
 class Handler(BaseHTTPRequestHandler):
-    """GET /health, POST /v1/completions."""
+    """GET /health, POST /v1/completions, and /start_profile and /stop_profile as vLLM has them."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -228,10 +235,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path != "/v1/completions":
+        if self.path not in ("/v1/completions", "/start_profile", "/stop_profile"):
             return self._refuse(HTTPStatus.NOT_FOUND, f"unknown path {self.path}")
         if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.server.key}"):
             return self._refuse(HTTPStatus.UNAUTHORIZED, "wrong or missing key")
+        if self.path != "/v1/completions":
+            return self._switch_profiler(content)
         try:
             body = json.loads(content)
             fault = fault_of(body, self.server.model.context_tokens)
@@ -247,6 +256,15 @@ class Handler(BaseHTTPRequestHandler):
         if job.error is not None and job.count == 0:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, job.error)
         return None
+
+    def _switch_profiler(self, content: bytes) -> None:
+        named = str(json.loads(content or b"{}").get("profile_prefix") or "profile")
+        switch = Switch(Path(named).name if self.path == "/start_profile" else None)
+        self.server.jobs.put(switch)
+        switch.done.wait()
+        if switch.error is not None:
+            return self._refuse(HTTPStatus.CONFLICT, f"the profiler: {switch.error}")
+        return self._answer(HTTPStatus.OK, {})
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         self._answer(status, {"error": {"message": message, "code": status}})
@@ -287,28 +305,32 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.key = key
         self.model = model
-        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Job | Switch] = queue.SimpleQueue()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
         print(f"a connection broke: {sys.exc_info()[1]}", flush=True)
 
 
-def gather(jobs: "queue.SimpleQueue[Job]") -> list[Job]:
+def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
     """The next batch: as many requests as the first one announced, or those that came one soon after the other."""
-    batch = [jobs.get()]
-    while len(batch) < batch[0].batch_size:
+    batch: list[Job] = []
+    while not batch or len(batch) < batch[0].batch_size:
         try:
-            batch.append(jobs.get(timeout=GATHER_S))
+            one = jobs.get(timeout=GATHER_S if batch else None)
+            if isinstance(one, Switch):
+                one.throw(profiler)
+            else:
+                batch.append(one)
         except queue.Empty:
             print(f"a batch of {len(batch)} where {batch[0].batch_size} were announced", flush=True)
             break
     return batch
 
 
-def serve(model: Model, jobs: "queue.SimpleQueue[Job]") -> None:
+def serve(model: Model, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
     """Runs batches for ever. After an error the state of torch is unknown, so the process ends with it in its log."""
     while True:
-        batch = gather(jobs)
+        batch = gather(jobs, model.profiler)
         began = time.perf_counter()
         try:
             model.generate(batch)
@@ -333,6 +355,7 @@ def main() -> None:
     parser.add_argument("--attn-implementation")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device")
+    parser.add_argument("--trace-folder", type=Path, help="makes /start_profile and /stop_profile work")
     parser.add_argument("--quantize", choices=QUANTIZE, help="what to do with the linear layers")
     arguments = parser.parse_args()
     model = Model(arguments)

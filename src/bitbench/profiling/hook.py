@@ -1,0 +1,43 @@
+"""The switch of an instance's profiler: two requests, as vLLM has them, and a Chrome trace in its folder."""
+
+import http.client
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bitbench.core.ports import Endpoint
+from bitbench.errors import ProfileError
+
+_START_LIMIT_S = 60.0
+# Writing a trace took vLLM half a second per decode step of a small model on a busy core.
+_STOP_LIMIT_S = 600.0
+
+
+def start_profile(endpoint: Endpoint, name: str) -> None:
+    """What runs from now on is recorded; its file will begin with this name."""
+    _post(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
+
+
+def stop_profile(endpoint: Endpoint, name: str, folder: Path) -> Path:
+    """Blocks until the trace is written, and says where: that of the first rank, where there are several."""
+    _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
+    traces = sorted(folder.glob(f"{name}*.json.gz"))
+    if not traces:
+        raise ProfileError(f"the engine's profiler left no trace {name} in {folder}; see the engine's log")
+    return traces[0]
+
+
+def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -> None:
+    place = urlsplit(endpoint.url)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.api_key}"}
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=limit_s)
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer = connection.getresponse()
+        said = answer.read().decode("utf-8", errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        raise ProfileError(f"the engine did not answer {path} ({error}); see its log") from None
+    finally:
+        connection.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise ProfileError(f"the engine answered {path} with {answer.status}: {said[:200]}")
