@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, kernels, load, models, profile, quantize
+from bitbench.cli import compare, environments, explain, import_results, kernels, load, models, profile, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -24,6 +24,7 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)
 app.command()(compare.compare)
+app.command()(explain.explain)
 app.command()(kernels.kernels)
 app.command()(profile.profile)
 

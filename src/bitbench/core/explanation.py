@@ -48,11 +48,11 @@ class Part(Record):
 
 
 class PhaseSide(Record):
-    """One contender in one phase. `cost` is what its stored form asks for, `loaded_cost` what it really lies there as."""
+    """One contender in one phase. `cost` is what its stored form asks for."""
 
     step: Estimate  # seconds
     cost: StepCost | None = None
-    loaded_cost: StepCost | None = None  # where the weights were expanded while they were loaded; else None
+    loaded_cost: StepCost | None = None  # of weights that were expanded while they were loaded; else None
     attainable: Attainable | None = None  # by `cost`; None where the machine's roof is not known
 
     @property
@@ -68,11 +68,11 @@ class PhaseAccount(Record):
     baseline: PhaseSide
     speed: Ratio | None  # more than 1: the contender is faster
     expected_gain: float | None  # what bytes and operations promise
-    expected_from: str | None = None  # "roofline", or "bytes" where the machine's roof is not known
+    is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
     unexplained_interval: Interval | None = None
-    profiles: tuple[Source, ...] = ()
+    is_profiled: bool = False  # the parts are those of operator profiles of both
 
     @property
     def expected_s(self) -> float | None:
@@ -91,7 +91,8 @@ class Side(Record):
     stored_bytes: int | None  # as its recipe leaves it; of what is compressed at load: as loaded
     loaded_bytes: int | None  # as the engine says; None where it does not
     kernels: tuple[str, ...]
-    path: KernelPath | None
+    path: KernelPath | None  # of most of its layers
+    is_expanded: bool  # it was loaded as dense weights
     notes: tuple[str, ...]
     trials: Source
     instances: Source
@@ -113,6 +114,14 @@ class Gap(Record):
     detail: str = ""
 
 
+class WorkloadSpeed(Record):
+    """The same two at another workload, by the headline."""
+
+    workload: str
+    speed: Ratio
+    sources: tuple[Source, ...]
+
+
 class Explanation(Record):
     study: str
     workload: Workload
@@ -124,6 +133,7 @@ class Explanation(Record):
     speed: Ratio | None  # by the headline; more than 1: the contender is faster
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
+    elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
     crossovers: tuple[Crossover, ...] = ()
     beyond: tuple[Crossover, ...] = ()  # of these: it surely became slower before this workload
     known_beforehand: str | None = None

@@ -22,9 +22,9 @@ def crossover_section(summary: StudySummary) -> str:
         return ""
     parts = [
         "## Where it stops being faster",
-        f"By {summary.definitions[summary.headline].name}, along workloads that differ in nothing else. A ratio above 1 "
-        "is faster than the baseline. How the ratio bends between two points is not known, so that a crossing is known no "
-        "better than the points around it show ([how](#how-the-figures-are-made)).",
+        f"By {summary.definitions[summary.headline].name}, along workloads that differ in nothing else. A ratio above "
+        "1 is faster than the baseline. How the ratio bends between two points is not known, so that a crossing is "
+        "known no better than the points around it show ([how](#how-the-figures-are-made)).",
     ]
     for title, group in _by_series(summary):
         places = [point.at for point in max((one.points for one in group), key=len)]

@@ -24,8 +24,9 @@ from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
 from bitbench.core.summary import Ratio
 from bitbench.core.workload import Workload
-from bitbench.statistics.comparison import compare
+from bitbench.statistics.comparison import compare_speed
 from bitbench.statistics.intervals import Sample
+from bitbench.statistics.trial import DEFINITIONS
 
 ROUNDING = 1e-9  # of a place that goes through a logarithm and back
 
@@ -48,33 +49,39 @@ class _Knot:
 
 
 def find_crossovers(
-    plan: Plan,
-    samples: Mapping[Cell, Mapping[str, Sample]],
-    baseline: Contender | None,
-    metric: str,
-    *,
-    higher_is_better: bool,
+    plan: Plan, samples: Mapping[Cell, Mapping[str, Sample]], baseline: Contender | None, metric: str
 ) -> tuple[Crossover, ...]:
     """Every contender along every series of the study in which it and the baseline have two results or more."""
     if baseline is None:
         return ()
-    confidence = plan.study.measure.confidence
+    confidence, better = plan.study.measure.confidence, DEFINITIONS[metric].higher_is_better
     found = []
     for axis, workloads in _series(plan.study.workloads):
         for contender in plan.contenders:
             if contender == baseline:
                 continue
-            ratios = []
+            ratios: dict[Workload, Ratio] = {}
             for workload in workloads:
-                pair = [samples.get(Cell(contender=one, workload=workload.name), {}) for one in (contender, baseline)]
-                own, other = (one.get(metric) for one in pair)
-                if own is None or other is None:
-                    continue
-                first, second = (own, other) if higher_is_better else (other, own)
-                if (ratio := compare(first, second, confidence)) is not None:
-                    ratios.append((_place(workload, axis), workload.name, ratio))
+                cells = (Cell(contender=one, workload=workload.name) for one in (contender, baseline))
+                own, other = (samples.get(cell, {}).get(metric) for cell in cells)
+                if ratio := compare_speed(own, other, confidence, higher_is_better=better):
+                    ratios[workload] = ratio
             if len(ratios) > 1:
-                found.append(_crossover(axis, contender, baseline, metric, ratios, confidence))
+                knots = [_knot(_place(workload, axis), ratio) for workload, ratio in ratios.items()]
+                stretches = _stretches(knots)
+                found.append(
+                    Crossover(
+                        axis=axis,
+                        contender=contender,
+                        baseline=baseline,
+                        metric=metric,
+                        points=tuple(_point(axis, *one) for one in ratios.items()),
+                        stretches=tuple(stretches),
+                        crossings=tuple(_crossings(knots, stretches)),
+                        confidence=confidence,
+                        none_confidence=_none_confidence(list(ratios.values())),
+                    )
+                )
     return tuple(found)
 
 
@@ -97,36 +104,9 @@ def _place(workload: Workload, axis: Axis) -> int:
     return place
 
 
-def _crossover(
-    axis: Axis,
-    contender: Contender,
-    baseline: Contender,
-    metric: str,
-    ratios: Sequence[tuple[int, str, Ratio]],
-    confidence: float,
-) -> Crossover:
-    knots = [_knot(at, ratio) for at, _, ratio in ratios]
-    stretches = _stretches(knots)
-    return Crossover(
-        axis=axis,
-        contender=contender,
-        baseline=baseline,
-        metric=metric,
-        points=tuple(
-            Point(
-                at=at,
-                workload=name,
-                speed=ratio.value,
-                low=ratio.interval.low if ratio.interval else None,
-                high=ratio.interval.high if ratio.interval else None,
-            )
-            for at, name, ratio in ratios
-        ),
-        stretches=tuple(stretches),
-        crossings=tuple(_crossings(knots, stretches)),
-        confidence=confidence,
-        none_confidence=_none_confidence([ratio for _, _, ratio in ratios]),
-    )
+def _point(axis: Axis, workload: Workload, ratio: Ratio) -> Point:
+    low, high = (ratio.interval.low, ratio.interval.high) if ratio.interval else (None, None)
+    return Point(at=_place(workload, axis), workload=workload.name, speed=ratio.value, low=low, high=high)
 
 
 def _knot(at: int, ratio: Ratio) -> _Knot:

@@ -6,6 +6,7 @@ trials.jsonl              one line per trial, appended and synced when it ends
 requests/ID.parquet       one row per request of that trial
 logs/                     one file per engine instance
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
+roof.json                 what the machine can do at most, once `bitbench explain` has measured it
 report/                   can be rebuilt from the rest
 """
 
@@ -24,6 +25,7 @@ from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
 from bitbench.core.profile import PROFILE_FORMAT, OperatorProfile
+from bitbench.core.roof import MachineRoof
 from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.errors import StoreError
 
@@ -41,6 +43,7 @@ class StudyFolder:
         self.requests = path / "requests"
         self.report = path / "report"
         self.profiles_folder = path / "profiles"
+        self.roof_file = path / "roof.json"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
 
@@ -69,6 +72,11 @@ class StudyFolder:
         if trial.requests_file is None:
             raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
         return pq.read_table(self.path / trial.requests_file)
+
+    def roof(self) -> MachineRoof | None:
+        if not self.roof_file.exists():
+            return None
+        return MachineRoof.model_validate_json(self.roof_file.read_text(encoding="utf-8"))
 
     def lock(self) -> dict[str, Json]:
         if not self.lock_file.exists():
@@ -146,6 +154,9 @@ class Writer:
 
     def write_study(self, text: str) -> None:
         write_atomically(self.folder.study_file, text)
+
+    def write_roof(self, roof: MachineRoof) -> None:
+        write_atomically(self.folder.roof_file, roof.model_dump_json(indent=1) + "\n")
 
     def write_lock(self, content: Mapping[str, Json]) -> None:
         write_atomically(self.folder.lock_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

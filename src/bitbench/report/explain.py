@@ -1,0 +1,262 @@
+"""An explanation as a page: the answer first, then each phase, then what is not known, then the records."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bitbench.core.crossover import Crossover
+from bitbench.core.explanation import Explanation, PhaseAccount, Source
+from bitbench.core.profile import Phase
+from bitbench.core.roof import Bound
+from bitbench.report.crossover import verdict
+from bitbench.report.explain_words import (
+    CAUSE_NAMES,
+    cause_sentence,
+    expected_sentence,
+    gap_sentence,
+    kernel_sentences,
+    measured_sentence,
+    path_sentence,
+    unexplained_sentence,
+)
+from bitbench.report.figures import times
+from bitbench.report.shape import shape
+from bitbench.report.text import MAX_NAME, code, escape, plain, table
+from bitbench.units import UNKNOWN, show_bytes, show_percent, show_seconds, significant
+
+Quote = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence and the records it rests on."""
+
+    text: str
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Block:
+    """A heading, sentences, and perhaps a table before them; `words` are its columns of text."""
+
+    title: str
+    sentences: tuple[Said, ...] = ()
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    words: tuple[int, ...] = (0,)
+
+
+@dataclass
+class _References:
+    """Numbers the sources in the order in which they are first named."""
+
+    numbers: dict[Source, int] = field(default_factory=dict)
+
+    def marks(self, sources: Sequence[Source]) -> str:
+        named = [self.numbers.setdefault(one, len(self.numbers) + 1) for one in sources if one.ids or one.file]
+        return "".join(f" [{number}]" for number in dict.fromkeys(named))
+
+
+def explanation_markdown(of: Explanation) -> str:
+    references = _References()
+    parts = [f"# {title(of, code)}", shape(of.workload, code)]
+    for block in _blocks(of, code, escape):
+        parts.append(f"## {block.title}")
+        if block.rows:
+            parts.append(table(block.header, block.rows, left=block.words))
+        if block.sentences:
+            parts.append("\n".join(f"- {one.text}{references.marks(one.sources)}" for one in block.sentences))
+    parts += ["## Records", "\n".join(f"{number}. {_named(source, code)}" for source, number in _listed(references))]
+    return "\n\n".join(parts) + "\n"
+
+
+def render_explanation(of: Explanation, console: Console) -> None:
+    def name(text: str) -> str:
+        return plain(text, MAX_NAME)
+
+    references = _References()
+    console.print(Text(title(of, name), style="bold"))
+    console.print(Text(shape(of.workload, name), style="dim"))
+    for block in _blocks(of, name, plain):
+        console.print()
+        console.print(Text(block.title, style="bold"))
+        if block.rows:
+            shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+            for place, column in enumerate(block.header):
+                shown.add_column(Text(column), justify="left" if place in block.words else "right", overflow="fold")
+            for row in block.rows:
+                shown.add_row(*(Text(cell) for cell in row))
+            console.print(shown)
+        for one in block.sentences:
+            console.print(Text(f"• {one.text}{references.marks(one.sources)}"))
+    console.print()
+    console.print(Text("Records", style="bold"))
+    for source, number in _listed(references):
+        console.print(Text(f"[{number}] {_named(source, name)}", style="dim"))
+
+
+def title(of: Explanation, quote: Quote) -> str:
+    """`Why A is 0.83× as fast as B at W`"""
+    own, baseline = quote(of.own.contender.name), quote(of.baseline.contender.name)
+    value = UNKNOWN if of.speed is None else f"{of.speed.value:.2f}×"
+    return f"Why {own} is {value} as fast as {baseline} at {quote(of.workload.name)}"
+
+
+def _blocks(of: Explanation, quote: Quote, text: Quote) -> Iterator[Block]:
+    yield Block("In short", tuple(_short(of, text)))
+    if any(one.own.cost and one.baseline.cost for one in of.phases):
+        yield _cost_block(of)
+    yield from (_parts_block(of, one) for one in of.phases if one.expected_gain is not None)
+    yield Block("Kernels", tuple(Said(words, (side.instances,)) for side, words in kernel_sentences(of, quote, text)))
+    yield _crossover_block(of, quote)
+    if of.gaps:
+        yield Block("What is not known", tuple(Said(gap_sentence(of, gap, text)) for gap in of.gaps))
+
+
+def _short(of: Explanation, text: Quote) -> Iterator[Said]:
+    trials = (of.own.trials, of.baseline.trials)
+    yield Said(measured_sentence(of), trials)
+    if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
+        sources = [LOCK, *(side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None)]
+        roof = (ROOF,) if any(one.is_roofline for one in of.phases) else ()
+        yield Said(expected_sentence(of), (*sources, *roof))
+    for crossover in of.beyond:
+        sources = tuple(source for one in of.elsewhere if one.workload in _names(crossover) for source in one.sources)
+        yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", (*trials, *sources))
+    if (how := path_sentence(of)) is not None:
+        yield Said(how, (of.own.instances,))
+    if of.known_beforehand:
+        yield Said(f"Known beforehand: {text(of.known_beforehand)}", (LOCK,))
+    for one in of.phases:
+        for part in one.parts[:MOST_NAMED]:
+            if one.excess_s and one.excess_s > 0 and part.excess_s > LEAST_NAMED * one.excess_s:
+                yield Said(cause_sentence(of, one, part), part.sources)
+        if one.unexplained is not None:
+            yield Said(unexplained_sentence(one), one.unexplained.sources)
+
+
+def _names(crossover: Crossover) -> set[str]:
+    return {point.workload for point in crossover.points}
+
+
+MOST_NAMED = 3  # causes of a phase in the short answer; the table has all
+LEAST_NAMED = 0.05  # of the difference: less is not worth a sentence
+LOCK = Source(file="lock.json")
+ROOF = Source(file="roof.json")
+
+
+def _cost_block(of: Explanation) -> Block:
+    """What a step has to read and compute, and how fast that could be here."""
+    rows = []
+    for one in of.phases:
+        for name, side in (("variant", one.own), ("baseline", one.baseline)):
+            cost, reach = side.cost, side.attainable
+            if cost is None:
+                continue
+            rows.append(
+                (
+                    f"{one.phase.value}, {name}",
+                    show_bytes(cost.weight_bytes),
+                    show_bytes(cost.kv_bytes),
+                    show_bytes(cost.activation_bytes),
+                    significant(cost.flops / 1e9),
+                    UNKNOWN if reach is None else show_seconds(reach.seconds),
+                    UNKNOWN if reach is None else "reading" if reach.bound is Bound.MEMORY else "computing",
+                    show_seconds(side.step.mean),
+                    show_percent(side.roof_share),
+                )
+            )
+    header = ("", "Weights", "KV cache", "Activations", "Gflop", "Fastest", "Bound by", "Measured", "Of the roof")
+    counted = (
+        "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
+        "products and attention. Not counted: norms, sampling, and what an engine does besides. A decode step is timed "
+        "as the time per output token, a prefill as the time until all requests of the batch have their first token."
+    )
+    trials = (of.own.trials, of.baseline.trials)
+    return Block("What a step asks for", (*_roof(of), Said(counted, (LOCK, *trials))), header, tuple(rows), (0, 6))
+
+
+def _roof(of: Explanation) -> Iterator[Said]:
+    if (roof := of.roof) is None:
+        return
+    int8 = f", {significant(roof.int8_ops_per_s.best / 1e9)} Gop/s in int8" if roof.int8_ops_per_s else ""
+    yield Said(
+        f"This machine reads {significant(roof.read_bytes_per_s.best / 1e9)} GB/s and computes "
+        f"{significant(roof.flops_per_s.best / 1e9)} Gflop/s in bfloat16{int8} with {roof.threads} threads; the "
+        f"middle of the readings is {show_percent(roof.read_bytes_per_s.spread)} and "
+        f"{show_percent(roof.flops_per_s.spread)} below these best ones.",
+        (ROOF,),
+    )
+
+
+def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
+    assert one.expected_gain is not None
+    share = 1 / one.expected_gain
+    rows = [
+        (
+            CAUSE_NAMES[part.cause],
+            show_seconds(part.baseline_s),
+            show_seconds(part.own_s),
+            _signed(part.excess_s),
+        )
+        for part in (*one.parts, *([one.unexplained] if one.unexplained else []))
+    ]
+    rows.append(
+        ("a step", show_seconds(one.baseline.step.mean), show_seconds(one.own.step.mean), _signed(one.excess_s))
+    )
+    how = "by the roofline" if one.is_roofline else "by bytes alone"
+    said = (
+        f"Expected is {show_percent(share)} of the baseline's time ({how}). A line's excess is what it takes beyond "
+        "that share of the baseline's line: it did not shrink, or it grew."
+    )
+    profiled = (
+        " Lines are the shares of operator profiles, applied to steps with the profiler off." if one.is_profiled else ""
+    )
+    sources = tuple(dict.fromkeys(source for part in one.parts for source in part.sources))
+    return Block(
+        _phase_title(one, "where the difference is"),
+        (Said(said + profiled, (*sources, of.own.trials, of.baseline.trials)),),
+        ("", "Baseline", "Variant", "More than expected"),
+        tuple(rows),
+    )
+
+
+def _crossover_block(of: Explanation, quote: Quote) -> Block:
+    rows = tuple((quote(one.workload), times(one.speed)) for one in of.elsewhere)
+    sources = tuple(dict.fromkeys(source for one in of.elsewhere for source in one.sources))
+    own = (of.own.trials, of.baseline.trials)
+    sentences = [
+        Said(f"Along {one.axis.value.replace('_', ' ')}: {verdict(one)}.", (*own, *sources)) for one in of.crossovers
+    ]
+    if not of.crossovers:
+        sentences.append(
+            Said(
+                "No other workload differs from this one in concurrency or input length alone, so that a crossover cannot "
+                "be looked for."
+            )
+        )
+    if rows:
+        sentences.append(Said("At the other workloads, as in the table.", sources))
+    return Block("Where it stops being faster", tuple(sentences), ("Workload", "Speed"), rows)
+
+
+def _phase_title(one: PhaseAccount, what: str) -> str:
+    return f"{'Prefill' if one.phase is Phase.PREFILL else 'Decode'}: {what}"
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return UNKNOWN
+    return f"{'−' if seconds < 0 else '+'}{show_seconds(abs(seconds))}"
+
+
+def _listed(references: _References) -> list[tuple[Source, int]]:
+    return sorted(references.numbers.items(), key=lambda item: item[1])
+
+
+def _named(source: Source, quote: Quote) -> str:
+    ids = f": {', '.join(source.ids)}" if source.ids else ""
+    return f"{quote(source.file)}{ids}"
