@@ -14,7 +14,8 @@ from bitbench.errors import BitbenchError, CannotExplainError
 from bitbench.kernels.runner import measure_roof
 from bitbench.models.folder import read_facts
 from bitbench.probes.host import collect_host_facts
-from bitbench.statistics.explain import Evidence, explain, workload_speeds
+from bitbench.statistics.explain import explain, workload_speeds
+from bitbench.statistics.sides import Evidence
 from bitbench.statistics.summarize import find_baseline
 from bitbench.store.folder import StudyFolder
 from bitbench.visit import now

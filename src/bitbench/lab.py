@@ -31,6 +31,8 @@ from bitbench.probes.noise import measure_noise
 from bitbench.profile_run import run_profiles
 from bitbench.report.markdown import write_report
 from bitbench.statistics.rate_search import SearchLimits, answer
+from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.sides import Evidence
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -121,6 +123,9 @@ class Lab:
         """From the records alone: neither the engines nor the model need to be there any more."""
         plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
         summary = summarize(plan, trials, folder.instances())
+        if roof := folder.roof():
+            evidence = Evidence(plan, trials, folder.instances(), roof=roof)
+            summary = summary.model_copy(update={"roof": roof, "cell_roofs": cell_roofs(evidence)})
         if SEARCH not in lock:
             return summary
         found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))

@@ -3,7 +3,9 @@
 from enum import StrEnum
 
 from bitbench.core.base import Record
+from bitbench.core.cell import Cell
 from bitbench.core.model_cost import StepCost
+from bitbench.core.profile import Phase
 
 ROOF_FORMAT = 1
 # History of ROOF_FORMAT, the version in roof.json:
@@ -60,3 +62,17 @@ def attainable(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainabl
     memory_s = cost.size_bytes / roof.read_bytes_per_s.best
     arithmetic_s = cost.matmul_flops / layers_peak + cost.attention_flops / peak
     return Attainable(seconds=max(memory_s, arithmetic_s), memory_s=memory_s, arithmetic_s=arithmetic_s)
+
+
+class CellRoof(Record):
+    """One phase of one cell: what a step asks for, how fast it could be here, and how long it takes."""
+
+    cell: Cell
+    phase: Phase
+    cost: StepCost
+    attainable: Attainable
+    step_s: float
+
+    @property
+    def share(self) -> float:
+        return self.attainable.seconds / self.step_s

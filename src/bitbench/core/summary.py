@@ -6,6 +6,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, Refusal
 from bitbench.core.crossover import Crossover
 from bitbench.core.imported import ImportSource
+from bitbench.core.roof import CellRoof, MachineRoof
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -201,6 +202,8 @@ class StudySummary(Record):
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
+    roof: MachineRoof | None = None  # once it was measured
+    cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:

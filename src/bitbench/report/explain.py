@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.core.crossover import Crossover
-from bitbench.core.explanation import Explanation, PhaseAccount, Source
+from bitbench.core.explanation import Explanation, PhaseAccount, PhaseSide, Source
+from bitbench.core.model_cost import StepCost
 from bitbench.core.profile import Phase
-from bitbench.core.roof import Bound
 from bitbench.report.crossover import verdict
 from bitbench.report.explain_words import (
     CAUSE_NAMES,
@@ -23,11 +23,17 @@ from bitbench.report.explain_words import (
     unexplained_sentence,
 )
 from bitbench.report.figures import times
+from bitbench.report.roofline import BOUNDS, COUNTED, roof_sentence
 from bitbench.report.shape import shape
 from bitbench.report.text import MAX_NAME, code, escape, plain, table
 from bitbench.units import UNKNOWN, show_bytes, show_percent, show_seconds, significant
 
 Quote = Callable[[str], str]
+
+MOST_NAMED = 3  # causes of a phase in the short answer; the table has all
+LEAST_NAMED = 0.05  # of the difference: less is not worth a sentence
+LOCK = Source(file="lock.json")
+ROOF = Source(file="roof.json")
 
 
 @dataclass(frozen=True)
@@ -142,54 +148,29 @@ def _names(crossover: Crossover) -> set[str]:
     return {point.workload for point in crossover.points}
 
 
-MOST_NAMED = 3  # causes of a phase in the short answer; the table has all
-LEAST_NAMED = 0.05  # of the difference: less is not worth a sentence
-LOCK = Source(file="lock.json")
-ROOF = Source(file="roof.json")
-
-
 def _cost_block(of: Explanation) -> Block:
     """What a step has to read and compute, and how fast that could be here."""
-    rows = []
-    for one in of.phases:
-        for name, side in (("variant", one.own), ("baseline", one.baseline)):
-            cost, reach = side.cost, side.attainable
-            if cost is None:
-                continue
-            rows.append(
-                (
-                    f"{one.phase.value}, {name}",
-                    show_bytes(cost.weight_bytes),
-                    show_bytes(cost.kv_bytes),
-                    show_bytes(cost.activation_bytes),
-                    significant(cost.flops / 1e9),
-                    UNKNOWN if reach is None else show_seconds(reach.seconds),
-                    UNKNOWN if reach is None else "reading" if reach.bound is Bound.MEMORY else "computing",
-                    show_seconds(side.step.mean),
-                    show_percent(side.roof_share),
-                )
-            )
-    header = ("", "Weights", "KV cache", "Activations", "Gflop", "Fastest", "Bound by", "Measured", "Of the roof")
-    counted = (
-        "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
-        "products and attention. Not counted: norms, sampling, and what an engine does besides. A decode step is timed "
-        "as the time per output token, a prefill as the time until all requests of the batch have their first token."
+    columns = [
+        (f"{one.phase.value}, {name}", side.cost, side)
+        for one in of.phases
+        for name, side in (("variant", one.own), ("baseline", one.baseline))
+    ]
+    lines: dict[str, Callable[[StepCost, PhaseSide], str]] = {
+        "weights": lambda cost, _: show_bytes(cost.weight_bytes),
+        "KV cache": lambda cost, _: show_bytes(cost.kv_bytes),
+        "activations": lambda cost, _: show_bytes(cost.activation_bytes),
+        "operations": lambda cost, _: f"{significant(cost.flops / 1e9)} G",
+        "fastest here": lambda _, side: show_seconds(side.attainable.seconds if side.attainable else None),
+        "bound by": lambda _, side: BOUNDS[side.attainable.bound] if side.attainable else UNKNOWN,
+        "measured": lambda _, side: show_seconds(side.step.mean),
+        "share of the roof": lambda _, side: show_percent(side.roof_share),
+    }
+    rows = tuple(
+        (name, *(show(cost, side) if cost else UNKNOWN for _, cost, side in columns)) for name, show in lines.items()
     )
-    trials = (of.own.trials, of.baseline.trials)
-    return Block("What a step asks for", (*_roof(of), Said(counted, (LOCK, *trials))), header, tuple(rows), (0, 6))
-
-
-def _roof(of: Explanation) -> Iterator[Said]:
-    if (roof := of.roof) is None:
-        return
-    int8 = f", {significant(roof.int8_ops_per_s.best / 1e9)} Gop/s in int8" if roof.int8_ops_per_s else ""
-    yield Said(
-        f"This machine reads {significant(roof.read_bytes_per_s.best / 1e9)} GB/s and computes "
-        f"{significant(roof.flops_per_s.best / 1e9)} Gflop/s in bfloat16{int8} with {roof.threads} threads; the "
-        f"middle of the readings is {show_percent(roof.read_bytes_per_s.spread)} and "
-        f"{show_percent(roof.flops_per_s.spread)} below these best ones.",
-        (ROOF,),
-    )
+    roof = [Said(roof_sentence(of.roof), (ROOF,))] if of.roof else []
+    sentences = (*roof, Said(COUNTED, (LOCK, of.own.trials, of.baseline.trials)))
+    return Block("What a step asks for", sentences, ("", *(name for name, _, _ in columns)), rows)
 
 
 def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
@@ -234,8 +215,8 @@ def _crossover_block(of: Explanation, quote: Quote) -> Block:
     if not of.crossovers:
         sentences.append(
             Said(
-                "No other workload differs from this one in concurrency or input length alone, so that a crossover cannot "
-                "be looked for."
+                "No other workload differs from this one in concurrency or input length alone, so that a crossover "
+                "cannot be looked for."
             )
         )
     if rows:

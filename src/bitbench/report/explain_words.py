@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 from bitbench.core.explanation import Cause, Explanation, Gap, Missing, Part, PhaseAccount, Side
 from bitbench.core.profile import Phase
-from bitbench.core.roof import Bound
 from bitbench.core.trial import KernelPath
 from bitbench.report.figures import mean, scale_for, times
+from bitbench.report.roofline import BOUNDS
 from bitbench.units import show_bytes, show_percent, show_seconds
 
 Quote = Callable[[str], str]
@@ -54,16 +54,15 @@ def expected_sentence(of: Explanation) -> str:
     assert own is not None
     assert baseline is not None
     parts = [
-        f"Expected: its weights take {show_bytes(own)} where the baseline's take {show_bytes(baseline)}, so a step that "
-        f"did nothing but read them would be {baseline / own:.2f}× as fast"
+        f"Expected: its weights take {show_bytes(own)} where the baseline's take {show_bytes(baseline)}, so a step "
+        f"that did nothing but read them would be {baseline / own:.2f}× as fast"
     ]
     for one in of.phases:
         if one.expected_gain is None:
             continue
         how = "with KV cache and activations"
         if one.is_roofline and one.own.attainable is not None:
-            bound = "reading" if one.own.attainable.bound is Bound.MEMORY else "computing"
-            how = f"under this machine's roof, where {bound} bounds it"
+            how = f"under this machine's roof, where {BOUNDS[one.own.attainable.bound]} bounds it"
         parts.append(f"{one.phase.value} {one.expected_gain:.2f}× {how}")
     return f"{'; '.join(parts)}."
 
@@ -72,8 +71,8 @@ def path_sentence(of: Explanation) -> str | None:
     """That its weights are made dense again, where the records show it."""
     if of.own.is_expanded:
         return (
-            f"It runs dense: its weights were expanded while they were loaded ({show_bytes(of.own.stored_bytes)} stored, "
-            f"{show_bytes(of.own.loaded_bytes)} in memory), so a step reads no fewer bytes than the baseline's."
+            f"It runs dense: its weights were expanded while they were loaded ({show_bytes(of.own.stored_bytes)} "
+            f"stored, {show_bytes(of.own.loaded_bytes)} in memory), so a step reads no fewer bytes than the baseline's."
         )
     if of.own.path is not KernelPath.DEQUANTIZED or not of.own.is_quantized:
         return None
@@ -127,8 +126,8 @@ def unexplained_sentence(one: PhaseAccount) -> str:
     if rest < 0:
         return f"{_phase(one)}: {step}; {show_seconds(-rest)} less than the causes add up to, and that is unexplained."
     return (
-        f"{_phase(one)}: {step}; {show_seconds(rest)}{known} of it ({show_percent(rest / one.own.step.mean)} of the step) "
-        "is unexplained: no record says where it goes."
+        f"{_phase(one)}: {step}; {show_seconds(rest)}{known} of it ({show_percent(rest / one.own.step.mean)} of the "
+        "step) is unexplained: no record says where it goes."
     )
 
 
@@ -147,7 +146,9 @@ def gap_sentence(of: Explanation, gap: Gap, text: Quote) -> str:
         case Missing.PROFILE:
             return f"Which operators take the time: there is no operator profile of both; {command}."
         case Missing.PROFILE_BATCH:
-            return f"Which operators take the time at a batch of {batch}: the profiles are of batch {gap.detail}; {command}."
+            return (
+                f"Which operators take the time at a batch of {batch}: profiles are of batch {gap.detail}; {command}."
+            )
         case Missing.ROOF:
             return f"What this machine can do at most: {text(gap.detail)}."
         case Missing.COST:

@@ -20,6 +20,7 @@ from bitbench.report.crossover import crossover_section
 from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
 from bitbench.report.profile import profile_section
+from bitbench.report.roofline import roofline_section
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.text import code, escape
@@ -50,6 +51,7 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json], profiles: Sequence
         imported_section(summary),
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
         crossover_section(summary),
+        roofline_section(summary),
         memory_section(summary),
         profile_section(profiles),
         failures_section(summary),

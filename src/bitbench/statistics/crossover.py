@@ -10,9 +10,9 @@ same starts of the engines made both, and where they do not the band is too wide
 
 But the truth bends between points: it is flat while both wait for memory, falls, and is flat again once both compute. A
 curve that bends one way lies between the line through two points and the lines that come in from the points before and
-after them, so the band reaches out to those; beyond the first and the last point they are taken as flat. With two points
-alone the interval is therefore all that lies between them. Straight lines alone would be far too sure: the intervals of
-precise or coarse simulated series held the truth in 15 to 70 % of the cases (tests/unit/test_crossover.py has them).
+after them, so the band reaches out to those; beyond the first and the last point they are taken as flat. With two
+points alone the interval is therefore all that lies between them. Straight lines alone would be far too sure: of
+simulated series that are precise or coarse they held the truth in 15 to 70 % of the cases.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
