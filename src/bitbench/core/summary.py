@@ -8,7 +8,7 @@ from bitbench.core.crossover import Crossover
 from bitbench.core.imported import ImportSource
 from bitbench.core.roof import CellRoof, MachineRoof
 from bitbench.core.study import Study
-from bitbench.core.trial import Failure, Outcome
+from bitbench.core.trial import Failure, KernelChoice, Outcome
 
 
 class MetricDefinition(Record):
@@ -143,6 +143,7 @@ class ContenderSummary(Record):
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
