@@ -72,7 +72,13 @@ class PhaseAccount(Record):
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
     unexplained_interval: Interval | None = None
-    is_profiled: bool = False  # the parts are those of operator profiles of both
+    # What the profiler itself cost, as a share of a step: of the contender and of the baseline. None: not profiled.
+    profiler_overheads: tuple[float, float] | None = None
+
+    @property
+    def is_profiled(self) -> bool:
+        """The parts are those of operator profiles of both."""
+        return self.profiler_overheads is not None
 
     @property
     def expected_s(self) -> float | None:

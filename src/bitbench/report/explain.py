@@ -20,6 +20,7 @@ from bitbench.report.explain_words import (
     kernel_sentences,
     measured_sentence,
     path_sentence,
+    reached_sentence,
     unexplained_sentence,
 )
 from bitbench.report.figures import times
@@ -129,6 +130,8 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
         sources = [LOCK, *(side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None)]
         roof = (ROOF,) if any(one.is_roofline for one in of.phases) else ()
         yield Said(expected_sentence(of), (*sources, *roof))
+    if (reached := reached_sentence(of)) is not None:
+        yield Said(reached, (ROOF, LOCK, *trials))
     for crossover in of.beyond:
         sources = tuple(source for one in of.elsewhere if one.workload in _names(crossover) for source in one.sources)
         yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", (*trials, *sources))
@@ -193,9 +196,13 @@ def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
         f"Expected is {show_percent(share)} of the baseline's time ({how}). A line's excess is what it takes beyond "
         "that share of the baseline's line: it did not shrink, or it grew."
     )
-    profiled = (
-        " Lines are the shares of operator profiles, applied to steps with the profiler off." if one.is_profiled else ""
-    )
+    profiled = ""
+    if one.profiler_overheads is not None:
+        own, baseline = (show_percent(share, signed=True) for share in one.profiler_overheads)
+        profiled = (
+            " Lines are the shares of operator profiles, applied to steps with the profiler off; the profiler itself "
+            f"made steps {own} (variant) and {baseline} (baseline) longer, and does so more for many small operators."
+        )
     sources = tuple(dict.fromkeys(source for part in one.parts for source in part.sources))
     return Block(
         _phase_title(one, "where the difference is"),

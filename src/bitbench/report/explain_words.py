@@ -67,6 +67,17 @@ def expected_sentence(of: Explanation) -> str:
     return f"{'; '.join(parts)}."
 
 
+def reached_sentence(of: Explanation) -> str | None:
+    """`Reached: in decode 21 % of what this machine could do, the baseline 34 %.`"""
+    parts = [
+        f"in {one.phase.value} {show_percent(one.own.roof_share)} of what this machine could do, the baseline "
+        f"{show_percent(one.baseline.roof_share)}"
+        for one in of.phases
+        if one.own.roof_share is not None and one.baseline.roof_share is not None
+    ]
+    return f"Reached: {'; '.join(parts)}." if parts else None
+
+
 def path_sentence(of: Explanation) -> str | None:
     """That its weights are made dense again, where the records show it."""
     if of.own.is_expanded:
@@ -119,10 +130,13 @@ def unexplained_sentence(one: PhaseAccount) -> str:
     assert one.excess_s is not None
     assert one.expected_s is not None
     rest, interval = one.unexplained.excess_s, one.unexplained_interval
-    known = f" [{show_seconds(interval.low)}, {show_seconds(interval.high)}]" if interval else ""
+    known = f" [{_signed(interval.low)}, {_signed(interval.high)}]" if interval else ""
     step = f"a step takes {show_seconds(one.own.step.mean)}, expected {show_seconds(one.expected_s)}"
     if interval is not None and interval.low <= 0 <= interval.high:
-        return f"{_phase(one)}: {step}; what the causes leave, {show_seconds(rest)}{known}, is within the error."
+        return (
+            f"{_phase(one)}: {step}; {_signed(rest)}{known} is left unexplained, which is within the error of the "
+            "trials: it may be nothing."
+        )
     if rest < 0:
         return f"{_phase(one)}: {step}; {show_seconds(-rest)} less than the causes add up to, and that is unexplained."
     return (
@@ -157,6 +171,10 @@ def gap_sentence(of: Explanation, gap: Gap, text: Quote) -> str:
             return "Prefill and decode apart: the records have no times of single tokens."
         case Missing.STARTS:
             return "How much the next start would differ: one side rests on a single start of its engine."
+
+
+def _signed(seconds: float) -> str:
+    return f"{'−' if seconds < 0 else ''}{show_seconds(abs(seconds))}"
 
 
 def _phase(one: PhaseAccount) -> str:

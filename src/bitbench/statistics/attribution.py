@@ -56,7 +56,7 @@ def account(
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
         unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest, sources=tuple(side.trials for side in sides)),
         unexplained_interval=_interval(own, baseline, share, rest, confidence),
-        is_profiled=profiles is not None,
+        profiler_overheads=(profiles[0].overhead, profiles[1].overhead) if profiles else None,
     )
 
 

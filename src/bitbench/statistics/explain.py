@@ -116,7 +116,8 @@ def _gaps(
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
     elif not all(one.is_profiled for one in phases):
-        batches = sorted({one.batch for one in of.profiles if one.contender in pair})
+        own, other = ({one.batch for one in of.profiles if one.contender == contender} for contender in pair)
+        batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
         gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
     if variant is None or (reason := why_not(variant.facts)):
