@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.core.crossover import Crossover
 from bitbench.core.explanation import Explanation, PhaseAccount, PhaseSide, Source
 from bitbench.core.model_cost import StepCost
 from bitbench.core.profile import Phase
@@ -127,14 +126,15 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
     trials = (of.own.trials, of.baseline.trials)
     yield Said(measured_sentence(of), trials)
     if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
-        sources = [LOCK, *(side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None)]
-        roof = (ROOF,) if any(one.is_roofline for one in of.phases) else ()
-        yield Said(expected_sentence(of), (*sources, *roof))
+        said = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
+        roof = [ROOF] if any(one.is_roofline for one in of.phases) else []
+        yield Said(expected_sentence(of), (LOCK, *said, *roof))
     if (reached := reached_sentence(of)) is not None:
         yield Said(reached, (ROOF, LOCK, *trials))
     for crossover in of.beyond:
-        sources = tuple(source for one in of.elsewhere if one.workload in _names(crossover) for source in one.sources)
-        yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", (*trials, *sources))
+        names = {point.workload for point in crossover.points}
+        others = (source for one in of.elsewhere if one.workload in names for source in one.sources)
+        yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", (*trials, *others))
     if (how := path_sentence(of)) is not None:
         yield Said(how, (of.own.instances,))
     if of.known_beforehand:
@@ -145,10 +145,6 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
                 yield Said(cause_sentence(of, one, part), part.sources)
         if one.unexplained is not None:
             yield Said(unexplained_sentence(one), one.unexplained.sources)
-
-
-def _names(crossover: Crossover) -> set[str]:
-    return {point.workload for point in crossover.points}
 
 
 def _cost_block(of: Explanation) -> Block:
