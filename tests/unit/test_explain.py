@@ -163,6 +163,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
     assert "# Why `w8a16_awq` is 0.83× as fast as `original` at `high_concurrency`" in page
     assert "This workload is beyond the crossover: faster up to about 27 [8, 64] requests at once" in page
+    assert "Where the time goes is unexplained" in page
     assert "the records have no times of single tokens" in page
     unknown = bitbench(capsys, "explain", folder, "w4")
     assert unknown.exit_code == 2

@@ -59,6 +59,8 @@ def verdict(one: Crossover) -> str:
     faster = one.points[0].speed > 1
     side = "faster" if faster else "slower"
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
+    if all(stretch.standing is Standing.UNSURE for stretch in one.stretches):
+        return f"cannot tell: nowhere from {reached} surely faster or slower"
     if one.none_confidence is None:
         return f"cannot tell: it changes sides within its error ({reached})"
     if all(stretch.standing is not Standing.UNSURE for stretch in one.stretches):

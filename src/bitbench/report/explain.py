@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.core.crossover import Crossover
 from bitbench.core.explanation import Explanation, PhaseAccount, PhaseSide, Source
 from bitbench.core.model_cost import StepCost
 from bitbench.core.profile import Phase
@@ -46,13 +47,24 @@ class Said:
 
 @dataclass(frozen=True)
 class Block:
-    """A heading, sentences, and perhaps a table before them; `words` are its columns of text."""
+    """A heading, sentences, and perhaps a table before them.
+
+    `words` are its columns of text; where its rows have sources of their own, a last column names them.
+    """
 
     title: str
     sentences: tuple[Said, ...] = ()
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
+    row_sources: tuple[tuple[Source, ...], ...] = ()
     words: tuple[int, ...] = (0,)
+
+    def table(self, references: "_References") -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Header and rows, with the records."""
+        if not self.row_sources:
+            return self.header, list(self.rows)
+        marks = [references.marks(sources).strip() for sources in self.row_sources]
+        return (*self.header, "Records"), [(*row, mark) for row, mark in zip(self.rows, marks, strict=True)]
 
 
 @dataclass
@@ -72,7 +84,7 @@ def explanation_markdown(of: Explanation) -> str:
     for block in _blocks(of, code, escape):
         parts.append(f"## {block.title}")
         if block.rows:
-            parts.append(table(block.header, block.rows, left=block.words))
+            parts.append(table(*block.table(references), left=block.words))
         if block.sentences:
             parts.append("\n".join(f"- {one.text}{references.marks(one.sources)}" for one in block.sentences))
     parts += ["## Records", "\n".join(f"{number}. {_named(source, code)}" for source, number in _listed(references))]
@@ -91,9 +103,10 @@ def render_explanation(of: Explanation, console: Console) -> None:
         console.print(Text(block.title, style="bold"))
         if block.rows:
             shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-            for place, column in enumerate(block.header):
+            header, rows = block.table(references)
+            for place, column in enumerate(header):
                 shown.add_column(Text(column), justify="left" if place in block.words else "right", overflow="fold")
-            for row in block.rows:
+            for row in rows:
                 shown.add_row(*(Text(cell) for cell in row))
             console.print(shown)
         for one in block.sentences:
@@ -132,9 +145,7 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
     if (reached := reached_sentence(of)) is not None:
         yield Said(reached, (ROOF, LOCK, *trials))
     for crossover in of.beyond:
-        names = {point.workload for point in crossover.points}
-        others = (source for one in of.elsewhere if one.workload in names for source in one.sources)
-        yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", (*trials, *others))
+        yield Said(f"This workload is beyond the crossover: {verdict(crossover)}.", _trials(of, crossover))
     if (how := path_sentence(of)) is not None:
         yield Said(how, (of.own.instances,))
     if of.known_beforehand:
@@ -145,6 +156,8 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
                 yield Said(cause_sentence(of, one, part), part.sources)
         if one.unexplained is not None:
             yield Said(unexplained_sentence(one), one.unexplained.sources)
+    if not any(one.unexplained for one in of.phases):
+        yield Said("Where the time goes is unexplained: the records do not say enough (see what is not known).", trials)
 
 
 def _cost_block(of: Explanation) -> Block:
@@ -209,11 +222,8 @@ def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
 
 
 def _crossover_block(of: Explanation, quote: Quote) -> Block:
-    rows = tuple((quote(one.workload), times(one.speed)) for one in of.elsewhere)
-    sources = tuple(dict.fromkeys(source for one in of.elsewhere for source in one.sources))
-    own = (of.own.trials, of.baseline.trials)
     sentences = [
-        Said(f"Along {one.axis.value.replace('_', ' ')}: {verdict(one)}.", (*own, *sources)) for one in of.crossovers
+        Said(f"Along {one.axis.value.replace('_', ' ')}: {verdict(one)}.", _trials(of, one)) for one in of.crossovers
     ]
     if not of.crossovers:
         sentences.append(
@@ -222,9 +232,20 @@ def _crossover_block(of: Explanation, quote: Quote) -> Block:
                 "cannot be looked for."
             )
         )
-    if rows:
-        sentences.append(Said("At the other workloads, as in the table.", sources))
-    return Block("Where it stops being faster", tuple(sentences), ("Workload", "Speed"), rows)
+    return Block(
+        "Where it stops being faster",
+        tuple(sentences),
+        ("At the other workloads", "Speed"),
+        tuple((quote(one.workload), times(one.speed)) for one in of.elsewhere),
+        tuple(one.sources for one in of.elsewhere),
+    )
+
+
+def _trials(of: Explanation, crossover: Crossover) -> tuple[Source, ...]:
+    """Of every point of a series."""
+    names = {point.workload for point in crossover.points}
+    others = (source for one in of.elsewhere if one.workload in names for source in one.sources)
+    return (of.own.trials, of.baseline.trials, *others)
 
 
 def _phase_title(one: PhaseAccount, what: str) -> str:

@@ -164,7 +164,7 @@ def gap_sentence(of: Explanation, gap: Gap, text: Quote) -> str:
                 f"Which operators take the time at a batch of {batch}: profiles are of batch {gap.detail}; {command}."
             )
         case Missing.ROOF:
-            return f"What this machine can do at most: {text(gap.detail)}."
+            return f"What this machine can do at most, and so what prefill could gain: {text(gap.detail)}."
         case Missing.COST:
             return f"What a step of this model has to read and compute: {text(gap.detail)}."
         case Missing.PHASES:

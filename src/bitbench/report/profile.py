@@ -48,17 +48,25 @@ def _explanation() -> str:
 
 def _side_by_side(profiles: Sequence[OperatorProfile]) -> str:
     groups = [group for group in ProfileGroup if any(one.group_s(group) is not None for one in profiles)]
-    header = ["Contender", "Batch", "Phase", "Step (ms)", *(f"{GROUP_NAMES[group]} (ms)" for group in groups)]
+    header = [
+        "Contender",
+        "Batch",
+        "Phase",
+        "Step, profiler off (ms)",
+        "on (ms)",
+        *(f"{GROUP_NAMES[group]} (ms)" for group in groups),
+    ]
     header += ["Sum / measured", "Profiler's cost"]
     rows = [
         [
             code(one.contender.name),
             str(one.batch),
             one.phase.value,
-            _milliseconds(one.unprofiled.mean_s),
+            _milliseconds(one.unprofiled.median_s),
+            _milliseconds(one.profiled.mean_s),
             *(_milliseconds(one.group_s(group)) for group in groups),
             show_percent(1 + one.agreement),
-            show_percent(one.overhead, signed=True),
+            _cost(one),
         ]
         for one in profiles
     ]
@@ -72,8 +80,8 @@ def _one(profile: OperatorProfile, limit: int | None) -> list[str]:
 
 def _facts(profile: OperatorProfile) -> str:
     lines = [
-        f"- step with the profiler off {_times(profile.unprofiled)}, on {_times(profile.profiled)}: "
-        f"the profiler costs {show_percent(profile.overhead, signed=True)}",
+        f"- median step [10 %, 90 %] with the profiler off {_times(profile.unprofiled)}, "
+        f"on {_times(profile.profiled)}: the profiler costs {_cost(profile)}",
         f"- {profile.steps} profiled steps at {profile.context_tokens:,} tokens of context; their groups sum to "
         f"{show_seconds(profile.groups_s)}, {show_percent(1 + profile.agreement)} of the step that the client measured",
     ]
@@ -132,10 +140,15 @@ def _figures(one: Operator) -> list[str]:
     ]
 
 
+def _cost(profile: OperatorProfile) -> str:
+    shown = show_percent(profile.overhead, signed=True)
+    return shown if profile.overhead_is_clear else f"{shown} (less than steps vary)"
+
+
 def _times(times: StepTimes) -> str:
     spread = times.spread_s
-    around = "" if spread is None else f" ± {show_seconds(spread)}"
-    return escape(f"{show_seconds(times.mean_s)}{around} ({len(times.seconds)} steps)")
+    around = "" if spread is None else f" [{show_seconds(spread[0])}, {show_seconds(spread[1])}]"
+    return escape(f"{show_seconds(times.median_s)}{around} ({len(times.seconds)} steps)")
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -90,7 +90,8 @@ def _series(workloads: Sequence[Workload]) -> Iterator[tuple[Axis, list[Workload
     for axis in Axis:
         groups: dict[str, dict[int, Workload]] = {}
         for workload in workloads:
-            if workload.open_loop or axis.value in workload.unknown or not isinstance(workload.input_tokens, int):
+            varies = axis is Axis.INPUT_TOKENS and not isinstance(workload.input_tokens, int)
+            if workload.open_loop or axis.value in workload.unknown or varies:
                 continue
             groups.setdefault(workload.model_dump_json(exclude=_FREE[axis]), {}).setdefault(
                 _place(workload, axis), workload
