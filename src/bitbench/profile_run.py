@@ -1,8 +1,8 @@
 """One operator profile: an instance of its own, warmed up, profiled in prefill and in decode, and stopped.
 
-The same work is done with the profiler off before and after, so that its own cost is known; times of steps are taken
-by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step begins when
-the one before it ends; the first batch of the fresh instance is kept apart as its first call.
+The same work is done with the profiler off just before and just after, so that its own cost is known; times of steps
+are taken by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step
+begins when the one before it ends; the first batch of the fresh instance is kept apart as its first call.
 """
 
 import dataclasses
@@ -28,8 +28,7 @@ from bitbench.profiling.trace import read_trace
 from bitbench.store.folder import Writer
 from bitbench.visit import DEFAULT_VOCABULARY, Bench
 
-PREFILL_STEPS = 6  # so many full batches in line, besides one that begins the line and one that ends it
-DECODE_REPEATS = 2  # answers with the profiler off, before the profiled one and again after it
+PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
 
 
 class ProfileDraft(NamedTuple):
@@ -43,19 +42,11 @@ class _Answers(NamedTuple):
     sent_s: float
     streams: list[list[float]]
 
-    @property
-    def first_tokens(self) -> list[float]:
-        return [times[0] for times in self.streams]
-
-    @property
-    def ttft_s(self) -> float:
-        return max(self.first_tokens) - self.sent_s
-
-
-class _Unprofiled(NamedTuple):
-    prefill: tuple[float, ...]
-    decode: tuple[float, ...]
-    ttft_s: float
+    def first_step_s(self, phase: Phase) -> float:
+        """Of this batch: until its last prompt is through, or from the first token to the second."""
+        if phase is Phase.PREFILL:
+            return max(times[0] for times in self.streams) - self.sent_s
+        return self.streams[0][1] - self.streams[0][0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,47 +95,33 @@ class ProfileRun:
             raise ProfileError(f"{self.contender.name} did not start: {failed.failure.cause}") from None
         endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
         facts = instance.facts()
-        cold = self._decode(endpoint, 0)
-        self._note("with the profiler off")
-        before = self._unprofiled(endpoint, 1)
-        self._trace(endpoint, Phase.PREFILL, "warm-up", 20, folder)  # the profiler's own first call
-        seen = {phase: self._trace(endpoint, phase, phase.value, 30, folder) for phase in Phase}
-        self._note("with the profiler off again")
-        after = self._unprofiled(endpoint, 40)
-        warm_ttft_s = median((before.ttft_s, after.ttft_s))
-        first_decode = decode_seconds(cold.streams)[:1]
+        self._note("warming up")
+        first = self._decode(endpoint, 0)
+        usual = [self._decode(endpoint, number) for number in (1, 2)]
+        start_profile(endpoint, "warm-up")  # the profiler has a first call of its own
+        self._steps(Phase.PREFILL, endpoint, 3)
+        stop_profile(endpoint, "warm-up", folder)
         for phase in Phase:
-            off = [*getattr(before, phase.value), *getattr(after, phase.value)]
-            usual, first = (
-                (warm_ttft_s, cold.ttft_s) if phase is Phase.PREFILL else (median(off), next(iter(first_decode), None))
-            )
-            profiled, trace = seen[phase]
-            profile = self._profile(phase, profiled, StepTimes(seconds=tuple(off)), trace, facts)
-            yield ProfileDraft(_with_first_call(profile, first, usual), trace)
+            self._note(f"profiling {phase.value}")
+            before = self._steps(phase, endpoint, 4)
+            start_profile(endpoint, phase.value)
+            profiled = self._steps(phase, endpoint, 5)
+            trace = stop_profile(endpoint, phase.value, folder)
+            off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
+            profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
+            later = [one.first_step_s(phase) for one in usual]
+            yield ProfileDraft(_with_first_call(profile, first.first_step_s(phase), median(later)), trace)
 
-    def _unprofiled(self, endpoint: Endpoint, number: int) -> _Unprofiled:
-        answers = [self._decode(endpoint, number + index) for index in range(DECODE_REPEATS)]
-        return _Unprofiled(
-            prefill=prefill_seconds(self._line(endpoint, number + DECODE_REPEATS).first_tokens, self.batch),
-            decode=tuple(gap for one in answers for gap in decode_seconds(one.streams)),
-            ttft_s=median(one.ttft_s for one in answers),
-        )
-
-    def _trace(
-        self, endpoint: Endpoint, phase: Phase, name: str, number: int, folder: Path
-    ) -> tuple[tuple[float, ...], Path]:
-        """Step times with the profiler on, and the trace it left."""
-        self._note(f"profiling {phase.value}" if name == phase.value else "warming up the profiler")
-        start_profile(endpoint, name)
+    def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
         if phase is Phase.PREFILL:
-            seconds = prefill_seconds(self._line(endpoint, number).first_tokens, self.batch)
-        else:
-            seconds = decode_seconds(self._decode(endpoint, number + 1).streams)
-        return seconds, stop_profile(endpoint, name, folder)
+            line = self._send(endpoint, (PREFILL_STEPS + 3) * self.batch, 1, number)
+            return prefill_seconds([times[0] for times in line.streams], self.batch)
+        return decode_seconds(self._decode(endpoint, number).streams)
 
     def _profile(
-        self, phase: Phase, profiled: tuple[float, ...], unprofiled: StepTimes, path: Path, facts: InstanceFacts
+        self, phase: Phase, profiled: StepTimes, unprofiled: StepTimes, path: Path, facts: InstanceFacts
     ) -> OperatorProfile:
+        """What the trace says, beside what the client saw."""
         spec = self._spec
         trace = read_trace(path)
         steps = steps_in(trace, Shape(phase, self.batch, spec.input_tokens))
@@ -159,15 +136,12 @@ class ProfileRun:
             batch=self.batch,
             context_tokens=spec.input_tokens + answered,
             steps=len(steps),
-            profiled=StepTimes(seconds=profiled),
+            profiled=profiled,
             unprofiled=unprofiled,
             traced_step_s=step_s,
             operators=tuple(operators),
             groups=tuple(groups),
         )
-
-    def _line(self, endpoint: Endpoint, number: int) -> _Answers:
-        return self._send(endpoint, (PREFILL_STEPS + 2) * self.batch, 1, number)
 
     def _decode(self, endpoint: Endpoint, number: int) -> _Answers:
         return self._send(endpoint, self.batch, self._spec.output_tokens, number)
@@ -226,9 +200,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
                 observer.warn(f"no operator profile of {contender.name} at batch {batch}: {error}")
 
 
-def _with_first_call(profile: OperatorProfile, first_s: float | None, usual_s: float) -> OperatorProfile:
-    """A row of its own: what the very first step took beyond a usual one."""
-    if first_s is None:
-        return profile
+def _with_first_call(profile: OperatorProfile, first_s: float, usual_s: float) -> OperatorProfile:
+    """A row of its own: what the very first step took beyond the same one of later batches."""
     row = GroupTime(group=ProfileGroup.FIRST_CALL, step_s=max(0.0, first_s - usual_s), calls=0.0)
     return profile.model_copy(update={"first_step_s": first_s, "groups": (*profile.groups, row)})

@@ -13,7 +13,7 @@ from bitbench.core.cell import Contender
 from bitbench.core.comparison import Comparison, GateOutcome, Verdict
 from bitbench.core.facts import Fact
 from bitbench.core.study import Count, EngineSetup, Measure
-from bitbench.core.trial import InstanceFacts, Outcome
+from bitbench.core.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.errors import CannotCompareError
 from bitbench.report.comparison import markdown_comparison
@@ -98,12 +98,28 @@ def test_limits_in_both_directions() -> None:
             parse_condition(wrong)
 
 
+def chosen(kernel: str) -> InstanceFacts:
+    choice = KernelChoice(kind="W4A16", kernel=kernel, source="log")
+    return InstanceFacts(engine_version="1.0", kernels=("as it says",), kernel_choices=(choice,))
+
+
+CHOSEN = chosen("MarlinLinearKernel").model_copy(update={"kernels": ()})
+
+
+def test_variants_that_differ_only_in_kernel_are_told_apart_by_it() -> None:
+    marlin, conch = chosen("MarlinLinearKernel"), chosen("ConchLinearKernel")
+    against(side("a", 1.0, 9, facts=marlin), side("b", 1.0, 10, facts=marlin))
+    with pytest.raises(CannotCompareError, match=r"W4A16: MarlinLinearKernel and W4A16: ConchLinearKernel.*--allow"):
+        against(side("a", 1.0, 9, facts=marlin), side("b", 1.0, 10, facts=conch))
+
+
 @pytest.mark.parametrize(
     ("change", "fact", "said"),
     [
         ({"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))}, Fact.ENGINE_VERSION, "1.0 and 1.1"),
         ({"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))}, Fact.KERNEL, "int8 and bf16"),
         ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and not known"),
+        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and not known"),  # one side is from before choices were recorded
         ({"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}}, Fact.HOST, r"host \(cores\): 2 and 4"),
         ({"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}}, Fact.ENVIRONMENT, "2.13.0 and 2.14"),
         ({"lock": {**LOCK, "bitbench": "9"}}, Fact.TOOL, "bitbench 0.1.0 and bitbench 9"),

@@ -16,7 +16,8 @@ from bitbench.core.variant import NO_MODEL
 from bitbench.core.workload import BUILT_IN_WORKLOADS
 from bitbench.report.recommend import markdown_recommendation
 from bitbench.statistics.objectives import objective_estimates
-from bitbench.statistics.recommend import QUALITY_LOSS, recommend
+from bitbench.statistics.quality import RISE
+from bitbench.statistics.recommend import recommend
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
@@ -142,7 +143,7 @@ def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> Stud
         estimates = {}
         if rise is not None:
             interval = Interval(low=rise[0], high=rise[2], confidence=0.95)
-            estimates = {QUALITY_LOSS: QualityEstimate(value=rise[1], interval=interval)}
+            estimates = {RISE: QualityEstimate(value=rise[1], interval=interval)}
         quality.append(
             ContenderQuality(
                 contender=named(engine),

@@ -47,6 +47,7 @@ def test_command_line_and_refusals() -> None:
     assert command[3:] == [
         "--model=/models/m", "--port=8123", "--dtype=float32", "--attn-implementation=eager", "--threads=2",
     ]  # fmt: skip
+    assert command_line(replace(launch, trace_folder=Path("/traces")), 8123)[-1] == "--trace-folder=/traces"
     at_load = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="torchao-int8wo")})
     assert command_line(replace(launch, variant=at_load), 8123)[-1] == "--quantize=torchao-int8wo"
     engine = TransformersEngine()
@@ -93,6 +94,32 @@ class Row(list[int]):
         return list(self)
 
 
+class RecordingProfiler:
+    """What the server asks of its profiler, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.threads: set[str] = set()
+
+    def start(self, name: str) -> None:
+        self._note(f"start {name}")
+
+    def stop(self) -> None:
+        if "stop" in self.calls:
+            raise RuntimeError("it does not run")
+        self._note("stop")
+
+    def begin_step(self, *, prompts: int = 0, prompt_tokens: int = 0, sequences: int = 0) -> None:
+        self._note(f"{prompts} prompts of {prompt_tokens}, {sequences} sequences")
+
+    def end_step(self) -> None:
+        self._note("end")
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        self.threads.add(threading.current_thread().name)
+
+
 class RoteModel:
     """Answers token n of request r with 100 r + n; remembers its batches."""
 
@@ -104,12 +131,13 @@ class RoteModel:
         self.batches: list[list[int]] = []
         self.error: Exception | None = None
         self.too_few = 0
+        self.profiler = RecordingProfiler()
 
     def generate(self, jobs: list[Any]) -> None:
         self.batches.append([len(job.prompt) for job in jobs])
         if self.error:
             raise self.error
-        streamer = self._server.BatchStreamer(jobs)
+        streamer = self._server.BatchStreamer(jobs, self.profiler)
         streamer.put(Row())
         for step in range(max(job.max_tokens for job in jobs) - self.too_few):
             streamer.put(Row(100 * number + step for number in range(len(jobs))))
@@ -302,3 +330,22 @@ def test_an_answer_that_ends_early_is_an_error_and_nobody_waits_for_the_rest(
         ask(connect(port), body())
     time.sleep(0.4)
     assert exits == [1]
+
+
+def switch(port: int, path: str, key: str = KEY) -> int:
+    connection = connect(port)
+    connection.request("POST", path, json.dumps({"profile_prefix": "decode"}), {"Authorization": f"Bearer {key}"})
+    return connection.getresponse().status
+
+
+def test_the_profiler_is_switched_by_the_thread_that_computes_and_sees_its_steps(port: int, model: RoteModel) -> None:
+    assert switch(port, "/start_profile", key="wrong") == 401
+    assert switch(port, "/start_profile") == 200
+    ask(connect(port), body(max_tokens=3))
+    assert switch(port, "/stop_profile") == 200
+    assert switch(port, "/stop_profile") == 409
+    # No step begins after the last token: its mark would be taken for a step that was never run.
+    assert model.profiler.calls == [
+        "start decode", "0 prompts of 0, 1 sequences", "0 prompts of 0, 1 sequences", "stop",
+    ]  # fmt: skip
+    assert len(model.profiler.threads) == 1

@@ -28,7 +28,8 @@ def show_plan(lab: Lab, path: Path) -> None:
     plan = lab.plan(path)
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
-    console.print(_workloads(plan))
+    if plan.study.workloads:
+        console.print(_workloads(plan))
     console.print(_cells(plan))
     for remark in remarks(plan):
         console.print(remark)
@@ -52,14 +53,21 @@ def _cells(plan: Plan) -> Table:
     """One row per contender, one column per workload: thousands of cells stay readable."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender", overflow="fold")
-    for number in range(len(plan.study.workloads)):
-        table.add_column(str(number + 1), justify="center", no_wrap=True)
+    titles = [
+        *(str(number + 1) for number in range(len(plan.study.workloads))),
+        *(["quality"] if plan.study.quality else []),
+    ]
+    for title in titles:
+        table.add_column(title, justify="center", no_wrap=True)
     hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
     marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
-    for contender in dict.fromkeys(cell.contender for cell in marked):
+    judged = dict.fromkeys(plan.quality, "[green]✓[/]")
+    judged |= {refusal.contender: "[yellow]no[/]" for refusal in plan.quality_refusals}
+    for contender in dict.fromkeys([*(cell.contender for cell in marked), *judged]):
         marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
-        table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads))
+        quality = [judged[contender]] if contender in judged else []
+        table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads), *quality)
     return table
 
 
@@ -71,6 +79,8 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
         about.setdefault((f"refused{where}", one.reason), []).append(one.contender.name)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+    for unscored in plan.quality_refusals:
+        about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
     for (remark, reason), contenders in about.items():
         yield f"[yellow]{remark}[/]: {escape(reason)}"
         yield Padding(", ".join(contenders), (0, 0, 0, 4))
@@ -104,12 +114,14 @@ def _environment(lab: Lab, name: str) -> str:
 
 def _amount(lab: Lab, plan: Plan) -> str:
     measure = plan.study.measure
-    starts = len(plan.contenders)
+    starts = len({cell.contender for cell in plan.cells})
+    once = len(plan.contenders) - starts  # only their quality is measured
     low_s, high_s = lab.estimator(plan).range_s()
     trials = len(plan.cells) * measure.instances.min * measure.trials.min
     most = len(plan.cells) * measure.instances.max * measure.trials.max
     return (
-        f"{len(plan.cells)} cells, {_range(starts * measure.instances.min, starts * measure.instances.max)} starts, "
+        f"{len(plan.cells)} cells, "
+        f"{_range(starts * measure.instances.min + once, starts * measure.instances.max + once)} starts, "
         f"{_range(trials, most)} trials; about {_range(show_duration(low_s), show_duration(high_s))} "
         "(rough: nothing was measured yet)"
     )

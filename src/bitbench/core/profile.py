@@ -1,7 +1,7 @@
 """Where the time of a step goes, operator by operator, as torch's profiler saw it."""
 
 from enum import StrEnum
-from statistics import fmean, stdev
+from statistics import fmean, median, quantiles
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
@@ -62,9 +62,17 @@ class StepTimes(Record):
         return fmean(self.seconds)
 
     @property
-    def spread_s(self) -> float | None:
-        """Standard deviation; None where there is just one step."""
-        return stdev(self.seconds) if len(self.seconds) > 1 else None
+    def median_s(self) -> float:
+        """For comparing: a step that another process interrupted may take ten times as long as the others."""
+        return median(self.seconds)
+
+    @property
+    def spread_s(self) -> tuple[float, float] | None:
+        """The tenth and the ninetieth percentile; None where there is just one step."""
+        if len(self.seconds) == 1:
+            return None
+        deciles = quantiles(self.seconds, n=10, method="inclusive")
+        return deciles[0], deciles[-1]
 
 
 class OperatorProfile(Record):
@@ -94,8 +102,8 @@ class OperatorProfile(Record):
 
     @property
     def overhead(self) -> float:
-        """What the profiler itself costs: the time of profiled steps over that of unprofiled ones, minus 1."""
-        return self.profiled.mean_s / self.unprofiled.mean_s - 1.0
+        """What the profiler itself costs: the median of profiled steps over that of unprofiled ones, minus 1."""
+        return self.profiled.median_s / self.unprofiled.median_s - 1.0
 
     @property
     def agreement(self) -> float:

@@ -9,7 +9,7 @@ from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Ref
 from bitbench.core.imported import ImportSource
 from bitbench.core.quality_record import TaskFailure
 from bitbench.core.study import Study
-from bitbench.core.trial import Failure, Outcome
+from bitbench.core.trial import Failure, KernelChoice, Outcome
 
 
 class MetricDefinition(Record):
@@ -144,6 +144,7 @@ class ContenderSummary(Record):
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]

@@ -136,7 +136,8 @@ class KernelChoice(Record):
 
     @property
     def shown(self) -> str:
-        return f"{self.kind}: {self.kernel}"
+        """`CompressedTensorsW8A8Int8: CPUInt8ScaledMMLinearKernel`, with the number of layers where it is known."""
+        return f"{self.kind}{f' ({self.layers})' if self.layers is not None else ''}: {self.kernel}"
 
 
 class InstanceFacts(Record):

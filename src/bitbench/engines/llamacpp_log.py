@@ -4,7 +4,7 @@ undefined."""
 import re
 from collections.abc import Iterable, Mapping
 
-from bitbench.core.trial import InstanceFacts
+from bitbench.core.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.units import show_bytes
 
 # "0.12.345.678 I ": minutes, seconds, milliseconds, microseconds since the start, then the level.
@@ -48,6 +48,7 @@ def read_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
         engine_version=_first(_VERSION, messages),
         versions={"compiler": compiler} if compiler else {},
         kernels=tuple(_kernels(messages, buffers)),
+        kernel_choices=tuple(_choices(messages, buffers)),
         weight_bytes_loaded=sum(buffers.values()) if buffers else None,
         kv_cache_bytes=round(sum(float(found[1]) for found in caches) * _MIB) if caches else None,
         kv_cache_tokens=max(int(found[2]) * int(found[3]) for found in caches) if caches else None,
@@ -85,6 +86,26 @@ def _kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
     features = [name for name, value in _FEATURE.findall(system[3]) if value != "0"] if system else []
     if features:
         yield f"CPU features {', '.join(features)}"
+
+
+def _choices(messages: list[str], buffers: Mapping[str, int]) -> Iterable[KernelChoice]:
+    """By type of tensor; what is left in 32 bits are vectors. The buffers that hold weights decide the kernels.
+
+    On the processor ggml rounds activations to 8 bits and multiplies integers, whatever the type of the weights.
+    """
+    on_cpu = all(name.startswith("CPU") for name in buffers)
+    for found in filter(None, map(_TENSORS.search, messages)):
+        kind, count = found[1], int(found[2])
+        if kind == "f32":
+            continue
+        path = KernelPath.DENSE if kind in ("f16", "bf16") else KernelPath.QUANTIZED
+        yield KernelChoice(
+            kind=f"{kind} tensors",
+            kernel=f"ggml, {' and '.join(buffers)} buffer" if buffers else "ggml",
+            layers=count,
+            path=path if on_cpu and buffers else None,
+            source="log",
+        )
 
 
 def _notes(messages: list[str]) -> Iterable[str]:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import ModelFacts
+from bitbench.engines.vllm_kernels import read_choices
 
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
@@ -56,6 +57,7 @@ def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
     return InstanceFacts(
         engine_version=_first(_VERSION, messages),
         kernels=_kernels(messages),
+        kernel_choices=read_choices(messages),
         weight_bytes_loaded=_bytes_of_all_ranks(_first(_MODEL_GIB, messages), configuration),
         kv_cache_bytes=_bytes_of_all_ranks(_first(_KV_GIB, messages), configuration),
         kv_cache_tokens=int(tokens.replace(",", "")) if tokens else None,

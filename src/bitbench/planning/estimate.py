@@ -5,8 +5,9 @@ from statistics import mean
 
 from bitbench.core.arrival import mean_rate
 from bitbench.core.asked import typical
-from bitbench.core.cell import Cell, Plan
+from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.ports import Engine
+from bitbench.core.quality import Quality
 from bitbench.core.trial import InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -16,6 +17,8 @@ ASSUMED_READ_BYTES_PER_S = 10e9
 ASSUMED_FLOPS_PER_S = 0.3e12
 ASSUMED_TOKEN_OVERHEAD_S = 0.010
 NULL_TOKEN_S = 0.002
+ASSUMED_SCORE_OVERHEAD_S = 0.004  # to sort a vocabulary, and to write and read the likeliest of it
+ASSUMED_ANSWERS = 12
 
 
 def guess_trial_s(variant: Variant, workload: Workload) -> float:
@@ -27,6 +30,16 @@ def guess_trial_s(variant: Variant, workload: Workload) -> float:
         return busy_s + rounds * think_s * (workload.turns - 1) / workload.turns
     last_s = workload.turns * _round_s(variant, workload, 1) + (workload.turns - 1) * think_s
     return max(busy_s, _schedule_s(workload) + last_s)
+
+
+def guess_quality_s(variant: Variant, quality: Quality) -> float:
+    """Windows one after the other, then answers; tasks are not known."""
+    if variant.facts.parameters is None:
+        return 0.0
+    scored = quality.windows * quality.window_tokens
+    step_s = (variant.weight_bytes or 0) / ASSUMED_READ_BYTES_PER_S + ASSUMED_TOKEN_OVERHEAD_S
+    scoring_s = 2 * variant.facts.parameters * scored / ASSUMED_FLOPS_PER_S + scored * ASSUMED_SCORE_OVERHEAD_S
+    return scoring_s + ASSUMED_ANSWERS * quality.answer_tokens * step_s
 
 
 def _round_s(variant: Variant, workload: Workload, streams: int) -> float:
@@ -90,6 +103,25 @@ class Estimator:
             return mean(self._start_s[setup_name])
         return self._engines[self._plan.study.engine(setup_name).engine].start_s
 
+    @property
+    def _timed(self) -> set[Contender]:
+        return {cell.contender for cell in self._plan.cells}
+
+    @property
+    def _only_quality(self) -> set[Contender]:
+        """Started once."""
+        return set(self._plan.quality) - self._timed
+
+    def _starts_s(self, instances: int) -> float:
+        timed_s = sum(self.start_s(contender.engine) for contender in self._timed)
+        return instances * timed_s + sum(self.start_s(contender.engine) for contender in self._only_quality)
+
+    def _quality_s(self) -> float:
+        quality = self._plan.study.quality
+        if quality is None:
+            return 0.0
+        return sum(guess_quality_s(self._plan.variant(one.variant), quality) for one in self._plan.quality)
+
     def remaining_s(self, done: Mapping[Cell, int], starts_done: int) -> float:
         """Time for the minimum that is left; `done` counts measured trials of each cell."""
         measure = self._plan.study.measure
@@ -98,18 +130,16 @@ class Estimator:
         warmups_s = sum(
             measure.instances.min * self.trial_s(cell) for cell in self._plan.cells if done.get(cell, 0) < needed
         )
-        starts = measure.instances.min * len(self._plan.contenders)
-        one_each_s = sum(self.start_s(contender.engine) for contender in self._plan.contenders)
+        starts = measure.instances.min * len(self._timed) + len(self._only_quality)
         left = max(starts - starts_done, 0) / starts if starts else 0.0
-        return trials_s + warmups_s + measure.instances.min * one_each_s * left
+        return trials_s + warmups_s + (self._starts_s(measure.instances.min) + self._quality_s()) * left
 
     def range_s(self) -> tuple[float, float]:
         """The whole study: with the minimum of trials and instances, and with the maximum."""
         measure = self._plan.study.measure
-        starts_s = sum(self.start_s(contender.engine) for contender in self._plan.contenders)
         one_each_s = sum(self.trial_s(cell) for cell in self._plan.cells)
         low, high = (
-            instances * (starts_s + one_each_s * (trials + 1))
+            self._starts_s(instances) + instances * one_each_s * (trials + 1) + self._quality_s()
             for instances, trials in (
                 (measure.instances.min, measure.trials.min),
                 (measure.instances.max, measure.trials.max),

@@ -14,6 +14,7 @@ from bitbench.errors import ProfileError
 from bitbench.profiling.trace import Span, Trace
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
+_ARRIVING = 2  # full steps
 
 
 class Step(NamedTuple):
@@ -54,8 +55,8 @@ def steps_in(trace: Trace, shape: Shape) -> list[Step]:
             f"the trace has no {shape.phase.value} step of {shape.batch} sequences that another one follows "
             f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not divide"
         )
-    # When the first prompt is computed the others are still arriving: the client does not count that step either.
-    return steps[1:] if shape.phase is Phase.PREFILL and len(steps) > 1 else steps
+    # While the first ones are computed the other prompts are still arriving; the client leaves them out as well.
+    return steps[_ARRIVING:] if shape.phase is Phase.PREFILL and len(steps) > _ARRIVING else steps
 
 
 def _does_work(mark: Span) -> bool:
@@ -68,9 +69,9 @@ def prefill_seconds(first_tokens: Sequence[float], batch: int) -> tuple[float, .
     """From the arrival of first tokens when prompts wait in line: one step for each `batch` of them.
 
     Tokens of a step arrive together, so from a token to the one `batch` places later is one step, wherever the steps
-    begin. The first and the last step may be smaller and are left out.
+    begin. The first and the last step may be smaller, and the second may begin while prompts still arrive: left out.
     """
-    arrivals = sorted(first_tokens)[batch - 1 : len(first_tokens) - batch]
+    arrivals = sorted(first_tokens)[2 * batch - 1 : len(first_tokens) - batch]
     times = arrivals[::batch]
     return tuple(later - earlier for earlier, later in itertools.pairwise(times))
 

@@ -34,10 +34,9 @@ class QualityResult:
 def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:
     """Blocks until all is asked; raises AskingFailed. A task that fails is in the result."""
     windows, prompts = job.material.windows, job.material.prompts
-    with Asker(job.endpoint, job.request_timeout_s) as asker:
+    with Asker(job.endpoint, job.scoring, job.request_timeout_s) as asker:
         scores = score_windows(
             asker,
-            job.scoring,
             windows,
             job.quality.top_tokens,
             lambda number: on_step(f"window {number + 1} of {len(windows)}"),

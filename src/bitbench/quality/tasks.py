@@ -86,7 +86,7 @@ def _run(task: str, endpoint: Endpoint, quality: Quality, tools: TaskTools) -> _
             text=True,
             check=False,
             cwd=place,
-            env=_environment(endpoint.api_key, place),
+            env=_environment(endpoint.api_key),
         )
         if answer.exists():
             return _Said.model_validate_json(answer.read_text(encoding="utf-8"))
@@ -94,8 +94,8 @@ def _run(task: str, endpoint: Endpoint, quality: Quality, tools: TaskTools) -> _
     return _Said(failure=" / ".join(lines[-_LAST_LINES:]) or f"lm-eval ended with {done.returncode}")
 
 
-def _environment(key: str, place: str) -> dict[str, str]:
+def _environment(key: str) -> dict[str, str]:
     """Ours, so that a cache of datasets and a proxy are found, without what would leak packages; with the key."""
     ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     fixed = {"OPENAI_API_KEY": key or "none", "TOKENIZERS_PARALLELISM": "false", "NO_PROXY": "127.0.0.1"}
-    return {"HF_DATASETS_CACHE": f"{place}/datasets", **ours, **fixed}
+    return ours | fixed

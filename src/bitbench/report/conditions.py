@@ -7,6 +7,7 @@ from bitbench.core.cell import Verdict
 from bitbench.core.secrets import is_secret
 from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
+from bitbench.core.trial import KernelPath
 from bitbench.report import memory
 from bitbench.report.answer import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
@@ -17,6 +18,13 @@ from bitbench.units import UNKNOWN, show_bytes, show_duration, show_percent, sig
 MAX_LOG_LINES = 12
 MAX_IDS = 8
 KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
+
+PATHS = {
+    KernelPath.QUANTIZED: "low-bit weights times low-bit activations",
+    KernelPath.WEIGHT_ONLY: "low-bit weights, expanded inside the product",
+    KernelPath.DEQUANTIZED: "expanded to dense weights: no gain in memory traffic",
+    KernelPath.DENSE: "not quantized",
+}
 
 SECONDS = Scale("s")
 MIB = Scale("MiB", 2**20)
@@ -110,6 +118,7 @@ def contenders_section(summary: StudySummary, lock: Mapping[str, Json]) -> str:
         parts.append("\n".join(lines))
         if one.commands:
             parts.append(code_block(one.commands))
+    parts += [f"**Kernels.** {sentence}." for sentence in _same_weights(summary)]
     if variants := _variants(lock):
         header = ["Variant", "Weights", "Parameters", "Hash"]
         parts += ["### Variants", table(header, variants)]
@@ -126,13 +135,48 @@ def _contender_lines(one: ContenderSummary, setup: EngineSetup | None) -> list[s
             for label, chosen in (("arguments", setup.args), ("environment", setup.env))
             if chosen
         ]
-    kernels = "; ".join(escape(kernel) for kernel in one.kernels) or UNKNOWN
-    lines.append(f"- kernels it selected: {kernels}")
+    lines += _kernel_lines(one)
     if one.prefix_caching:
         lines.append(f"- prefix caching: {listing(['on' if state else 'off' for state in one.prefix_caching])}")
     if len(one.engine_versions) > 1:
         lines.append("- **its instances differ in version: their trials should not be averaged**")
     return [*lines, *(f"- note: {escape(note)}" for note in one.notes)]
+
+
+def _kernel_lines(one: ContenderSummary) -> list[str]:
+    """Each kind of layers with the kernel it really ran on; the engine's words where they cannot be taken apart."""
+    if not one.kernel_choices:
+        return [f"- kernels it selected: {'; '.join(escape(kernel) for kernel in one.kernels) or UNKNOWN}"]
+    choices = dict.fromkeys(choice for chosen in one.kernel_choices for choice in chosen)
+    lines = [
+        f"- kernel of {escape(choice.kind)}{f' ({choice.layers} layers)' if choice.layers is not None else ''}: "
+        f"{escape(choice.kernel)}{f' ({PATHS[choice.path]})' if choice.path else ''}"
+        for choice in choices
+    ]
+    if len(one.kernel_choices) > 1:
+        lines.append("- **its instances differ in kernel: their trials should not be averaged**")
+    return lines
+
+
+def _same_weights(summary: StudySummary) -> list[str]:
+    """Contenders that run the same artifact on the same engine and differ in the kernel that they got."""
+    engines = {setup.name: setup.engine for setup in summary.study.engines}
+    groups: dict[tuple[str, str], list[ContenderSummary]] = {}
+    for one in summary.contenders:
+        if one.kernel_choices:
+            engine = engines.get(one.contender.engine, one.contender.engine)
+            groups.setdefault((one.contender.variant, engine), []).append(one)
+    return [
+        f"{listing([code(one.contender.name) for one in group])} run the same weights on different kernels: "
+        + "; ".join(f"{code(one.contender.name)} {_linear_kernels(one)}" for one in group)
+        for group in groups.values()
+        if len({one.kernel_choices for one in group}) > 1
+    ]
+
+
+def _linear_kernels(one: ContenderSummary) -> str:
+    chosen = dict.fromkeys(choice.kernel for choices in one.kernel_choices for choice in choices)
+    return listing([escape(kernel) for kernel in chosen])
 
 
 def _settings(chosen: Mapping[str, object]) -> str:

@@ -55,7 +55,7 @@ def _side_by_side(profiles: Sequence[OperatorProfile]) -> str:
             code(one.contender.name),
             str(one.batch),
             one.phase.value,
-            _milliseconds(one.unprofiled.mean_s),
+            _milliseconds(one.unprofiled.median_s),
             *(_milliseconds(one.group_s(group)) for group in groups),
             show_percent(1 + one.agreement),
             show_percent(one.overhead, signed=True),
@@ -72,8 +72,8 @@ def _one(profile: OperatorProfile, limit: int | None) -> list[str]:
 
 def _facts(profile: OperatorProfile) -> str:
     lines = [
-        f"- step with the profiler off {_times(profile.unprofiled)}, on {_times(profile.profiled)}: "
-        f"the profiler costs {show_percent(profile.overhead, signed=True)}",
+        f"- median step [10 %, 90 %] with the profiler off {_times(profile.unprofiled)}, "
+        f"on {_times(profile.profiled)}: the profiler costs {show_percent(profile.overhead, signed=True)}",
         f"- {profile.steps} profiled steps at {profile.context_tokens:,} tokens of context; their groups sum to "
         f"{show_seconds(profile.groups_s)}, {show_percent(1 + profile.agreement)} of the step that the client measured",
     ]
@@ -134,8 +134,8 @@ def _figures(one: Operator) -> list[str]:
 
 def _times(times: StepTimes) -> str:
     spread = times.spread_s
-    around = "" if spread is None else f" ± {show_seconds(spread)}"
-    return escape(f"{show_seconds(times.mean_s)}{around} ({len(times.seconds)} steps)")
+    around = "" if spread is None else f" [{show_seconds(spread[0])}, {show_seconds(spread[1])}]"
+    return escape(f"{show_seconds(times.median_s)}{around} ({len(times.seconds)} steps)")
 
 
 def _milliseconds(seconds: float | None) -> str:

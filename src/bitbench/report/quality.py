@@ -11,6 +11,7 @@ from bitbench.units import UNKNOWN, significant
 MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
 MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
+FEW_KEYS = ("perplexity", "perplexity_rise", "kl_mean", "top1_agreement")  # on a narrow terminal
 
 Quote = Callable[[str], str]
 
@@ -39,7 +40,7 @@ class QualityTable:
             "Contender",
             *(f"{speed}, {one.name} ({self._speed_scale.unit})" for one in self._workloads),
             *([f"Weights ({self._size_scale.unit})", f"Peak ({self._size_scale.unit})"] if self.wide else []),
-            *(summary.quality_definitions[key].label for key in KEYS),
+            *(summary.quality_definitions[key].label for key in self._keys),
             *(["Answers"] if self._with_answers else []),
             "",
         ]
@@ -54,14 +55,18 @@ class QualityTable:
         return [
             *(mean(one, self._speed_scale) for one in speeds),
             *(UNKNOWN if size is None else significant(size / self._size_scale.factor) for size in sizes if self.wide),
-            *(shown(key, row.estimates.get(key), interval=intervals) for key in KEYS),
+            *(shown(key, row.estimates.get(key), interval=intervals) for key in self._keys),
             *([_equal(row)] if self._with_answers else []),
             mark(row),
         ]
 
     @property
     def _with_answers(self) -> bool:
-        return any(row.answers for row in self.rows)
+        return self.wide and any(row.answers for row in self.rows)
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return KEYS if self.wide else FEW_KEYS
 
 
 def shown(key: str, estimate: QualityEstimate | None, *, interval: bool = True) -> str:
@@ -71,6 +76,8 @@ def shown(key: str, estimate: QualityEstimate | None, *, interval: bool = True) 
     factor = 100.0 if key in ("perplexity_rise", "top1_agreement") else 1.0
     unit, sign = (" %" if factor > 1 else ""), ("+" if key == "perplexity_rise" else "")
     half = (estimate.interval.high - estimate.interval.low) / 2 * factor if estimate.interval else None
+    if key == "perplexity":
+        half = None  # its interval is that of the text, which all contenders share: their differences are finer
 
     def one(value: float) -> str:
         if value == 0 or value == 1 == factor / 100:

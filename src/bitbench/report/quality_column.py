@@ -5,7 +5,7 @@ from bitbench.core.summary import QualityEstimate, StudySummary
 from bitbench.report.figures import number
 from bitbench.units import UNKNOWN
 
-PREFERRED = ("perplexity_rise", "perplexity", "divergence")
+PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a contender's quality estimates
 
 
 class QualityColumn:

@@ -19,6 +19,7 @@ from bitbench.report.text import code, escape, listing, table
 from bitbench.report.workloads import entry_of, in_order, memory_metric, rank_text
 from bitbench.units import UNKNOWN, significant
 
+ROUNDING = 1e-9
 FIGURES = {
     "Latency": ("latency_s", "s"),
     "Output Throughput": ("output_throughput", "tok/s"),
@@ -109,10 +110,12 @@ def _interval(estimate: Estimate | None) -> str:
 
 
 def _figure(value: float | None) -> str:
-    """Two decimals, as in such records; small ones with three digits."""
+    """Two decimals, as in such records; small ones with three digits; what rounding left of equal ones is 0."""
     if value is None:
         return UNKNOWN
-    return f"{value:,.2f}" if abs(value) >= 1 or value == 0 else significant(value)
+    if abs(value) < ROUNDING:
+        return "0"
+    return f"{value:,.2f}" if abs(value) >= 1 else significant(value)
 
 
 def _outlier(summary: StudySummary, cell: CellSummary) -> str:

@@ -17,7 +17,7 @@ from bitbench.report.grid import grid_table, heading, rst
 from bitbench.report.quality_column import QualityColumn
 from bitbench.report.text import counted
 from bitbench.report.workloads import memory_metric
-from bitbench.units import UNKNOWN, show_bytes, significant
+from bitbench.units import UNKNOWN, show_bytes
 
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
 MAX_CAUSE = 120
@@ -66,7 +66,7 @@ def _opening(summary: StudySummary, lock: Mapping[str, Json]) -> list[str]:
         setup = _setup(summary, one.contender)
         versions.update({f"-  {rst(setup.engine)} {rst(version)}": None for version in one.engine_versions})
     measure = summary.study.measure
-    ran = "Imported" if summary.imported_from else "Measured by bitbench"
+    ran = "Imported; by its own words it was measured" if summary.imported_from else "Measured by bitbench"
     return [
         *([rst(summary.study.description)] if summary.study.description else []),
         f"{ran} on:",
@@ -133,7 +133,7 @@ def _table(summary: StudySummary, lock: Mapping[str, Json], group: _Group, rows:
         line = [rst(group.model), rst(length), rst(contender.variant.rpartition("/")[2])]
         line += [_devices(summary, lock, contender), _speed(speed)]
         line += [_plain(metrics.get("request_throughput")), _plain(metrics.get("overall_throughput"))] * group.batched
-        line += [significant(metrics[memory].mean / 1e9) if memory in metrics else UNKNOWN]
+        line += [f"{metrics[memory].mean / 1e9:,.2f}" if memory in metrics else UNKNOWN]
         line += [quality.of(contender)] if quality.title else []
         line += [f"{speed.n_instances} / {speed.n_trials}" if speed else UNKNOWN]
         lines.append([*line, _settings(summary, contender), _note(row)])
@@ -170,7 +170,8 @@ def _settings(summary: StudySummary, contender: Contender) -> str:
     shown = [
         f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items() if name not in DEVICE_COUNTS
     ]
-    return rst(" ".join(shown), MAX_SETTINGS) if shown else "default"
+    named = setup.name != setup.engine and summary.imported_from is None
+    return rst(f"{f'{setup.name}: ' if named else ''}{' '.join(shown) or 'default'}", MAX_SETTINGS)
 
 
 def _note(row: _Row) -> str:
@@ -178,7 +179,7 @@ def _note(row: _Row) -> str:
         return rst(row.reason, MAX_CAUSE)
     assert row.found is not None
     flagged = {outlier.trial_id for outlier in row.found.outliers}
-    failed = sum(len(group.ids) for group in row.found.failures)
+    failed = counted(group.failure.outcome.value for group in row.found.failures for _ in group.ids)
     notes = [f"{len(flagged)} outlier{'s' if len(flagged) > 1 else ''} flagged"] if flagged else []
-    notes += [f"{failed} trial{'s' if failed > 1 else ''} failed"] if failed else []
-    return "; ".join(notes)
+    notes += [f"besides: {failed}"] if failed else []
+    return rst("; ".join(notes))

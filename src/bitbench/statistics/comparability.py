@@ -65,6 +65,7 @@ def _facts(
             first, second = (_shown(one[environment].get(package)) for one in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for one, other in pairs:
+        yield Fact.KERNEL, other.name, *_kernels(before, one, after, other)
         for fact, read in CONTENDER_FACTS.items():
             yield fact, other.name, read(before, one), read(after, other)
 
@@ -91,6 +92,16 @@ def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[
     return shown
 
 
+def _kernels(before: Side, one: Contender, after: Side, other: Contender) -> tuple[Shown, Shown]:
+    """The kernel of each kind of layers; the engines' words where a record is from before these were kept apart."""
+    chosen = _CHOICES(before, one), _CHOICES(after, other)
+    return chosen if all(chosen) else (_WORDS(before, one), _WORDS(after, other))
+
+
+_CHOICES = _of_instances(lambda one: (choice.shown for choice in one.facts.kernel_choices))
+_WORDS = _of_instances(lambda one: one.facts.kernels)
+
+
 def _arguments(side: Side, contender: Contender) -> Shown:
     setup = side.plan.study.engine(contender.engine)
     given = {**setup.args, **{f"${name}": value for name, value in setup.env.items()}}
@@ -108,7 +119,6 @@ CONTENDER_FACTS: dict[Fact, Callable[[Side, Contender], Shown]] = {
     Fact.ENGINE_VERSION: _of_instances(
         lambda one: [one.facts.engine_version] if one.facts.engine_version is not None else []
     ),
-    Fact.KERNEL: _of_instances(lambda one: one.facts.kernels),
     Fact.ARGUMENTS: _arguments,
     Fact.PREFIX_CACHING: _of_instances(
         lambda one: [] if one.facts.prefix_caching is None else ["on" if one.facts.prefix_caching else "off"]

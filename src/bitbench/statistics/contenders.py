@@ -37,6 +37,7 @@ def summarize_contender(
         memory=summarize_memory(contender, variant, ready, trials),
         engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
         kernels=_distinct(kernel for one in facts for kernel in one.kernels),
+        kernel_choices=_distinct(one.kernel_choices for one in facts if one.kernel_choices),
         commands=_distinct(join(one.command) for one in facts if one.command),
         prefix_caching=_distinct(one.prefix_caching for one in facts if one.prefix_caching is not None),
         notes=_distinct(note for one in facts for note in one.notes),

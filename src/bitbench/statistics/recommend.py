@@ -14,6 +14,7 @@ from bitbench.core.recommendation import Choice, Cost, Finding, Judged, Limits, 
 from bitbench.core.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.trial import Outcome
 from bitbench.errors import CannotRecommendError
+from bitbench.statistics.quality import RISE
 
 MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
 # What a trial's own figures answer; anything else is counted again from its request rows.
@@ -25,7 +26,6 @@ FIGURE_OF_OBJECTIVE = {
     "tpot_p99": "tpot_p99_s",
     "latency_mean": "latency_s",
 }
-QUALITY_LOSS = "perplexity_rise"  # key of a contender's quality estimates: relative to the baseline
 ENOUGH_FOR_P99 = 100  # requests of a trial; the 99th percentile of fewer is about their slowest
 NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
 
@@ -143,7 +143,7 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
     The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
     """
     found = next((one for one in summary.quality if one.contender == contender), None)
-    known = found.estimates.get(QUALITY_LOSS) if found else None
+    known = found.estimates.get(RISE) if found else None
     value, interval = (known.value, known.interval) if known else (None, None)
     if not summary.quality:
         standing, reason = Standing.UNSURE, "quality was not measured in this study"

@@ -6,7 +6,8 @@ Imported by path in the transformers environment; imports nothing of ours.
 from collections import Counter
 from typing import Any
 
-# Of layers whose class says that they compute on packed weights: what is between the brackets is how.
+# Layers whose class says that they compute on packed weights, and how. Those of other packages than vptq are from
+# their documentation: not yet run on a GPU.
 _NATIVE_CLASSES = {
     "VQuantLinear": "weight_only",  # vptq: codebooks are looked up inside the product
     "WQLinear_GEMM": "weight_only",
@@ -34,14 +35,20 @@ def kernel_choices(model: Any) -> list[dict[str, Any]]:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The same of the linear layers, in words."""
-    counts = Counter(kind_of(module) for module in model.modules() if _is_linear(module))
+    """The same of torch's own linear layers, in words: what their weights are, and how many are alike."""
+    import torch
+
+    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    counts = Counter(map(kind_of, weights))
     return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
 
 
-def kind_of(module: Any) -> str:
-    kind, kernel, path = _choice(module)
-    return kernel.removeprefix("dense ") if path == "dense" and kind == "linear" else f"{kind}: {kernel}"
+def kind_of(weight: Any) -> str:
+    if not hasattr(weight, "__tensor_flatten__"):
+        return _short(weight.dtype)
+    rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
+    stored = _short(parts_of(weight)[0].dtype)
+    return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
 
 
 def _is_linear(module: Any) -> bool:

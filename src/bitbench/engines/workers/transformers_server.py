@@ -154,6 +154,9 @@ class Model:
         self._quantize: str | None = arguments.quantize
         if self._quantize:
             quantize(self._model, self._quantize)
+        if getattr(self._model.config, "quantization_config", None) is not None:
+            with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
+                self._model(torch.tensor([[0]], device=self._device))
         self._load_s = time.perf_counter() - began
         self._whole_tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         self.tokenizer = self._whole_tokenizer.backend_tokenizer

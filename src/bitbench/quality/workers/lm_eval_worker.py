@@ -33,15 +33,11 @@ def main() -> None:
 
 def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
     import lm_eval
-    import yaml
     from lm_eval.tasks import TaskManager
 
-    task, manager = job["task"], TaskManager()
+    task = job["task"]  # a name of the registry, or a file
     if task.endswith((".yaml", ".yml")):
-        file = Path(task)
-        os.chdir(file.parent)  # data files in a task are relative to it
-        manager = TaskManager(include_path=str(file.parent))
-        task = yaml.load(file.read_text(encoding="utf-8"), Loader=_tolerant(yaml))["task"]
+        os.chdir(Path(task).parent)  # data files in a task are relative to it
     found = lm_eval.simple_evaluate(
         model="local-completions",
         model_args={
@@ -55,21 +51,11 @@ def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
         },
         tasks=[task],
         limit=job["limit"],
-        task_manager=manager,
+        task_manager=TaskManager(),
         bootstrap_iters=1000,
         log_samples=False,
     )
     return [one for name, metrics in found["results"].items() for one in rows(name, metrics, found)]
-
-
-def _tolerant(yaml: Any) -> Any:
-    """Only the name of a task is wanted: `!function` and other tags of lm-eval are passed over."""
-
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        pass
-
-    Loader.add_multi_constructor("", lambda *_: None)
-    return Loader
 
 
 def rows(name: str, metrics: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:

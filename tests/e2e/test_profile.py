@@ -1,0 +1,60 @@
+"""`bitbench profile` with real transformers and the real small model: the groups add up to what the client measured."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.core.trial import KernelPath
+from bitbench.store.folder import StudyFolder
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    into = tmp_path_factory.mktemp("profile") / "study"
+    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", "--engine", "transformers"]
+    shown = subprocess.run(
+        [*command, "--output", "24", "--into", str(into)], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert "the profiler costs" in shown
+    assert "aten::mm" in shown
+    return StudyFolder(into)
+
+
+@pytest.fixture(scope="module", params=list(Phase))
+def profile(folder: StudyFolder, request: pytest.FixtureRequest) -> OperatorProfile:
+    return next(one for one in folder.profiles() if one.phase is request.param)
+
+
+def test_groups_sum_to_the_measured_step(profile: OperatorProfile) -> None:
+    assert abs(profile.agreement) < ALLOWED, f"{profile.groups_s} s of {profile.profiled.mean_s} s"
+    assert all(one.step_s >= 0 for one in profile.groups)
+
+
+def test_the_products_are_dense_and_nothing_is_unknown(profile: OperatorProfile) -> None:
+    dense = profile.group_s(ProfileGroup.DENSE_MATMUL)
+    assert dense is not None
+    assert dense > 0.1 * profile.groups_s
+    assert profile.group_s(ProfileGroup.QUANTIZED_MATMUL) is None
+    assert [one.name for one in profile.operators if one.group is ProfileGroup.OTHER] == []
+    products = sum(one.calls for one in profile.operators if one.name == "aten::mm")
+    assert products == 211 * profile.steps  # seven in each of 30 layers, and the last one
+
+
+def test_the_instance_says_what_its_layers_run_on(profile: OperatorProfile) -> None:
+    linear = next(one for one in profile.facts.kernel_choices if one.kind == "linear")
+    assert (linear.layers, linear.path, linear.source) == (211, KernelPath.DENSE, "modules")
+
+
+def test_the_trace_is_there_for_other_tools(folder: StudyFolder, profile: OperatorProfile) -> None:
+    with gzip.open(folder.path / str(profile.trace_file), "rt", encoding="utf-8") as file:
+        assert len(json.load(file)["traceEvents"]) > 1000
