@@ -38,6 +38,8 @@ from bitbench.statistics.quality import quality_part
 from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.requests import COLUMNS as REQUEST_TIMES
 from bitbench.statistics.requests import spread_of_requests, worth_reading
+from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.sides import Evidence
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -134,6 +136,9 @@ class Lab:
             records = folder.quality_records()
             rows = {one.id: folder.scores_of(one) for one in records if one.scores_file is not None}
             summary = summary.model_copy(update=quality_part(plan, records, rows))
+        if roof := folder.roof():
+            evidence = Evidence(plan, trials, folder.instances(), roof=roof)
+            summary = summary.model_copy(update={"roof": roof, "cell_roofs": cell_roofs(evidence)})
         if SEARCH in lock:
             found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
             summary = summary.model_copy(update={"search": found})
