@@ -71,8 +71,8 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
             else [*_overviews(summary, labels, figures), *_workloads(summary, records, labels)]
         ),
         Section(crossover_section(summary)),
-        Section(roofline_section(summary)),
         Section(memory_section(summary)),
+        Section(roofline_section(summary)),
         Section(quality_section(summary)),
         Section(profile_section(records.profiles)),
         Section(failures_section(summary)),
@@ -114,7 +114,8 @@ def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) 
     if trades := tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels)):
         wanted = "memory and quality" if summary.quality else "memory"
         missing = "" if summary.quality else " Quality was not measured in this study."
-        yield Section(f"## Speed against {wanted}\n\nUp and to the left is better.{missing}", trades)
+        way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
+        yield Section(f"## Speed against {wanted}\n\n{way} and to the left is better.{missing}", trades)
     if lengths := tuple(length_figures(summary, labels)):
         said = "Workloads that differ in nothing but the length of the prompt."
         yield Section(f"## Over the length of the input\n\n{said}", lengths)

@@ -177,9 +177,10 @@ def _cost_block(of: Explanation) -> Block:
         "measured": lambda _, side: show_seconds(side.step.mean),
         "share of the roof": lambda _, side: show_percent(side.roof_share),
     }
-    rows = tuple(
+    filled = [
         (name, *(show(cost, side) if cost else UNKNOWN for _, cost, side in columns)) for name, show in lines.items()
-    )
+    ]
+    rows = tuple(row for row in filled if set(row[1:]) != {UNKNOWN})
     roof = [Said(roof_sentence(of.roof), (ROOF,))] if of.roof else []
     sentences = (*roof, Said(COUNTED, (LOCK, of.own.trials, of.baseline.trials)))
     return Block("What a step asks for", sentences, ("", *(name for name, _, _ in columns)), rows)
