@@ -10,17 +10,17 @@ namespace {
 
 constexpr int kStripsPerTile = 8;  // decoded at once for a batch: 8 KB beside a codebook of 32 KB in the first cache
 
-inline void add_dot(__m512i& sum, __m512i weights, __m512i x) { sum = _mm512_dpbusd_epi32(sum, weights, x); }
+BITBENCH_INLINE void add_dot(__m512i& sum, __m512i weights, __m512i x) { sum = _mm512_dpbusd_epi32(sum, weights, x); }
 
-inline __m512i eight_columns(const std::int8_t* x) {
+BITBENCH_INLINE __m512i eight_columns(const std::int8_t* x) {
     long long packed;
     __builtin_memcpy(&packed, x, sizeof packed);
     return _mm512_set1_epi64(packed);
 }
 
 // What undoes the offset of the codebook bytes: -128 * (sum of x) once per output.
-inline __m512i paired_start(std::int32_t sum) { return _mm512_set1_epi64(std::uint32_t(-kOffset * sum)); }
-inline __m512i plane_start(std::int32_t sum) { return _mm512_zextsi128_si512(_mm_cvtsi32_si128(-kOffset * sum)); }
+BITBENCH_INLINE __m512i paired_start(std::int32_t sum) { return _mm512_set1_epi64(std::uint32_t(-kOffset * sum)); }
+BITBENCH_INLINE __m512i plane_start(std::int32_t sum) { return _mm512_zextsi128_si512(_mm_cvtsi32_si128(-kOffset * sum)); }
 
 // Integer sums of one activation row over some strips. Paired: two dwords per output. Planes: 16 dwords per output.
 template <int ResidualBits>
@@ -30,7 +30,7 @@ struct Sums {
     __m512i main;
     __m512i residual[kResidualSums == 0 ? 1 : kResidualSums];
 
-    explicit Sums(std::int32_t sum) : main(paired_start(sum)) {
+    BITBENCH_INLINE explicit Sums(std::int32_t sum) : main(paired_start(sum)) {
         for (int o = 0; o < kResidualSums; ++o) residual[o] = kPlanes ? plane_start(sum) : paired_start(sum);
     }
 };
@@ -42,11 +42,11 @@ struct Totals {
     __m512 paired = _mm512_setzero_ps();
     __m512 planes[kPlanes ? kVector : 1];
 
-    Totals() {
+    BITBENCH_INLINE Totals() {
         for (auto& plane : planes) plane = _mm512_setzero_ps();
     }
 
-    void add(const Sums<ResidualBits>& sums, float main_scale, float residual_scale) {
+    BITBENCH_INLINE void add(const Sums<ResidualBits>& sums, float main_scale, float residual_scale) {
         paired = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.main), _mm512_set1_ps(main_scale), paired);
         if constexpr (kPlanes) {
             for (int o = 0; o < kVector; ++o)
@@ -57,7 +57,7 @@ struct Totals {
         }
     }
 
-    __m256 reduce() const {
+    BITBENCH_INLINE __m256 reduce() const {
         const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
         const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
         const __m512 both = _mm512_add_ps(_mm512_permutexvar_ps(even, paired), _mm512_permutexvar_ps(odd, paired));
@@ -68,7 +68,7 @@ struct Totals {
 
   private:
     // Element o of the result is the sum of the 16 elements of planes[o].
-    __m256 reduce_planes() const {
+    BITBENCH_INLINE __m256 reduce_planes() const {
         __m512 pairs[4], fours[2];
         for (int i = 0; i < 4; ++i)
             pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(planes[2 * i], planes[2 * i + 1]),
@@ -84,11 +84,11 @@ struct Totals {
     }
 };
 
-inline void add_to(float* at, __m256 values) { _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), values)); }
+BITBENCH_INLINE void add_to(float* at, __m256 values) { _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), values)); }
 
 // One strip of one activation row, decoded and multiplied at once.
 template <int MainBits, int ResidualBits, bool Wide>
-inline void multiply_strip(const Strip<MainBits, ResidualBits>& strip, const std::int8_t* high, const std::int8_t* low,
+BITBENCH_INLINE void multiply_strip(const Strip<MainBits, ResidualBits>& strip, const std::int8_t* high, const std::int8_t* low,
                            Sums<ResidualBits>& sums, Sums<ResidualBits>& low_sums) {
     constexpr bool kPlanes = ResidualBits == 8;
     for_eight([&](auto place) __attribute__((always_inline)) {
@@ -134,7 +134,7 @@ struct Tile {
     static constexpr int kParts = ResidualBits == 0 ? 1 : 2;
     __m512i part[kStripsPerTile][kParts][8];
 
-    void decode(const Segment& segment, const std::uint8_t* stream, const Fetch& fetch, int count) {
+    BITBENCH_INLINE void decode(const Segment& segment, const std::uint8_t* stream, const Fetch& fetch, int count) {
         for (int s = 0; s < count; ++s, stream += strip_bytes(MainBits, ResidualBits)) {
             const Strip<MainBits, ResidualBits> strip(segment, stream, fetch);
             for_eight([&](auto place) __attribute__((always_inline)) {
@@ -148,7 +148,7 @@ struct Tile {
     // Sums of one part that lies in columns of 8. Four at a time: a dot product takes five cycles until it can be added
     // to.
     template <int Part>
-    __m512i multiply_columns(const std::int8_t* x, int count, __m512i start) const {
+    BITBENCH_INLINE __m512i multiply_columns(const std::int8_t* x, int count, __m512i start) const {
         __m512i sums[4] = {start, _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
         for (int s = 0; s < count; ++s, x += kStrip) {
 #pragma GCC unroll 8
@@ -157,7 +157,7 @@ struct Tile {
         return _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
     }
 
-    Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
+    BITBENCH_INLINE Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
         Sums<ResidualBits> sums(sum);
         sums.main = multiply_columns<0>(x, count, sums.main);
         if constexpr (ResidualBits == 8) {

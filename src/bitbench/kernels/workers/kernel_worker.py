@@ -145,21 +145,23 @@ class Bench:
         self._rng = random.Random(job["seed"])
 
     def run(self) -> None:
+        from bitbench.kernels.roofline import measure
+
         largest = max(case.weight_bytes(shape) for case in self._cases for shape in self._shapes)
         pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
-        self._reports.send("machine", **self._machine(pool))
+        roof = measure(pool, {})
         for shape in self._shapes:
             for batch in self._job["batches"]:
                 self._point(shape, batch, pool)
+                roof = measure(pool, roof)
                 gc.collect()
+        self._reports.send("machine", **self._machine(), **roof)
 
-    def _machine(self, pool: Pool) -> Json:
-        from bitbench.kernels.roofline import measure
-
+    def _machine(self) -> Json:
         facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
         if native := sys.modules.get("bitbench._native"):
             facts |= {"openmp": native.openmp_runtime() or None, "isa": native.vptq_isas()[0]}
-        return facts | measure(pool)
+        return facts
 
     def _point(self, shape: Any, batch: int, pool: Pool) -> None:
         """All cases of one shape and batch, each checked, then timed in turn in random order."""
