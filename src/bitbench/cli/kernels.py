@@ -71,7 +71,7 @@ def kernels(
     summary = summarize_kernels(run, baselines)
     text = kernel_markdown(summary)
     into.mkdir(parents=True, exist_ok=True)
-    (into / "records.json").write_text(run.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (into / "records.json").write_text(run.model_dump_json() + "\n", encoding="utf-8")
     (into / "kernels.md").write_text(text, encoding="utf-8")
     (into / "roofline.svg").write_text(roofline_svg(summary), encoding="utf-8")
     typer.echo(text)
