@@ -148,6 +148,16 @@ def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> N
     assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
 
 
+def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
+    """1024 x 1024 weights are 131,072 vectors; two threads need 20 us for them: 0.31 ns of one thread each."""
+    text = kernel_markdown(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    overview = [line for line in text.split("vptq (ms)")[0].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in overview]
+    assert cells[0] == ["case", "ratio to `torch-linear`", "ratio to `torch-mv`", "GB/s", "of roofline", "ns per vector"]
+    assert cells[-2] == ["`vptq-4096-256`", "0.20", "0.25", "18.3", "92", "0.31"]
+    assert cells[2] == ["`torch-linear`", "–", "1.25", "21.0", "105", "–"]
+
+
 def test_the_figure_is_svg_with_a_mark_per_timing() -> None:
     root = ElementTree.fromstring(roofline_svg(summarize_kernels(a_run(), ["torch-linear"])))
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]

@@ -113,6 +113,16 @@ def test_an_array_of_the_wrong_size_is_refused() -> None:
         made.multiply(np.zeros((1, 64), np.float32), np.zeros((1, 16), np.float32), isa="mmx")
 
 
+def test_what_is_not_contiguous_is_refused_and_not_copied() -> None:
+    matrix = packed.pack_layer(make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64))
+    made = packed.native_matrix(matrix)
+    x, y = np.zeros((2, 64), np.float32), np.zeros((2, 16), np.float32)
+    with pytest.raises(TypeError):
+        made.multiply(np.asfortranarray(x), y)
+    with pytest.raises(TypeError):
+        made.multiply(x, np.asfortranarray(y))
+
+
 def test_a_stream_that_is_too_short_is_refused() -> None:
     matrix = packed.pack_layer(make_layer(np.random.default_rng(6), out_features=16, columns_per_group=64))
     segment = matrix.segments[0]

@@ -8,18 +8,19 @@
 namespace bitbench::vptq {
 namespace {
 
-constexpr int kAhead = 2048;       // bytes of the stream to ask for in advance
 constexpr int kStripsPerTile = 8;  // decoded at once for a batch: 8 KB beside a codebook of 32 KB in the first cache
 
-inline __m512i eight_columns(const std::int8_t* x) {
+BITBENCH_INLINE void add_dot(__m512i& sum, __m512i weights, __m512i x) { sum = _mm512_dpbusd_epi32(sum, weights, x); }
+
+BITBENCH_INLINE __m512i eight_columns(const std::int8_t* x) {
     long long packed;
     __builtin_memcpy(&packed, x, sizeof packed);
     return _mm512_set1_epi64(packed);
 }
 
 // What undoes the offset of the codebook bytes: -128 * (sum of x) once per output.
-inline __m512i paired_start(std::int32_t sum) { return _mm512_set1_epi64(std::uint32_t(-kOffset * sum)); }
-inline __m512i plane_start(std::int32_t sum) { return _mm512_zextsi128_si512(_mm_cvtsi32_si128(-kOffset * sum)); }
+BITBENCH_INLINE __m512i paired_start(std::int32_t sum) { return _mm512_set1_epi64(std::uint32_t(-kOffset * sum)); }
+BITBENCH_INLINE __m512i plane_start(std::int32_t sum) { return _mm512_zextsi128_si512(_mm_cvtsi32_si128(-kOffset * sum)); }
 
 // Integer sums of one activation row over some strips. Paired: two dwords per output. Planes: 16 dwords per output.
 template <int ResidualBits>
@@ -29,7 +30,7 @@ struct Sums {
     __m512i main;
     __m512i residual[kResidualSums == 0 ? 1 : kResidualSums];
 
-    explicit Sums(std::int32_t sum) : main(paired_start(sum)) {
+    BITBENCH_INLINE explicit Sums(std::int32_t sum) : main(paired_start(sum)) {
         for (int o = 0; o < kResidualSums; ++o) residual[o] = kPlanes ? plane_start(sum) : paired_start(sum);
     }
 };
@@ -41,11 +42,11 @@ struct Totals {
     __m512 paired = _mm512_setzero_ps();
     __m512 planes[kPlanes ? kVector : 1];
 
-    Totals() {
+    BITBENCH_INLINE Totals() {
         for (auto& plane : planes) plane = _mm512_setzero_ps();
     }
 
-    void add(const Sums<ResidualBits>& sums, float main_scale, float residual_scale) {
+    BITBENCH_INLINE void add(const Sums<ResidualBits>& sums, float main_scale, float residual_scale) {
         paired = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.main), _mm512_set1_ps(main_scale), paired);
         if constexpr (kPlanes) {
             for (int o = 0; o < kVector; ++o)
@@ -56,7 +57,7 @@ struct Totals {
         }
     }
 
-    __m256 reduce() const {
+    BITBENCH_INLINE __m256 reduce() const {
         const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
         const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
         const __m512 both = _mm512_add_ps(_mm512_permutexvar_ps(even, paired), _mm512_permutexvar_ps(odd, paired));
@@ -67,7 +68,7 @@ struct Totals {
 
   private:
     // Element o of the result is the sum of the 16 elements of planes[o].
-    __m256 reduce_planes() const {
+    BITBENCH_INLINE __m256 reduce_planes() const {
         __m512 pairs[4], fours[2];
         for (int i = 0; i < 4; ++i)
             pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(planes[2 * i], planes[2 * i + 1]),
@@ -83,55 +84,25 @@ struct Totals {
     }
 };
 
-inline void add_to(float* at, __m256 values) { _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), values)); }
+BITBENCH_INLINE void add_to(float* at, __m256 values) { _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), values)); }
 
 // One strip of one activation row, decoded and multiplied at once.
 template <int MainBits, int ResidualBits, bool Wide>
-inline void multiply_strip(const Segment& segment, const std::uint8_t* strip, const Fetch& fetch,
-                           const std::int8_t* high, const std::int8_t* low, Sums<ResidualBits>& sums,
-                           Sums<ResidualBits>& low_sums) {
-    for (int line = 0; line < strip_bytes(MainBits, ResidualBits); line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(strip + kAhead + line), _MM_HINT_T0);
-    __m256i index[8];
-    unpack_main<MainBits>(strip, index);
-    const std::uint8_t* rest = strip + main_bytes(MainBits);
-    if constexpr (ResidualBits == 8) {
-        const PlaneLookup lookup(rest);
-        const __m512i x = _mm512_loadu_si512(high);
-        __m512i x_low;
-        if constexpr (Wide) x_low = _mm512_loadu_si512(low);
-#pragma GCC unroll 8
-        for (int g = 0; g < 8; ++g) {
-            const __m512i found = fetch(segment.main, index[g]);
-            const __m512i plane = lookup.plane(segment.planes, g);
-            sums.main = _mm512_dpbusd_epi32(sums.main, found, eight_columns(high + 8 * g));
-            sums.residual[g] = _mm512_dpbusd_epi32(sums.residual[g], plane, x);
-            if constexpr (Wide) {
-                low_sums.main = _mm512_dpbusd_epi32(low_sums.main, found, eight_columns(low + 8 * g));
-                low_sums.residual[g] = _mm512_dpbusd_epi32(low_sums.residual[g], plane, x_low);
-            }
+BITBENCH_INLINE void multiply_strip(const Strip<MainBits, ResidualBits>& strip, const std::int8_t* high, const std::int8_t* low,
+                           Sums<ResidualBits>& sums, Sums<ResidualBits>& low_sums) {
+    constexpr bool kPlanes = ResidualBits == 8;
+    for_eight([&](auto place) __attribute__((always_inline)) {
+        constexpr int g = place, sum = kPlanes ? g : 0;
+        const __m512i found = strip.template main<g>();
+        add_dot(sums.main, found, eight_columns(high + 8 * g));
+        if constexpr (Wide) add_dot(low_sums.main, found, eight_columns(low + 8 * g));
+        if constexpr (ResidualBits != 0) {
+            const __m512i second = strip.template residual<g>();
+            add_dot(sums.residual[sum], second, kPlanes ? _mm512_loadu_si512(high) : eight_columns(high + 8 * g));
+            if constexpr (Wide)
+                add_dot(low_sums.residual[sum], second, kPlanes ? _mm512_loadu_si512(low) : eight_columns(low + 8 * g));
         }
-    } else {
-        __m256i residual_index[8];
-        if constexpr (ResidualBits != 0) unpack_gathered_residual<ResidualBits>(rest, residual_index);
-#pragma GCC unroll 8
-        for (int g = 0; g < 8; ++g) {
-            const __m512i x = eight_columns(high + 8 * g);
-            const __m512i found = fetch(segment.main, index[g]);
-            sums.main = _mm512_dpbusd_epi32(sums.main, found, x);
-            __m512i second, x_low;
-            if constexpr (ResidualBits != 0) {
-                second = fetch(segment.residual, residual_index[g]);
-                sums.residual[0] = _mm512_dpbusd_epi32(sums.residual[0], second, x);
-            }
-            if constexpr (Wide) {
-                x_low = eight_columns(low + 8 * g);
-                low_sums.main = _mm512_dpbusd_epi32(low_sums.main, found, x_low);
-                if constexpr (ResidualBits != 0)
-                    low_sums.residual[0] = _mm512_dpbusd_epi32(low_sums.residual[0], second, x_low);
-            }
-        }
-    }
+    });
 }
 
 template <int MainBits, int ResidualBits, bool Wide>
@@ -146,7 +117,7 @@ void one_row(const Segment& segment, const Activations& x, int begin, int end, f
             const int last = smaller(strips, (chunk + 1) * kStripsPerChunk);
             Sums<ResidualBits> high(x.sum_high[chunk]), low(Wide ? x.sum_low[chunk] : 0);
             for (int s = chunk * kStripsPerChunk; s < last; ++s, strip += kBytes)
-                multiply_strip<MainBits, ResidualBits, Wide>(segment, strip, fetch, x.high + kStrip * s,
+                multiply_strip<MainBits, ResidualBits, Wide>({segment, strip, fetch}, x.high + kStrip * s,
                                                              Wide ? x.low + kStrip * s : nullptr, high, low);
             const float unit = Wide ? 256 * x.scale[chunk] : x.scale[chunk];
             totals.add(high, unit * segment.main_scale, unit * segment.residual_scale);
@@ -163,54 +134,37 @@ struct Tile {
     static constexpr int kParts = ResidualBits == 0 ? 1 : 2;
     __m512i part[kStripsPerTile][kParts][8];
 
-    void decode(const Segment& segment, const std::uint8_t* strip, const Fetch& fetch, int count) {
-        for (int s = 0; s < count; ++s, strip += strip_bytes(MainBits, ResidualBits)) {
-            for (int line = 0; line < strip_bytes(MainBits, ResidualBits); line += 64)
-                _mm_prefetch(reinterpret_cast<const char*>(strip + kAhead + line), _MM_HINT_T0);
-            __m256i index[8];
-            unpack_main<MainBits>(strip, index);
-            const std::uint8_t* rest = strip + main_bytes(MainBits);
-            if constexpr (ResidualBits == 8) {
-                const PlaneLookup lookup(rest);
-#pragma GCC unroll 8
-                for (int g = 0; g < 8; ++g) {
-                    part[s][0][g] = fetch(segment.main, index[g]);
-                    part[s][1][g] = lookup.plane(segment.planes, g);
-                }
-            } else {
-                __m256i residual_index[8];
-                if constexpr (ResidualBits != 0) unpack_gathered_residual<ResidualBits>(rest, residual_index);
-#pragma GCC unroll 8
-                for (int g = 0; g < 8; ++g) {
-                    part[s][0][g] = fetch(segment.main, index[g]);
-                    if constexpr (ResidualBits != 0) part[s][1][g] = fetch(segment.residual, residual_index[g]);
-                }
-            }
+    BITBENCH_INLINE void decode(const Segment& segment, const std::uint8_t* stream, const Fetch& fetch, int count) {
+        for (int s = 0; s < count; ++s, stream += strip_bytes(MainBits, ResidualBits)) {
+            const Strip<MainBits, ResidualBits> strip(segment, stream, fetch);
+            for_eight([&](auto place) __attribute__((always_inline)) {
+                constexpr int g = place;
+                part[s][0][g] = strip.template main<g>();
+                if constexpr (ResidualBits != 0) part[s][1][g] = strip.template residual<g>();
+            });
         }
     }
 
     // Sums of one part that lies in columns of 8. Four at a time: a dot product takes five cycles until it can be added
     // to.
     template <int Part>
-    __m512i multiply_columns(const std::int8_t* x, int count, __m512i start) const {
+    BITBENCH_INLINE __m512i multiply_columns(const std::int8_t* x, int count, __m512i start) const {
         __m512i sums[4] = {start, _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
         for (int s = 0; s < count; ++s, x += kStrip) {
 #pragma GCC unroll 8
-            for (int g = 0; g < 8; ++g)
-                sums[g % 4] = _mm512_dpbusd_epi32(sums[g % 4], part[s][Part][g], eight_columns(x + 8 * g));
+            for (int g = 0; g < 8; ++g) add_dot(sums[g % 4], part[s][Part][g], eight_columns(x + 8 * g));
         }
         return _mm512_add_epi32(_mm512_add_epi32(sums[0], sums[1]), _mm512_add_epi32(sums[2], sums[3]));
     }
 
-    Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
+    BITBENCH_INLINE Sums<ResidualBits> multiply(const std::int8_t* x, int count, std::int32_t sum) const {
         Sums<ResidualBits> sums(sum);
         sums.main = multiply_columns<0>(x, count, sums.main);
         if constexpr (ResidualBits == 8) {
             for (int s = 0; s < count; ++s) {
                 const __m512i columns = _mm512_loadu_si512(x + kStrip * s);
 #pragma GCC unroll 8
-                for (int o = 0; o < kVector; ++o)
-                    sums.residual[o] = _mm512_dpbusd_epi32(sums.residual[o], part[s][1][o], columns);
+                for (int o = 0; o < kVector; ++o) add_dot(sums.residual[o], part[s][1][o], columns);
             }
         } else if constexpr (ResidualBits != 0) {
             sums.residual[0] = multiply_columns<1>(x, count, sums.residual[0]);

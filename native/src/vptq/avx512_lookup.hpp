@@ -3,71 +3,131 @@
 
 #include <immintrin.h>
 
+#include <array>
+#include <utility>
+
 #include "matrix.hpp"
+
+// The compiler stops inlining where a file grows as much as this one does by its templates; a call per lookup doubles
+// the time.
+#define BITBENCH_INLINE [[gnu::always_inline]] inline
 
 namespace bitbench::vptq {
 namespace {
 
-inline __m256i load256(const std::uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+constexpr int kAhead = 2048;  // bytes of the stream to ask for in advance
 
-inline __m256i spread_bits(const std::uint8_t* at) {
+BITBENCH_INLINE __m256i load256(const std::uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+
+BITBENCH_INLINE __m256i spread_bytes(const std::uint8_t* at) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
 }
 
-// index | bit g of `bits`, moved to position `Bit`.
-template <int Bit>
-inline __m256i with_bit(__m256i index, __m256i bits, int g) {
-    const __m256i moved = Bit >= g ? _mm256_slli_epi32(bits, Bit - g) : _mm256_srli_epi32(bits, g - Bit);
-    return _mm256_ternarylogic_epi32(index, moved, _mm256_set1_epi32(1 << Bit), 0xf8);  // a | (b & c)
+// `low` where the mask is set, else `high`.
+BITBENCH_INLINE __m256i joined(__m256i mask, __m256i low, __m256i high) {
+    return _mm256_ternarylogic_epi32(mask, low, high, 0xca);
 }
 
-inline void unpack16(const std::uint8_t* at, __m256i (&index)[8]) {
-    for (int h = 0; h < 4; ++h) {
-        const __m256i pair = load256(at + 32 * h);
-        index[2 * h] = _mm256_and_si256(pair, _mm256_set1_epi32(0xffff));
-        index[2 * h + 1] = _mm256_srli_epi32(pair, 16);
-    }
+// low | (high & mask)
+BITBENCH_INLINE __m256i with_bits(__m256i low, __m256i high, __m256i mask) {
+    return _mm256_ternarylogic_epi32(low, high, mask, 0xf8);
 }
 
+BITBENCH_INLINE __m256i masked(const std::uint8_t* from, int mask) {
+    return _mm256_and_si256(load256(from), _mm256_set1_epi32(mask));
+}
+
+BITBENCH_INLINE __m256i shifted(const std::uint8_t* from, int bits) { return _mm256_srli_epi32(load256(from), bits); }
+
+// The 64 indices of a strip; at<Place>() gives eight of them, each when its gather comes: the gathers leave little room
+// beside them, and none for all of a strip at once. Most fields lie where a load at an odd address brings them to the
+// lowest bits, or up to three bits above: the index is then 2, 4 or 8 times as large, and the scale of its gather
+// (kScale) as much smaller.
 template <int Bits>
-inline void unpack_main(const std::uint8_t* at, __m256i (&index)[8]) {
-    if constexpr (Bits == 16) {
-        unpack16(at, index);
-        return;
-    }
-    const __m256i a = load256(at), b = load256(at + 32), c = load256(at + 64);
-    const __m256i low12 = _mm256_set1_epi32(0xfff), nibble = _mm256_set1_epi32(0xf00);
-    index[0] = _mm256_and_si256(a, low12);
-    index[1] = _mm256_and_si256(_mm256_srli_epi32(a, 12), low12);
-    index[2] = _mm256_and_si256(b, low12);
-    index[3] = _mm256_and_si256(_mm256_srli_epi32(b, 12), low12);
-    index[4] = _mm256_and_si256(c, low12);
-    index[5] = _mm256_and_si256(_mm256_srli_epi32(c, 12), low12);
-    index[6] = _mm256_ternarylogic_epi32(_mm256_srli_epi32(a, 24), _mm256_srli_epi32(c, 16), nibble, 0xf8);
-    index[7] = _mm256_ternarylogic_epi32(_mm256_srli_epi32(b, 24), _mm256_srli_epi32(c, 20), nibble, 0xf8);
-    if constexpr (Bits == 13) {
-        const __m256i bits = spread_bits(at + 96);
-#pragma GCC unroll 8
-        for (int g = 0; g < 8; ++g) index[g] = with_bit<12>(index[g], bits, g);
-    }
-}
+struct Indices;
 
-template <int Bits>
-inline void unpack_gathered_residual(const std::uint8_t* at, __m256i (&index)[8]) {
-    if constexpr (Bits == 16) {
-        unpack16(at, index);
-        return;
+template <>
+struct Indices<0> {
+    BITBENCH_INLINE explicit Indices(const std::uint8_t*) {}
+};
+
+template <>
+struct Indices<9> {
+    static constexpr int kScale[8] = {8, 4, 2, 8, 4, 2, 8, 8};
+    const std::uint8_t* from;
+    __m256i rest;
+
+    BITBENCH_INLINE explicit Indices(const std::uint8_t* strip) : from(strip), rest(spread_bytes(strip + 64)) {}
+
+    template <int Place>
+    BITBENCH_INLINE __m256i at() const {
+        const __m256i high4 = _mm256_set1_epi32(0x1e0);
+        if constexpr (Place == 6) return with_bits(shifted(from, 27), _mm256_slli_epi32(rest, 5), high4);
+        if constexpr (Place == 7) return with_bits(shifted(from + 32, 27), _mm256_slli_epi32(rest, 1), high4);
+        return masked(from + 32 * (Place / 3) + Place % 3, 0x1ff << Place % 3);
     }
-    const __m256i bits = spread_bits(at + 64), byte = _mm256_set1_epi32(0xff);
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-        const __m256i four = load256(at + 32 * h);
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-            const int g = 4 * h + j;
-            index[g] = with_bit<8>(_mm256_and_si256(_mm256_srli_epi32(four, 8 * j), byte), bits, g);
+};
+
+template <>
+struct Indices<12> {
+    static constexpr int kScale[8] = {8, 8, 8, 8, 8, 8, 8, 8};
+    const std::uint8_t* from;
+
+    BITBENCH_INLINE explicit Indices(const std::uint8_t* strip) : from(strip) {}
+
+    template <int Place>
+    BITBENCH_INLINE __m256i at() const {
+        const __m256i low12 = _mm256_set1_epi32(0xfff), low8 = _mm256_set1_epi32(0xff);
+        if constexpr (Place == 4)  // as the even ones below, but a load at an odd address would reach behind the strip
+            return _mm256_and_si256(shifted(from + 64, 8), low12);
+        if constexpr (Place == 6)
+            return _mm256_and_si256(joined(low8, load256(from), load256(from + 63)), low12);
+        if constexpr (Place == 7)
+            return _mm256_and_si256(joined(low8, load256(from + 32), _mm256_slli_epi32(load256(from + 64), 4)), low12);
+        return Place % 2 == 0 ? masked(from + 16 * Place + 1, 0xfff) : shifted(from + 16 * (Place - 1), 20);
+    }
+};
+
+template <>
+struct Indices<13> {
+    static constexpr int kScale[8] = {8, 1, 8, 1, 8, 1, 8, 8};
+    const std::uint8_t* from;
+    __m256i rest;
+
+    BITBENCH_INLINE explicit Indices(const std::uint8_t* strip) : from(strip), rest(spread_bytes(strip + 96)) {}
+
+    template <int Place>
+    BITBENCH_INLINE __m256i at() const {
+        const __m256i low13 = _mm256_set1_epi32(0x1fff), low12 = _mm256_set1_epi32(0xfff);
+        const __m256i low6 = _mm256_set1_epi32(0x3f);
+        if constexpr (Place == 6) {
+            const __m256i twelve = joined(low6, shifted(from, 13), shifted(from + 32, 7));
+            return _mm256_and_si256(joined(low12, twelve, _mm256_slli_epi32(rest, 12)), low13);
         }
+        if constexpr (Place == 7) return joined(low6, shifted(from + 64, 13), _mm256_slli_epi32(rest, 5));
+        return Place % 2 == 0 ? masked(from + 16 * Place, 0x1fff) : masked(from + 16 * (Place - 1) + 2, 0x1fff << 3);
     }
+};
+
+template <>
+struct Indices<16> {
+    static constexpr int kScale[8] = {8, 8, 8, 8, 8, 8, 8, 8};
+    const std::uint8_t* from;
+
+    BITBENCH_INLINE explicit Indices(const std::uint8_t* strip) : from(strip) {}
+
+    template <int Place>
+    BITBENCH_INLINE __m256i at() const {
+        return Place % 2 == 0 ? masked(from + 16 * Place, 0xffff) : shifted(from + 16 * (Place - 1), 16);
+    }
+};
+
+// work(integral_constant<int, 0>) ... work(integral_constant<int, 7>): the scale of a gather is part of the instruction.
+template <class Work>
+BITBENCH_INLINE void for_eight(Work work) {
+    [&]<int... Place>(std::integer_sequence<int, Place...>) __attribute__((always_inline)) {
+        (work(std::integral_constant<int, Place>()), ...);
+    }(std::make_integer_sequence<int, 8>());
 }
 
 // Fetches 8 entries of a codebook and turns them: byte (output o, column c) goes to dword 2o + c / 4, byte c % 4, so
@@ -77,41 +137,76 @@ struct Fetch {
     __mmask8 all = 0xff;
 
     Fetch() {
-        alignas(64) std::uint8_t order[64];
-        for (int o = 0; o < 8; ++o)
-            for (int c = 0; c < 8; ++c) order[8 * o + c] = std::uint8_t(8 * c + o);
-        control = _mm512_load_si512(order);
+        alignas(64) static constexpr auto kOrder = [] {
+            std::array<std::uint8_t, 64> order{};
+            for (int o = 0; o < 8; ++o)
+                for (int c = 0; c < 8; ++c) order[std::size_t(8 * o + c)] = std::uint8_t(8 * c + o);
+            return order;
+        }();
+        control = _mm512_load_si512(kOrder.data());
         // A gather merges into its destination and waits for what was last computed there, so each one starts from
         // zeros. The compiler would leave them out if it knew that the mask is full.
         asm("" : "+Yk"(all));
     }
 
-    __m512i operator()(const std::uint8_t* entries, __m256i index) const {
-        const __m512i found = _mm512_mask_i32gather_epi64(_mm512_setzero_si512(), all, index, entries, 8);
+    template <int Bits, int Place>
+    BITBENCH_INLINE __m512i find(const std::uint8_t* entries, const Indices<Bits>& indices) const {
+        const __m512i found = _mm512_mask_i32gather_epi64(_mm512_setzero_si512(), all, indices.template at<Place>(), entries,
+                                                          Indices<Bits>::kScale[Place]);
         return _mm512_permutexvar_epi8(control, found);
     }
 };
 
-// The 64 residual indices of a strip and which quarter of the 256 entries each lies in.
+// The 64 residual indices of a strip, and in which quarters of the 256 entries each is looked up: the last one counts.
 struct PlaneLookup {
     __m512i index;
-    __mmask64 second, third, fourth;
+    __mmask64 odd, upper_half, last;
 
-    explicit PlaneLookup(const std::uint8_t* at) : index(_mm512_loadu_si512(at)) {
-        const __mmask64 upper_half = _mm512_movepi8_mask(index);
-        const __mmask64 odd = _mm512_movepi8_mask(_mm512_slli_epi16(index, 1));
-        second = _kandn_mask64(upper_half, odd);
-        third = _kandn_mask64(odd, upper_half);
-        fourth = _kand_mask64(odd, upper_half);
+    BITBENCH_INLINE explicit PlaneLookup(const std::uint8_t* at) : index(_mm512_loadu_si512(at)) {
+        upper_half = _mm512_movepi8_mask(index);
+        odd = _mm512_movepi8_mask(_mm512_slli_epi16(index, 1));
+        last = _kand_mask64(odd, upper_half);
     }
 
-    __m512i plane(const std::uint8_t* planes, int output) const {
+    BITBENCH_INLINE __m512i plane(const std::uint8_t* planes, int output) const {
         const std::uint8_t* table = planes + kResidualPlane * output;
         __m512i found = _mm512_permutexvar_epi8(index, _mm512_loadu_si512(table));
-        found = _mm512_mask_permutexvar_epi8(found, second, index, _mm512_loadu_si512(table + 64));
-        found = _mm512_mask_permutexvar_epi8(found, third, index, _mm512_loadu_si512(table + 128));
-        return _mm512_mask_permutexvar_epi8(found, fourth, index, _mm512_loadu_si512(table + 192));
+        found = _mm512_mask_permutexvar_epi8(found, odd, index, _mm512_loadu_si512(table + 64));
+        found = _mm512_mask_permutexvar_epi8(found, upper_half, index, _mm512_loadu_si512(table + 128));
+        return _mm512_mask_permutexvar_epi8(found, last, index, _mm512_loadu_si512(table + 192));
     }
+};
+
+// One strip: its 8 x 8 columns of main entries, and as many columns or 8 planes of residual ones.
+template <int MainBits, int ResidualBits>
+class Strip {
+  public:
+    static constexpr bool kPlanes = ResidualBits == 8;
+
+    BITBENCH_INLINE Strip(const Segment& segment, const std::uint8_t* at, const Fetch& fetch)
+        : segment_(segment), fetch_(fetch), main_(at), residual_(at + main_bytes(MainBits)) {
+        for (int line = 0; line < strip_bytes(MainBits, ResidualBits); line += 64)
+            _mm_prefetch(reinterpret_cast<const char*>(at + kAhead + line), _MM_HINT_T0);
+    }
+
+    template <int Place>
+    BITBENCH_INLINE __m512i main() const {
+        return fetch_.find<MainBits, Place>(segment_.main, main_);
+    }
+
+    template <int Place>
+    BITBENCH_INLINE __m512i residual() const {
+        if constexpr (kPlanes)
+            return residual_.plane(segment_.planes, Place);
+        else
+            return fetch_.find<ResidualBits, Place>(segment_.residual, residual_);
+    }
+
+  private:
+    const Segment& segment_;
+    const Fetch& fetch_;
+    Indices<MainBits> main_;
+    std::conditional_t<kPlanes, PlaneLookup, Indices<kPlanes ? 0 : ResidualBits>> residual_;
 };
 
 }  // namespace

@@ -4,14 +4,17 @@
 // columns. The columns of a segment share one pair of codebooks and are cut into strips of 64. A block's strips follow
 // each other in memory, so each thread reads one contiguous stream:
 //
-//   main 12 bit   3 x 8 dwords a, b, c; dword i holds the columns 8g + i, g = 0 ... 7:
-//                 g0 = a[0:12]  g1 = a[12:24]  g2 = b[0:12]  g3 = b[12:24]  g4 = c[0:12]  g5 = c[12:24]
-//                 g6 = a[24:32] | c[24:28] << 8                g7 = b[24:32] | c[28:32] << 8
-//   main 13 bit   the same, then 8 bytes: bit g of byte i is bit 12 of column 8g + i
-//   main 16 bit   4 x 8 dwords: dword i of part h holds the columns 8(2h) + i and 8(2h + 1) + i
-//   residual 8    64 bytes in the order of the columns
-//   residual 9    64 bytes: byte 32h + 4i + j belongs to column 8(4h + j) + i; then 8 bytes with bit 8, as above
-//   residual 16   as main 16 bit
+//   a part is 8 dwords; dword i of a, b, c and byte i of e belong to the columns 8g + i, g = 0 ... 7. The indices:
+//   main 12 bit     parts a, b, c   g0 = a[8:20]  g1 = a[20:32]  g6 = a[0:8]  | c[0:4] << 8
+//                                   g2 = b[8:20]  g3 = b[20:32]  g7 = b[0:8]  | c[4:8] << 8
+//                                   g4 = c[8:20]  g5 = c[20:32]
+//   main 13 bit     parts a, b, c   g0 = a[0:13]  g1 = a[19:32]  g6 = a[13:19] | b[13:19] << 6 | e[0] << 12
+//                   8 bytes e       g2 = b[0:13]  g3 = b[19:32]  g7 = c[13:19] | e[1:8] << 6
+//                                   g4 = c[0:13]  g5 = c[19:32]
+//   residual 8 bit  64 bytes in the order of the columns
+//   residual 9 bit  parts a, b      g0 = a[0:9]   g1 = a[9:18]   g2 = a[18:27]  g6 = a[27:32] | e[0:4] << 5
+//                   8 bytes e       g3 = b[0:9]   g4 = b[9:18]   g5 = b[18:27]  g7 = b[27:32] | e[4:8] << 5
+//   16 bit, both    four parts      part h holds g = 2h in its lower and g = 2h + 1 in its upper halves
 //
 // Codebooks are int8, entries of 8 bytes, as many as their index can name: no index leads outside. A residual of 256
 // entries also lies as 8 planes of 256 bytes (one per output), because AVX-512 looks it up in registers.

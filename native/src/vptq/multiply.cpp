@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 
 #include "../parallel.hpp"
@@ -72,9 +73,9 @@ class Call {
 
     void run(Floats y, int threads) {
         y_ = y;
+        step_ = blocks_at_once(threads);
         parallel(
-            std::min(threads, matrix_.blocks()),
-            [](void* call, int index, int count) { static_cast<Call*>(call)->work(index, count); }, this);
+            std::min(threads, matrix_.blocks()), [](void* call, int, int) { static_cast<Call*>(call)->work(); }, this);
     }
 
   private:
@@ -112,9 +113,23 @@ class Call {
         }
     }
 
-    void work(int index, int count) {
-        const auto blocks = std::int64_t(matrix_.blocks());
-        const int begin = int(blocks * index / count), end = int(blocks * (index + 1) / count);
+    // Threads fetch their next blocks when they have done the last: on a shared machine one core is often slower than
+    // another. A piece is long enough that its start, which no prefetch has seen coming, does not count.
+    int blocks_at_once(int threads) const {
+        constexpr int kPiecesPerThread = 16;
+        constexpr std::size_t kPieceBytes = 32 * 1024;
+        std::size_t block_bytes = 1;
+        for (const Segment& segment : matrix_.segments) block_bytes += segment.block_bytes();
+        return std::max(matrix_.blocks() / (threads * kPiecesPerThread), int(kPieceBytes / block_bytes) + 1);
+    }
+
+    void work() {
+        const int blocks = matrix_.blocks();
+        for (int begin = 0; (begin = next_.fetch_add(step_, std::memory_order_relaxed)) < blocks;)
+            multiply_blocks(begin, std::min(begin + step_, blocks));
+    }
+
+    void multiply_blocks(int begin, int end) {
         for (int row = 0; row < batch_; ++row) {
             float* sums = scratch_.sums.data() + std::size_t(row) * row_stride();
             std::fill(sums + kVector * begin, sums + kVector * end, scratch_.shift[std::size_t(row)]);
@@ -159,6 +174,8 @@ class Call {
     const Isa& isa_;
     Scratch& scratch_;
     Floats y_{};
+    int step_ = 1;              // blocks that a thread takes at once
+    std::atomic<int> next_{0};  // the first block that nobody has taken
 };
 
 Floats rows_from(Floats values, std::size_t elements) {

@@ -139,8 +139,9 @@ void add_to(nb::module_& module) {
              "outliers"_a = nb::none())
         .def("add_segment", &OwningMatrix::add_segment, nb::kw_only(), "columns"_a, "main_bits"_a, "residual_bits"_a,
              "stream"_a, "main"_a, "main_scale"_a, "residual"_a = nb::none(), "residual_scale"_a = 0.0f)
-        .def("multiply", &OwningMatrix::multiply, "x"_a, "y"_a, nb::kw_only(), "activation_bits"_a = 8, "threads"_a = 1,
-             "isa"_a = "");
+        // A copy of x would cost time, and one of y would get the result instead of y: what is not contiguous is refused.
+        .def("multiply", &OwningMatrix::multiply, "x"_a.noconvert(), "y"_a.noconvert(), nb::kw_only(),
+             "activation_bits"_a = 8, "threads"_a = 1, "isa"_a = "");
     module.def("vptq_isas", &isa_names, "The instruction sets that this machine can run, best first.");
     module.def("openmp_runtime", &openmp_runtime,
                "The file of the OpenMP runtime whose threads are used; empty while none is loaded.");

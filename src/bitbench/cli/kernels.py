@@ -41,7 +41,7 @@ def kernels(
     from bitbench.models import library
     from bitbench.probes.host import collect_host_facts
     from bitbench.report.kernel_figure import roofline_svg
-    from bitbench.report.kernels import kernel_markdown
+    from bitbench.report.kernels import kernel_markdown, kernel_overview
     from bitbench.statistics.kernels import summarize_kernels
 
     lab, console = Lab(), Console(stderr=True, highlight=False)
@@ -71,10 +71,12 @@ def kernels(
     summary = summarize_kernels(run, baselines)
     text = kernel_markdown(summary)
     into.mkdir(parents=True, exist_ok=True)
-    (into / "records.json").write_text(run.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (into / "records.json").write_text(run.model_dump_json() + "\n", encoding="utf-8")
     (into / "kernels.md").write_text(text, encoding="utf-8")
     (into / "roofline.svg").write_text(roofline_svg(summary), encoding="utf-8")
     typer.echo(text)
+    if console.is_terminal:  # the long table has pushed it out of sight
+        console.print(kernel_overview(summary), soft_wrap=True, markup=False)
     console.print(f"table, records and figure: {into}", soft_wrap=True)
 
 

@@ -29,7 +29,7 @@ class Effort:
     most_rounds: int
 
 
-FULL = Effort(point_s=5.0, least_rounds=15, most_rounds=400)
+FULL = Effort(point_s=4.0, least_rounds=15, most_rounds=200)
 BRIEF = Effort(point_s=1.0, least_rounds=7, most_rounds=60)
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import log10
+from statistics import median
 
 from bitbench.core.kernel import KernelFigures, KernelSummary
 
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 40, 55
+_MARGIN = 1.4  # a factor, as the axes are logarithmic
 # Colours that readers with a colour deficiency can tell apart (Okabe and Ito), in the order of the cases.
 _COLOURS = (
     "#0072B2",
@@ -55,7 +57,7 @@ def roofline_svg(summary: KernelSummary) -> str:
         *_grid(x, y),
         _roof(summary, x, y),
         *(_mark(row, colours[row.timing.case], x, y) for row in rows),
-        *_legend(cases, colours),
+        *_legend(rows, colours),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -65,9 +67,9 @@ def _axes(summary: KernelSummary, rows: Sequence[KernelFigures]) -> tuple[_Axis,
     intensities = [row.intensity for row in rows] or [1.0]
     speeds = [_flops_per_s(row) for row in rows] or [1e9]
     machine = summary.machine
-    highest = min(machine.flops_per_s, machine.read_bytes_per_s * max(intensities) * 4)
-    x = _Axis(min(intensities) / 2, max(intensities) * 4, _LEFT, _WIDTH - _RIGHT)
-    y = _Axis(min(speeds) / 2, max(highest, *speeds) * 2, _HEIGHT - _BOTTOM, _TOP)
+    x = _Axis(min(intensities) / _MARGIN, max(intensities) * _MARGIN, _LEFT, _WIDTH - _RIGHT)
+    highest = min(machine.flops_per_s, machine.read_bytes_per_s * x.high)
+    y = _Axis(min(speeds) / _MARGIN, max(highest, *speeds), _HEIGHT - _BOTTOM, _TOP)
     return x, y
 
 
@@ -111,9 +113,12 @@ def _mark(row: KernelFigures, colour: str, x: _Axis, y: _Axis) -> str:
     )
 
 
-def _legend(cases: Sequence[str], colours: dict[str, str]) -> Iterator[str]:
+def _legend(rows: Sequence[KernelFigures], colours: dict[str, str]) -> Iterator[str]:
+    """Each case with the middle of its shares of the roof: marks of one case lie above each other."""
     left = _WIDTH - _RIGHT + 18
-    for place, case in enumerate(cases):
-        top = _TOP + 10 + 20 * place
-        yield f'<circle cx="{left}" cy="{top}" r="5" fill="{colours[case]}"/>'
+    for place, (case, colour) in enumerate(colours.items()):
+        top = _TOP + 10 + 34 * place
+        share = median(row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None)
+        yield f'<circle cx="{left}" cy="{top}" r="5" fill="{colour}"/>'
         yield f'<text x="{left + 12}" y="{top + 4}">{escape(case)}</text>'
+        yield f'<text x="{left + 12}" y="{top + 18}" fill="#666" font-size="11">{share:.0%} of the roof (median)</text>'

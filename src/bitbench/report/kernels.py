@@ -1,6 +1,7 @@
 """The kernel table: the columns that such tables have, and those that explain it."""
 
 from collections.abc import Sequence
+from statistics import median as median_of
 
 from bitbench.core.kernel import KernelFigures, KernelMachine, KernelSummary, Median
 from bitbench.report.text import code, escape, table
@@ -8,18 +9,21 @@ from bitbench.units import UNKNOWN
 
 _SHAPE = ("batch_size", "in_features", "out_features")
 _CODEBOOKS = ("main_centroids", "residual_centroids")
+_VECTOR = 8  # weights in a vector of the cases that have codebooks
 _TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv"}  # as the columns of such tables are called
 
 
 def kernel_markdown(summary: KernelSummary) -> str:
-    """The table of vector-quantized kernels, then every other case, then what did not run."""
-    quantized = [row for row in summary.figures if _CODEBOOKS[0] in row.timing.labels]
-    others = [row for row in summary.figures if row not in quantized]
+    """What it comes to, the table of vector-quantized kernels, then every other case, then what did not run."""
+    timed = [row for row in summary.figures if row.seconds]
+    quantized = [row for row in timed if _CODEBOOKS[0] in row.timing.labels]
     parts = [_conditions(summary.machine)]
-    if rows := [row for row in quantized if row.seconds]:
-        parts += [_quantized_table(rows, summary), _extremes(rows, summary.baselines)]
-    if rows := [row for row in others if row.seconds]:
-        parts.append(_other_table(rows, summary.baselines))
+    if timed:
+        parts.append(kernel_overview(summary))
+    if quantized:
+        parts.append(_quantized_table(quantized, summary))
+    if others := [row for row in timed if row not in quantized]:
+        parts.append(_other_table(others, summary.baselines))
     if causes := _not_timed(summary.figures):
         parts.append(causes)
     return "\n\n".join(parts) + "\n"
@@ -75,17 +79,42 @@ def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> str
     return table(header, lines)
 
 
-def _extremes(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> str:
-    """Per case the smallest, middle and largest ratio over the shapes: what a reader looks for in a long table."""
+def kernel_overview(summary: KernelSummary) -> str:
+    """Per case the least, middle and largest figures over shapes and batches: what one looks for in a long table."""
+    timed = [row for row in summary.figures if row.seconds]
+    header = ["case", *(f"ratio to {code(name)}" for name in summary.baselines), "GB/s", "of roofline", "ns per vector"]
     lines = []
-    for case in dict.fromkeys(row.timing.case for row in rows):
+    for case in dict.fromkeys(row.timing.case for row in timed):
+        rows = [row for row in timed if row.timing.case == case]
         cells = [code(case)]
-        for name in baselines:
-            values = sorted(row.ratios[name].value for row in rows if row.timing.case == case and name in row.ratios)
-            middle = values[len(values) // 2] if values else None
-            cells.append(f"{values[0]:.2f} – {middle:.2f} – {values[-1]:.2f}" if values else UNKNOWN)
+        cells += [_spread([row.ratios[name].value for row in rows if name in row.ratios]) for name in summary.baselines]
+        cells.append(_spread([row.bytes_per_s / 1e9 for row in rows if row.bytes_per_s], digits=1))
+        cells.append(_spread([100 * row.roof_share for row in rows if row.roof_share], digits=0))
+        cells.append(_spread([time for row in rows if (time := _vector_ns(row, summary.machine.threads))]))
         lines.append(cells)
-    return table(["case", *(f"ratio to {code(name)}: least – median – most" for name in baselines)], lines)
+    text = "Least – median – most over the shapes; of roofline in %"
+    if any(_CODEBOOKS[0] in row.timing.labels for row in timed):
+        text += (
+            "; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of one thread"
+        )
+    return f"{text}:\n\n{table(header, lines)}"
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    if not values:
+        return UNKNOWN
+    ordered = sorted(values)
+    picked = (ordered[0], median_of(ordered), ordered[-1]) if len(ordered) > 1 else ordered
+    return " – ".join(f"{value:.{digits}f}" for value in picked)
+
+
+def _vector_ns(row: KernelFigures, threads: int) -> float | None:
+    """Time of one thread for one vector of one activation row; None for a case without vectors."""
+    timing = row.timing
+    if row.seconds is None or _CODEBOOKS[0] not in timing.labels:
+        return None
+    vectors = timing.batch * timing.in_features * timing.out_features / _VECTOR
+    return 1e9 * row.seconds.value * threads / vectors
 
 
 def _not_timed(rows: Sequence[KernelFigures]) -> str:

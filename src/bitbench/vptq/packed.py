@@ -205,27 +205,31 @@ def _from_strips(indices: npt.NDArray[np.uint32], columns: int) -> Indices:
 def _pack_main(at: npt.NDArray[np.uint32], bits: int) -> Bytes:
     if bits == 16:
         return _pack16(at)
-    low = at & 0xFFF
-    g = [low[:, :, i] for i in range(8)]
-    a = g[0] | g[1] << 12 | (g[6] & 0xFF) << 24
-    b = g[2] | g[3] << 12 | (g[7] & 0xFF) << 24
-    c = g[4] | g[5] << 12 | (g[6] >> 8) << 24 | (g[7] >> 8) << 28
-    parts = [_as_bytes(np.concatenate([a, b, c], axis=-1))]
-    if bits == 13:
-        parts.append(_bit_plane(at, 12))
-    return np.concatenate(parts, axis=-1)
+    g = [at[:, :, i] for i in range(8)]
+    if bits == 12:
+        a = g[6] & 0xFF | g[0] << 8 | g[1] << 20
+        b = g[7] & 0xFF | g[2] << 8 | g[3] << 20
+        c = g[6] >> 8 | g[7] >> 8 << 4 | g[4] << 8 | g[5] << 20
+        return _as_bytes(a, b, c)
+    a = g[0] | (g[6] & 0x3F) << 13 | g[1] << 19
+    b = g[2] | (g[6] >> 6 & 0x3F) << 13 | g[3] << 19
+    c = g[4] | (g[7] & 0x3F) << 13 | g[5] << 19
+    rest = g[6] >> 12 | g[7] >> 6 << 1
+    return np.concatenate([_as_bytes(a, b, c), rest.astype(np.uint8)], axis=-1)
 
 
 def _unpack_main(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
     if bits == 16:
         return _unpack16(stream)
-    words = _as_words(stream[..., :96])
-    a, b, c = words[..., :8], words[..., 8:16], words[..., 16:]
-    mask = np.uint32(0xFFF)
-    fields = [a & mask, a >> 12 & mask, b & mask, b >> 12 & mask, c & mask, c >> 12 & mask]
-    fields += [a >> 24 | c >> 16 & 0xF00, b >> 24 | c >> 20 & 0xF00]
-    found = np.stack(fields, axis=2)
-    return found | _from_bit_plane(stream[..., 96:], 12) if bits == 13 else found
+    a, b, c = _as_words(stream[..., :96])
+    if bits == 12:
+        fields = [field for word in (a, b, c) for field in (word >> 8 & 0xFFF, word >> 20)]
+        fields += [a & 0xFF | (c & 0xF) << 8, b & 0xFF | (c >> 4 & 0xF) << 8]
+    else:
+        rest = stream[..., 96:].astype(np.uint32)
+        fields = [field for word in (a, b, c) for field in (word & 0x1FFF, word >> 19)]
+        fields += [a >> 13 & 0x3F | (b >> 13 & 0x3F) << 6 | (rest & 1) << 12, c >> 13 & 0x3F | rest >> 1 << 6]
+    return np.stack(fields, axis=2)
 
 
 def _pack_residual(at: npt.NDArray[np.uint32], bits: int) -> Bytes:
@@ -233,48 +237,42 @@ def _pack_residual(at: npt.NDArray[np.uint32], bits: int) -> Bytes:
         return _pack16(at)
     if bits == 8:
         return at.reshape(*at.shape[:2], STRIP).astype(np.uint8)
-    blocks, strips = at.shape[:2]
-    # [h, j, i] to [h, i, j]: byte 32 h + 4 i + j belongs to column 8 (4 h + j) + i
-    low = (at & 0xFF).astype(np.uint8).reshape(blocks, strips, 2, 4, 8).transpose(0, 1, 2, 4, 3)
-    return np.concatenate([low.reshape(blocks, strips, STRIP), _bit_plane(at, 8)], axis=-1)
+    g = [at[:, :, i] for i in range(8)]
+    a = g[0] | g[1] << 9 | g[2] << 18 | (g[6] & 0x1F) << 27
+    b = g[3] | g[4] << 9 | g[5] << 18 | (g[7] & 0x1F) << 27
+    rest = g[6] >> 5 | g[7] >> 5 << 4
+    return np.concatenate([_as_bytes(a, b), rest.astype(np.uint8)], axis=-1)
 
 
 def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
     if bits == 16:
         return _unpack16(stream)
-    blocks, strips = stream.shape[:2]
     if bits == 8:
-        return stream.reshape(blocks, strips, 8, 8).astype(np.uint32)
-    low = stream[..., :STRIP].reshape(blocks, strips, 2, 8, 4).transpose(0, 1, 2, 4, 3)
-    return low.reshape(blocks, strips, 8, 8).astype(np.uint32) | _from_bit_plane(stream[..., STRIP:], 8)
+        return stream.reshape(*stream.shape[:2], 8, 8).astype(np.uint32)
+    a, b = _as_words(stream[..., :64])
+    rest = stream[..., 64:].astype(np.uint32)
+    fields = [word >> shift & 0x1FF for word in (a, b) for shift in (0, 9, 18)]
+    fields += [a >> 27 | (rest & 0xF) << 5, b >> 27 | rest >> 4 << 5]
+    return np.stack(fields, axis=2)
 
 
 def _pack16(at: npt.NDArray[np.uint32]) -> Bytes:
-    words = at[:, :, 0::2] | at[:, :, 1::2] << np.uint32(16)  # [blocks, strips, h, i]
-    return _as_bytes(words.reshape(*at.shape[:2], 32))
+    return _as_bytes(*(at[:, :, 2 * h] | at[:, :, 2 * h + 1] << 16 for h in range(4)))
 
 
 def _unpack16(stream: Bytes) -> npt.NDArray[np.uint32]:
-    words = _as_words(stream).reshape(*stream.shape[:2], 4, 8)
-    return np.stack([words & 0xFFFF, words >> 16], axis=3).reshape(*stream.shape[:2], 8, 8)
+    return np.stack([field for word in _as_words(stream) for field in (word & 0xFFFF, word >> 16)], axis=2)
 
 
-def _bit_plane(at: npt.NDArray[np.uint32], bit: int) -> Bytes:
-    """Bit g of byte i is the given bit of column 8 g + i."""
-    return np.packbits((at >> bit & 1).astype(np.uint8), axis=2, bitorder="little")[:, :, 0]
+def _as_bytes(*parts: npt.NDArray[np.uint32]) -> Bytes:
+    """Parts of 8 dwords, one after the other."""
+    return np.ascontiguousarray(np.concatenate(parts, axis=-1), dtype="<u4").view(np.uint8)
 
 
-def _from_bit_plane(plane: Bytes, bit: int) -> npt.NDArray[np.uint32]:
-    spread = np.unpackbits(plane[:, :, np.newaxis], axis=2, bitorder="little")
-    return spread.astype(np.uint32) << np.uint32(bit)
-
-
-def _as_bytes(words: npt.NDArray[np.uint32]) -> Bytes:
-    return np.ascontiguousarray(words, dtype="<u4").view(np.uint8)
-
-
-def _as_words(stream: Bytes) -> npt.NDArray[np.uint32]:
-    return np.ascontiguousarray(stream).view("<u4").astype(np.uint32, copy=False)
+def _as_words(stream: Bytes) -> list[npt.NDArray[np.uint32]]:
+    """The inverse of `_as_bytes`."""
+    words = np.ascontiguousarray(stream).view("<u4").astype(np.uint32, copy=False)
+    return np.split(words, words.shape[-1] // 8, axis=-1)
 
 
 def _decode(codebook: PackedCodebook, indices: Indices) -> Doubles:

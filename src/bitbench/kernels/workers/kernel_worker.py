@@ -129,6 +129,11 @@ def cut(source: Any, offset: int, count: int) -> Any:
     return source[start : start + count]
 
 
+def add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -> None:
+    for name, values in found.items():
+        known[name] += values
+
+
 class Bench:
     def __init__(self, job: Json, reports: Reports) -> None:
         import torch
@@ -145,21 +150,23 @@ class Bench:
         self._rng = random.Random(job["seed"])
 
     def run(self) -> None:
+        from bitbench.kernels.roofline import measure
+
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
-        self._reports.send("machine", **self._machine(pool))
+        roof = measure(pool)
         for shape in self._shapes:
             for batch in self._job["batches"]:
                 self._point(shape, batch, pool)
+                add_readings(roof, measure(pool))
                 gc.collect()
+        add_readings(roof, measure(pool))
+        self._reports.send("machine", **self._machine(roof))
 
-    def _machine(self, pool: Pool) -> Json:
-        from bitbench.kernels.roofline import measure
-
+    def _machine(self, readings: dict[str, list[float]]) -> Json:
         facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
         if native := sys.modules.get("bitbench._native"):
             facts |= {"openmp": native.openmp_runtime() or None, "isa": native.vptq_isas()[0]}
-        readings = measure(pool)
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
         return facts | best | {"readings": readings}
 
