@@ -16,7 +16,13 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.records import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.core.workload import Arrival, Workload
 from bitbench.load.client import run_job
+from tests.unit.native_or_python import WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(request.param, monkeypatch)
 
 
 @pytest.fixture
