@@ -1,6 +1,8 @@
 // Reads many connections, and keeps what needs no thought: the chunks of streams that are under way.
 #pragma once
 
+#include <poll.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,22 +39,21 @@ public:
     // Something that the caller's event loop attends to: where it is readable, receive() returns to that at once.
     void yield_to(int descriptor);
 
-    // Read what is there. Where chunks come thick and fast and the caller has time, it waits for more of them, for a
-    // moment: to go through the caller's event loop for each takes longer than to read it.
+    // Read what is there. Where chunks come thick and fast and the caller has time, it sleeps between two readings, for
+    // the kernel keeps the time of each: to wake up for every one of them takes longer than to read it.
     std::vector<Arrival> receive(bool may_wait);
 
 private:
-    enum class Found { kNothing, kChunks, kForCaller };
-    Found receive_ready(int wait_ms, std::vector<Arrival>& arrivals);
+    int receive_ready(std::vector<Arrival>& arrivals);  // how many were read
+    bool sleep_a_little();                              // false: the caller has to attend to something
     void read(int descriptor, std::vector<Arrival>& arrivals);
-    void add(int descriptor);
 
     int poller_ = -1;
     std::vector<std::shared_ptr<Parts>> streams_;  // by descriptor; null: its reads are arrivals
     std::vector<char> buffer_;
-    std::vector<bool> yields_;     // by descriptor
-    Nanoseconds returned_ = 0;     // from receive(), the last time
-    int quick_returns_ = 0;        // how often in a row there was more right after that
+    std::vector<pollfd> yields_;  // what the caller attends to
+    Nanoseconds returned_ = 0;    // from receive(), the last time
+    int quick_returns_ = 0;       // how often in a row there was more right after that
 };
 
 }  // namespace bitbench

@@ -64,7 +64,7 @@ class Receiver:
     def receive(self, *, may_wait: bool) -> list[tuple[int, bytes, int, float, float]]:
         """The other reads: socket, data (empty: closed), errno (0: none), when the kernel had it, when it was read.
 
-        Where it may, and chunks come thick and fast, it waits for more of them, a millisecond or two.
+        Where it may, and chunks come thick and fast, it sleeps between readings for a millisecond in all.
         """
 
 class VptqMatrix:

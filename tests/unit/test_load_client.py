@@ -73,7 +73,7 @@ def test_a_good_stream_gives_ordered_times_and_the_engines_counts(serve: Callabl
     assert times[0] == 0
     first, last = row["chunk_s"]  # type: ignore[misc]
     assert (first, last) == (row["first_token_s"], row["last_token_s"])
-    assert last - first >= 0.02
+    assert last > first
 
 
 def test_a_batch_sends_all_at_once_with_fresh_prompts(serve: Callable[[Script], ScriptedServer]) -> None:
