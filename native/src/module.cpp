@@ -1,8 +1,12 @@
 // bitbench._native: with vptq/python.cpp what Python sees. src/bitbench/_native.pyi says the same to a type checker.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include "parts.hpp"
+#include "receiver.hpp"
 #include "server.hpp"
 #include "vptq/python.hpp"
 
@@ -72,6 +76,59 @@ nb::dict take_truth(bitbench::Server& server) {
     return summary;
 }
 
+std::string_view view(const nb::bytes& data) { return {data.c_str(), data.size()}; }
+
+bool take_chunk(bitbench::Parts& parts, const nb::bytes& data, double time_s) {
+    const auto content = bitbench::content_of_whole_chunk(view(data));
+    if (!content.empty()) parts.add(content, time_s);
+    return !content.empty();
+}
+
+std::optional<double> last_time(const bitbench::Parts& parts) {
+    return parts.count() == 0 ? std::nullopt : std::optional(parts.last_time_s());
+}
+
+void add_parts(nb::module_& module) {
+    nb::class_<bitbench::Parts>(module, "Parts")
+        .def(nb::init<>())
+        .def("take_chunk", &take_chunk, "data"_a, "time"_a)
+        .def("add", [](bitbench::Parts& parts, const nb::bytes& content, double time_s) { parts.add(view(content), time_s); },
+             "content"_a, "time"_a)
+        .def("__len__", &bitbench::Parts::count)
+        .def_prop_ro("last_time", &last_time)
+        .def_prop_ro("times", &bitbench::Parts::times_s)
+        .def_prop_ro("lengths", &bitbench::Parts::lengths)
+        .def_prop_ro("body", [](const bitbench::Parts& parts) {
+            const std::string body = parts.body();
+            return nb::bytes(body.data(), body.size());
+        })
+        .def_prop_ro("about_bytes", &bitbench::Parts::bytes);
+}
+
+nb::list receive(bitbench::Receiver& receiver, bool may_wait) {
+    nb::list arrivals;
+    const auto received = [&] {
+        nb::gil_scoped_release released;
+        return receiver.receive(may_wait);
+    }();
+    for (const auto& [descriptor, data, error, arrived, noticed] : received) {
+        arrivals.append(nb::make_tuple(descriptor, nb::bytes(data.data(), data.size()), error,
+                                       static_cast<double>(arrived) / 1e9, static_cast<double>(noticed) / 1e9));
+    }
+    return arrivals;
+}
+
+void add_receiver(nb::module_& module) {
+    nb::class_<bitbench::Receiver>(module, "Receiver")
+        .def(nb::init<>())
+        .def("fileno", &bitbench::Receiver::descriptor)
+        .def("watch", &bitbench::Receiver::watch, "descriptor"_a)
+        .def("yield_to", &bitbench::Receiver::yield_to, "descriptor"_a)
+        .def("forget", &bitbench::Receiver::forget, "descriptor"_a)
+        .def("keep_chunks", &bitbench::Receiver::keep_chunks, "descriptor"_a, "parts"_a)
+        .def("receive", &receive, nb::kw_only(), "may_wait"_a);
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -81,5 +138,7 @@ NB_MODULE(_native, module) {
              "stall_at_s"_a.none(), "stall_for_s"_a)
         .def("serve", [](bitbench::Server& server) { server.serve(); }, nb::call_guard<nb::gil_scoped_release>())
         .def("take_truth", &take_truth);
+    add_parts(module);
+    add_receiver(module);
     bitbench::vptq::add_to(module);
 }

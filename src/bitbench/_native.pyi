@@ -26,6 +26,47 @@ class NullServer:
     def take_truth(self) -> dict[str, float | None]:
         """What was really sent since this was asked last. From within `respond` alone."""
 
+class Parts:
+    """`bitbench.load.parts.PythonParts` in C++."""
+
+    def __init__(self) -> None: ...
+    @property
+    def times(self) -> list[float]: ...
+    @property
+    def lengths(self) -> list[int]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def last_time(self) -> float | None: ...
+    @property
+    def about_bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def take_chunk(self, data: bytes, time: float) -> bool: ...
+    def add(self, content: bytes, time: float) -> None: ...
+
+class Receiver:
+    """Reads sockets that do not block. Times are those of time.monotonic()."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """Readable while a socket is."""
+
+    def watch(self, descriptor: int) -> None: ...
+    def yield_to(self, descriptor: int) -> None:
+        """Something that the event loop attends to: receive() returns to that at once where it is readable."""
+
+    def forget(self, descriptor: int) -> None:
+        """Before it is closed."""
+
+    def keep_chunks(self, descriptor: int, parts: Parts) -> None:
+        """Put reads that are one whole chunk there, until one is something else."""
+
+    def receive(self, *, may_wait: bool) -> list[tuple[int, bytes, int, float, float]]:
+        """The other reads: socket, data (empty: closed), errno (0: none), when the kernel had it, when it was read.
+
+        Where it may, and chunks come thick and fast, it sleeps between readings for a millisecond in all.
+        """
+
 class VptqMatrix:
     """A weight matrix that the CPU kernel multiplies with; it reads the given arrays where they are."""
 

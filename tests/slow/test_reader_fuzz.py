@@ -1,11 +1,17 @@
 """The stream reader under 100,000 cases: it neither fails nor hangs, and reads the same however the bytes are split."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
+
 from bitbench.load.answer import read_answer
+from bitbench.load.parts import PythonParts
 from bitbench.load.response import ResponseReader
+from tests.unit.native_or_python import HAS_NATIVE
+from tests.unit.read_socket import SocketReading
 from tests.unit.test_load_response import VALID, chunked, read, record, split
 
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
@@ -69,9 +75,10 @@ def test_the_same_bytes_give_the_same_record_in_every_case() -> None:
         whole = seen.get((data, close)) or record(read([data], close=close))
         if len(data) < 700 and number < 20_000:
             seen[data, close] = whole
-        reader = read([part for part in parts if part], close=close)
-        assert record(reader) == whole, (parts, close)
-        assert_times_fit(reader, len(parts))
+        for kept_in in (None, PythonParts()):
+            reader = read([part for part in parts if part], close=close, kept_in=kept_in)
+            assert record(reader) == whole, (parts, close)
+            assert_times_fit(reader, len(parts))
         outcomes.add((reader.complete, reader.malformed is None, read_answer(reader).problem is None))
     assert (True, True, True) in outcomes
     assert (False, False, False) in outcomes
@@ -84,3 +91,23 @@ def assert_times_fit(reader: ResponseReader, reads: int) -> None:
     assert len(times) == len(reader.part_ends)
     assert all(0 <= time < reads for time in times)
     assert all(earlier < later for earlier, later in pairwise(times))
+
+
+@pytest.mark.skipif(not HAS_NATIVE, reason="the native part was not built: no C++ compiler here")
+def test_a_socket_read_by_the_native_receiver_gives_the_same_record_in_every_case() -> None:
+    asyncio.run(read_every_case_from_a_socket())
+
+
+async def read_every_case_from_a_socket() -> None:
+    reading = SocketReading()
+    for _, (parts, _, close) in zip(range(CASES), cases(), strict=False):
+        sent = [part for part in parts if part]
+        ours = reading.read(sent, close=close)
+        reader = ResponseReader(PythonParts())
+        ended = any(reader.feed(part, float(number)) for number, part in enumerate(sent))
+        if close and not ended:
+            reader.close()
+        assert record(ours) == record(reader), (parts, close)
+        assert ours.part_ends == reader.part_ends
+        assert list(ours.times) == sorted(ours.times)
+    reading.close()

@@ -16,7 +16,13 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.records import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.core.workload import Arrival, Workload
 from bitbench.load.client import run_job
+from tests.unit.native_or_python import WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+
+
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(request.param, monkeypatch)
 
 
 @pytest.fixture
@@ -67,7 +73,7 @@ def test_a_good_stream_gives_ordered_times_and_the_engines_counts(serve: Callabl
     assert times[0] == 0
     first, last = row["chunk_s"]  # type: ignore[misc]
     assert (first, last) == (row["first_token_s"], row["last_token_s"])
-    assert last - first >= 0.02
+    assert last > first
 
 
 def test_a_batch_sends_all_at_once_with_fresh_prompts(serve: Callable[[Script], ScriptedServer]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bitbench.load.answer import read_answer
+from bitbench.load.parts import Parts, PythonParts
 from bitbench.load.response import HEAD_LIMIT, LINE_LIMIT, ResponseReader
 from bitbench.load.sse import events
 
@@ -27,8 +28,8 @@ def until_close(body: bytes) -> bytes:
     return HEAD + b"\r\n" + body
 
 
-def read(parts: list[bytes], *, close: bool = False) -> ResponseReader:
-    reader = ResponseReader()
+def read(parts: list[bytes], *, close: bool = False, kept_in: Parts | None = None) -> ResponseReader:
+    reader = ResponseReader(kept_in)
     for number, part in enumerate(parts):
         reader.feed(part, float(number))
     if close:
@@ -100,7 +101,21 @@ def responses(draw: st.DrawFn) -> bytes:
 @example(data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n\r\n", cuts=[], close=False)
 @example(data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0000000000a\r\n", cuts=[47], close=False)
 def test_the_same_bytes_give_the_same_record_however_they_are_split(data: bytes, cuts: list[int], close: bool) -> None:
-    assert record(read(split(data, cuts), close=close)) == record(read([data], close=close))
+    whole = record(read([data], close=close))
+    assert record(read(split(data, cuts), close=close)) == whole
+    assert record(read(split(data, cuts), close=close, kept_in=PythonParts())) == whole
+
+
+@pytest.mark.parametrize("data", VALID)
+@pytest.mark.parametrize("cut", [60, 100, 150])
+def test_the_native_parts_the_python_ones_and_the_compressed_ones_hold_the_same(data: bytes, cut: int) -> None:
+    readers = [read([data[:cut], data[cut:]], kept_in=kept_in) for kept_in in (None, PythonParts(), PythonParts())]
+    native, python, compressed = readers
+    assert (native.last_byte, len(native.parts)) == (python.last_byte, len(python.parts))
+    compressed.compress()
+    assert len(compressed.parts) == 0
+    held = [(list(reader.times), reader.part_ends, reader.body) for reader in readers]
+    assert held[0] == held[1] == held[2]
 
 
 @pytest.mark.parametrize("step", [1_000, 4_099, 1_000_000])

@@ -62,7 +62,7 @@ async def _run(
     plan = part.of(plan_requests(job))
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
     figures = RunningFigures(len(plan), monitor, report) if report is not None else None
-    dispatcher = Dispatcher(job, plan, figures)
+    dispatcher = Dispatcher(job, plan, figures, (monitor.timer,))
     limits = LimitWatch(job, dispatcher.in_flight)
     await dispatcher.open_connections()
     with _without_garbage_collection():

@@ -4,18 +4,23 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol, cast
 
+from bitbench.load.parts import Parts
+from bitbench.load.receiver import Receiver
 from bitbench.load.requests import PlannedRequest
-from bitbench.load.response import ResponseReader, is_whole_chunk
+from bitbench.load.response import ResponseReader
 
 # struct tcp_info of linux/tcp.h: 8 bytes, then 32-bit numbers of which the twelfth is tcpi_last_data_recv: how many
 # milliseconds ago the kernel received data. It counts in ticks of 1 to 10 ms, so one value is coarse, but their mean
 # over many requests is not.
 _LAST_RECEIVED = struct.Struct("=I")
 _LAST_RECEIVED_OFFSET = 8 + 11 * 4
+_COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE, whose resolution is the kernel's tick
+_TICK_S = time.clock_getres(_COARSE_CLOCK)
 
 
 @dataclass(slots=True)
@@ -30,6 +35,7 @@ class Exchange:
     response: ResponseReader = field(default_factory=ResponseReader)
     # How long the first part of the answer lay in the kernel until this process came to read it.
     unread_s: float | None = None
+    unread_step_s: float = 0.0  # what that is known to
     # One of core.records.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
     failure: tuple[str, str] | None = None
 
@@ -51,17 +57,20 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Carries one exchange after the other."""
+    """Carries one exchange after the other. With a receiver, that reads the socket, and the transport only writes."""
 
-    __slots__ = ("_descriptor", "_exchange", "_listener", "_reads", "_socket", "_transport", "idle_since")
+    __slots__ = ("_descriptor", "_exchange", "_listener", "_parts", "_receiver", "_socket", "_transport", "idle_since",
+                 "unseen")  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+        self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._descriptor: int | None = None  # None: encrypted, so that only the transport can write
         self._exchange: Exchange | None = None
-        self._reads: list[bytes | float] | None = None  # of the response, while a whole chunk can go right there
+        self._parts: Parts | None = None  # of the response, while a whole chunk can go right there
+        self.unseen = 0
         self.idle_since = 0.0
 
     @property
@@ -76,6 +85,14 @@ class Connection(asyncio.Protocol):
         if transport.get_extra_info("ssl_object") is None:
             self._descriptor = self._socket.fileno()
         self.idle_since = monotonic()
+
+    def be_read_by(self, receiver: Receiver) -> None:
+        """Only once connection_made has returned: then uvloop begins to read, whatever that said."""
+        assert self._transport is not None
+        assert self._descriptor is not None
+        self._transport.pause_reading()
+        self._receiver = receiver
+        receiver.watch(self._descriptor, self)
 
     def send(self, exchange: Exchange) -> None:
         """Hand the request to the socket now. A transport would wait for the end of the loop's iteration."""
@@ -98,23 +115,27 @@ class Connection(asyncio.Protocol):
             self._transport.write(data[written:])
 
     def data_received(self, data: bytes) -> None:
-        """For nearly every token this takes the short way, which touches as few objects as it can.
-
-        With a thousand streams none of them is in the processor's cache any more, and that is most of what it costs.
-        """
+        """A read without a receiver. For nearly every token this takes the short way."""
         now = monotonic()
-        reads = self._reads
-        if reads is not None and is_whole_chunk(data):
-            reads.append(data)
-            reads.append(now)
-        else:
-            self._take(data, now)
+        parts = self._parts
+        if parts is None or not parts.take_chunk(data, now):
+            self._take(data, now, now, _TICK_S)
+
+    def take(self, data: bytes, arrived: float, noticed: float) -> None:
+        """A read of the receiver."""
+        self._take(data, arrived, noticed, 0.0)
+
+    def lost(self, problem: OSError | None, noticed: float) -> None:
+        """By the receiver, which reads it no more."""
+        self._closed_by_peer(noticed, problem)
+        self.close()
 
     def eof_received(self) -> None:
         self._closed_by_peer(monotonic(), None)
 
     def connection_lost(self, problem: Exception | None) -> None:
         self._closed_by_peer(monotonic(), problem)
+        self._forget()
         self._transport = None
 
     def abort(self, status: str, sentence: str) -> None:
@@ -125,22 +146,30 @@ class Connection(asyncio.Protocol):
             self._end(monotonic())
 
     def close(self) -> None:
+        self._forget()
         if self._transport is not None:
             self._transport.abort()
 
-    def _take(self, data: bytes, now: float) -> None:
+    def _forget(self) -> None:
+        if self._receiver is not None and self._descriptor is not None:
+            self._receiver.forget(self._descriptor, self)
+
+    def _take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float) -> None:
         if self._exchange is None:  # bytes that answer no request: the two sides disagree about where they are
             self.close()
             return
         exchange, response = self._exchange, self._exchange.response
-        complete = response.feed(data, now)
-        if response.reads and exchange.unread_s is None:
-            exchange.unread_s = self._since_received_s()
+        complete = response.feed(data, arrived)
+        if exchange.unread_s is None and len(response.parts):
+            exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
+            exchange.unread_step_s = unread_step_s
             self._listener.answer_began(exchange)
         if complete:
-            self._end(now)
+            self._end(noticed)
+        elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
+            self._receiver.keep_chunks(self._descriptor, self, response.parts)
         else:
-            self._reads = response.reads if response.between_chunks else None
+            self._parts = response.parts if response.between_chunks else None
 
     def _since_received_s(self) -> float:
         assert self._socket is not None
@@ -163,7 +192,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         assert exchange is not None
         self._exchange = None
-        self._reads = None
+        self._parts = None
         self.idle_since = exchange.end = now
         if not exchange.response.persistent:
             self.close()

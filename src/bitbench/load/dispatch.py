@@ -25,11 +25,15 @@ class Dispatcher:
     was due. Requests without a stream wait for nobody. Connecting is no part of the time to the first token, for a
     server in use has its clients connected; a request that finds no open connection opens one within its time.
 
+    `timers` are those of others that reading must not delay.
+
     After a request that plainly failed (its events are not looked into yet) no further one is begun, unless the job
     says to go on. Those in flight finish.
     """
 
-    def __init__(self, job: LoadJob, plan: list[PlannedRequest], figures: RunningFigures | None) -> None:
+    def __init__(
+        self, job: LoadJob, plan: list[PlannedRequest], figures: RunningFigures | None, timers: tuple[Timer, ...] = ()
+    ) -> None:
         self.exchanges: list[Exchange] = []
         self.in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -45,6 +49,8 @@ class Dispatcher:
         self._busy: set[int] = set()
         self._zero = 0.0
         self._timer = Timer()
+        for timer in (self._timer, *timers):
+            self._pool.yield_to(timer)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed = False
 

@@ -18,8 +18,6 @@ PROBE_INTERVAL_S = 0.020
 MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
 _RECENT = 2_000  # looks that a running display shows the p99 of
 
-_COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE, whose resolution is the kernel's tick
-
 
 class HealthMonitor:
     """Looks at the loop at random moments and notes how long each look had to wait.
@@ -32,7 +30,7 @@ class HealthMonitor:
     def __init__(self, loop: asyncio.AbstractEventLoop, streams: int) -> None:
         self._loop = loop
         self._interval_s = QUICK_PROBE_INTERVAL_S if streams >= MANY_STREAMS else PROBE_INTERVAL_S
-        self._timer = Timer()
+        self.timer = Timer()
         self._random = random.Random(0)
         self._lags: list[float] = []
         self._due = 0.0
@@ -44,7 +42,7 @@ class HealthMonitor:
         self._started = zero
         self._cpu_started = time.process_time()
         self._schedule(self._started)
-        self._loop.add_reader(self._timer.fileno(), self._look)
+        self._loop.add_reader(self.timer.fileno(), self._look)
 
     def so_far(self, send_lateness_p99_s: float) -> WorkerHealth:
         """For a display; cheap."""
@@ -58,9 +56,10 @@ class HealthMonitor:
 
     def stop(self, exchanges: list[Exchange]) -> WorkerHealth:
         now = time.monotonic()
+        cpu_share = self._cpu_share(now)  # before the figures, which take some milliseconds themselves
         self._note(now)  # moments that are due count, also when the loop did not come to them
-        self._loop.remove_reader(self._timer.fileno())
-        self._timer.close()
+        self._loop.remove_reader(self.timer.fileno())
+        self.timer.close()
         lateness = [exchange.sent - exchange.ready for exchange in exchanges if exchange.sent is not None]
         unread_mean_s, unread_p99_s = _unread(exchanges)
         return WorkerHealth(
@@ -68,25 +67,25 @@ class HealthMonitor:
             send_lateness_mean_s=_mean(lateness),
             loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
-            cpu_share=self._cpu_share(now),
+            cpu_share=cpu_share,
         )
 
     def _cpu_share(self, now: float) -> float:
         return (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
 
     def _look(self) -> None:
-        self._timer.acknowledge()
+        self.timer.acknowledge()
         self._note(time.monotonic())
 
     def _note(self, now: float) -> None:
         while self._due <= now:
             self._lags.append(now - self._due)
             self._due += self._random.expovariate(1 / self._interval_s)
-        self._timer.arm(self._due)
+        self.timer.arm(self._due)
 
     def _schedule(self, after: float) -> None:
         self._due = after + self._random.expovariate(1 / self._interval_s)
-        self._timer.arm(self._due)
+        self.timer.arm(self._due)
 
 
 def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
@@ -107,16 +106,16 @@ def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
 def _unread(exchanges: list[Exchange]) -> tuple[float, float]:
     """Mean and p99 of how long first tokens lay unread, as far as that is certain.
 
-    The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows how long
-    ago it received each, in whole ticks: one value may be a tick too high, and a mean by half a tick over the root of
-    the number of different ticks, of which twice is taken off.
+    The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows when it
+    received each. Where it says so in whole ticks, one value may be a tick too high, and a mean by half a tick over
+    the root of the number of different ticks, of which twice is taken off.
     """
     known = [exchange for exchange in exchanges if exchange.unread_s is not None]
-    if not known:
-        return 0.0, 0.0
-    tick_s = time.clock_getres(_COARSE_CLOCK)
-    ticks = len({int(exchange.response.times[0] / tick_s) for exchange in known})
     unread = [exchange.unread_s for exchange in known if exchange.unread_s is not None]
+    tick_s = max((exchange.unread_step_s for exchange in known), default=0.0)
+    if not tick_s:
+        return _mean(unread), _p99(unread)
+    ticks = len({int(exchange.response.times[0] / tick_s) for exchange in known})
     return max(0.0, _mean(unread) - tick_s / ticks**0.5), max(0.0, _p99(unread) - tick_s)
 
 

@@ -17,7 +17,7 @@ class KeptAnswers:
         self._compressor: ThreadPoolExecutor | None = None
 
     def add(self, response: ResponseReader) -> None:
-        self._room -= response.about_bytes
+        self._room -= response.parts.about_bytes
         if self._room > 0:
             return
         if self._compressor is None:

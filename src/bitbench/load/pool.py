@@ -6,7 +6,9 @@ from time import monotonic
 
 from bitbench.core.ports import Endpoint
 from bitbench.load.connection import Connection, Listener
+from bitbench.load.receiver import Receiver
 from bitbench.load.wire import address
+from bitbench.timerfd import Timer
 
 # Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
 # that is closed as a request is on its way fails that request, so ours are given up before.
@@ -20,12 +22,18 @@ class ConnectionPool:
     def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float) -> None:
         self.host, self.port, encrypted = address(endpoint)
         self._encryption = _encryption() if encrypted else None
+        self._receiver = None if encrypted else Receiver.if_built()
         self._listener = listener
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._opening = 0
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def yield_to(self, timer: Timer) -> None:
+        """Reading must not keep it waiting."""
+        if self._receiver is not None:
+            self._receiver.yield_to(timer.fileno())
 
     def take(self) -> Connection | None:
         """A connection that is free now, or None."""
@@ -48,6 +56,8 @@ class ConnectionPool:
             lambda: Connection(self._listener), self.host, self.port, ssl=self._encryption
         )
         _, connection = await asyncio.wait_for(opening, self._timeout_s)
+        if self._receiver is not None and connection.usable:
+            connection.be_read_by(self._receiver)
         self._open.add(connection)
         return connection
 
@@ -85,6 +95,8 @@ class ConnectionPool:
             connection.close()
         for task in self._tasks:
             task.cancel()
+        if self._receiver is not None:
+            self._receiver.close()
 
     async def _open_ahead(self) -> None:
         try:

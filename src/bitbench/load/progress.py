@@ -54,7 +54,7 @@ class RunningFigures:
             self._failed += 1
         if exchange.sent is not None:
             self._lateness.add(exchange.sent - exchange.ready)
-        self._chunks += exchange.response.part_count
+        self._chunks += len(exchange.response.parts)
         self._itl.add_all(np.diff(np.asarray(exchange.response.times, dtype=np.float64)))
 
     def start(self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
@@ -81,7 +81,7 @@ class RunningFigures:
             running=len(running),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks + sum(exchange.response.part_count for exchange in running),
+            chunks=self._chunks + sum(len(exchange.response.parts) for exchange in running),
             ttft=self._ttft.counts(),
             itl=self._itl.counts(),
             health=self._monitor.so_far(self._lateness.quantile(0.99) or 0.0),

@@ -1,48 +1,17 @@
 """One HTTP/1.1 response, followed as its bytes arrive."""
 
-import zlib
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import cast
+
+from bitbench.load.parts import CompressedParts, HeldParts, Parts, new_parts
 
 HEAD_LIMIT = 65_536  # bytes of status line and headers; servers themselves refuse heads of 8 to 64 KiB
 LINE_LIMIT = 4_096  # bytes of a chunk-size or trailer line
 
 _NO_BODY = frozenset((204, 304))
-_CR, _LF = b"\r\n"
 
-
-# States as plain numbers: this runs for every read, and an Enum would double its time.
+# States as plain numbers: an Enum would double the time.
 _HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _MALFORMED = range(7)
-
-_BYTES_PER_READ = 33 + 24 + 2 * 8  # of memory besides its bytes: two objects and their places in the list
-_COMPRESSION = 1  # events of one stream differ by a few bytes: the quickest level makes them twenty times smaller
-
-
-def _beginnings(read_length: int) -> tuple[bytes, bytes]:
-    """What a read of this length begins with where it is one chunk, whole: the size line, and the bytes next to it.
-
-    Between these two lies what begins with the line: two comparisons are three times quicker than `startswith`.
-    """
-    for digits in range(1, 9):
-        size = read_length - digits - 4
-        if size > 0 and len(f"{size:x}") == digits:
-            return b"%x\r\n" % size, b"%x\r\v" % size
-    return b"\xff", b""  # no read of this length is
-
-
-_SHORT_WAY_BYTES = 8_192  # longest read that is taken the short way: an event has some hundred bytes
-_BEGINNINGS = tuple(_beginnings(length) for length in range(_SHORT_WAY_BYTES))
-
-
-def is_whole_chunk(data: bytes) -> bool:
-    """Whether this is one chunk, whole, as nearly every read is; where it is not for certain, False."""
-    length = len(data)
-    if length >= _SHORT_WAY_BYTES:
-        return False
-    line, next_to_it = _BEGINNINGS[length]
-    return line <= data < next_to_it and data[-1] == _LF and data[-2] == _CR
 
 
 class Malformed(Exception):
@@ -57,23 +26,19 @@ class ResponseReader:
     the times do. It never raises: what is not HTTP sets `malformed`.
     """
 
-    __slots__ = ("_after_data", "_compressed", "_last_byte", "_left", "_lengths", "_pending", "_state",
-                 "_times", "between_chunks", "headers", "http_status", "malformed", "persistent", "reads")  # fmt: skip
+    __slots__ = ("_after_data", "_held", "_last_byte", "_left", "_pending", "_state",
+                 "between_chunks", "headers", "http_status", "malformed", "parts", "persistent")  # fmt: skip
 
-    def __init__(self) -> None:
-        # What each read brought of the body, in the form of a chunk, followed by its time, and so on: one list where
-        # two would be read from memory for every token. Whoever sees a whole chunk while `between_chunks` may append
-        # it here himself.
-        self.reads: list[bytes | float] = []
+    def __init__(self, parts: Parts | None = None) -> None:
+        # Whoever sees a whole chunk while `between_chunks` may put it here himself.
+        self.parts = new_parts() if parts is None else parts
+        self._held: HeldParts = self.parts
         self.between_chunks = False
         self._state = _HEAD
         self._pending = b""  # an unfinished head or line
         self._left: int | None = 0  # body bytes to come, of this chunk or of the whole; None: until the end
         self._after_data = _COMPLETE
         self._last_byte: float | None = None
-        self._compressed = b""  # the body, once it is; then these are the parts' times and lengths
-        self._times: Sequence[float] = ()
-        self._lengths: Sequence[int] = ()
         self.headers: dict[str, str] = {}
         self.http_status: int | None = None
         self.malformed: str | None = None
@@ -84,41 +49,28 @@ class ResponseReader:
         return self._state == _COMPLETE
 
     @property
-    def part_count(self) -> int:
-        """Reads that brought something of the body."""
-        return len(self.reads) // 2 + len(self._times)
-
-    @property
     def last_byte(self) -> float | None:
         """When something came last."""
-        if not self.reads:
-            return self._last_byte
-        return max(cast(float, self.reads[-1]), self._last_byte or 0.0)
+        known = [time for time in (self.parts.last_time, self._last_byte) if time is not None]
+        return max(known, default=None)
 
     @property
     def times(self) -> Sequence[float]:
         """When each part of the body came."""
-        return self._times or cast(list[float], self.reads[1::2])
+        return self._held.times
 
     @property
     def body(self) -> bytes:
-        return zlib.decompress(self._compressed) if self._compressed else b"".join(self._parts())
+        return self._held.body
 
     @property
     def part_ends(self) -> list[int]:
         """How long the body was at each of `times`."""
-        return list(accumulate(self._lengths or map(len, self._parts())))
-
-    @property
-    def about_bytes(self) -> int:
-        """The memory that it takes, judged by one read in the middle: to look at all would take longer."""
-        count = len(self.reads) // 2
-        return count * (len(cast(bytes, self.reads[count // 2 * 2])) + _BYTES_PER_READ) if count else 0
+        return list(accumulate(self._held.lengths))
 
     def feed(self, data: bytes, now: float) -> bool:
         """Take what one read returned; True once nothing more belongs to this response."""
-        if self.between_chunks and is_whole_chunk(data):
-            self.reads += (data, now)
+        if self.between_chunks and self.parts.take_chunk(data, now):
             return False
         self._last_byte = now
         content: list[bytes] = []
@@ -130,21 +82,12 @@ class ResponseReader:
             self._state = _MALFORMED
         self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
         if content:
-            joined = b"".join(content)
-            self.reads += (b"%x\r\n%b\r\n" % (len(joined), joined), now)
+            self.parts.add(b"".join(content), now)
         return self._state in (_COMPLETE, _MALFORMED)
 
     def compress(self) -> None:
-        """Nothing more comes: hold it in less memory. Half of this needs no interpreter lock: a thread can do it."""
-        body = self.body
-        if body and not self._compressed:
-            self._times, self._lengths = array("d", self.times), array("I", map(len, self._parts()))
-            self._compressed = zlib.compress(body, _COMPRESSION)
-            self.reads = []
-
-    def _parts(self) -> list[bytes]:
-        """Of the body, one for each read that brought some."""
-        return [chunk[chunk.index(b"\n") + 1 : -2] for chunk in cast(list[bytes], self.reads[0::2])]
+        """Nothing more comes: hold it in less memory."""
+        self._held, self.parts = CompressedParts(self._held), new_parts()
 
     def close(self) -> None:
         """The other side has closed the connection. That completes a body without a length."""

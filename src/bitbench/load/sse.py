@@ -22,16 +22,16 @@ def events(response: ResponseReader) -> Iterator[Event]:
     An event that the end of the body cut off before its empty line counts too: some servers end with a bare
     `data: [DONE]`, and one that is really cut does not parse.
     """
-    body, part_ends = response.body, response.part_ends
+    body, part_ends, times = response.body, response.part_ends, response.times
     start = 0
     for end, following in _boundaries(body):
         data = _data(body[start:end])
         if data is not None:
-            yield Event(data, response.times[bisect_left(part_ends, following)])
+            yield Event(data, times[bisect_left(part_ends, following)])
         start = following
     data = _data(body[start:])
     if data is not None:
-        yield Event(data, response.times[-1])
+        yield Event(data, times[-1])
 
 
 def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:

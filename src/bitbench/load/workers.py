@@ -87,6 +87,7 @@ def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] |
     results: list[LoadResult] = []
     snapshots: dict[int, Snapshot] = {}
     silent = {worker.pid for worker in workers}  # have said nothing since the last progress
+    news = False  # a snapshot that no progress has in it yet
     progress: LoadProgress | None = None
     with selectors.DefaultSelector() as selector:
         for worker in workers:
@@ -98,12 +99,14 @@ def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] |
                 if isinstance(message, LoadResult):
                     results.append(message)
                     selector.unregister(key.fileobj)
-                elif isinstance(message, Snapshot) and on_progress is not None:
+                elif isinstance(message, Snapshot):
                     snapshots[key.data.pid] = message
-                    if not silent:
-                        progress = sum_of(list(snapshots.values()), progress)
-                        on_progress(progress)
-                        silent = {entry.data.pid for entry in selector.get_map().values()}
+                    news = True
+                if news and not silent and on_progress is not None:
+                    progress = sum_of(list(snapshots.values()), progress)
+                    on_progress(progress)
+                    news = False
+                    silent = {entry.data.pid for entry in selector.get_map().values()}
     return results
 
 

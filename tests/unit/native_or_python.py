@@ -1,0 +1,19 @@
+"""The load client reads in native code where it was built, and in Python where it was not: tests of both ways."""
+
+import importlib.util
+
+import pytest
+
+from bitbench.load import parts, receiver
+
+HAS_NATIVE = importlib.util.find_spec("bitbench._native") is not None
+WAYS = (
+    pytest.param(True, id="native", marks=pytest.mark.skipif(not HAS_NATIVE, reason="the native part was not built")),
+    pytest.param(False, id="python"),
+)
+
+
+def choose(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(receiver, "NativeReceiver", None)
+        monkeypatch.setattr(parts, "NativeParts", None)
