@@ -42,9 +42,7 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
     layers = linear_layers(before, recipe.ignored) if recipe.ignored is not None else {}
     layer_weights = sum(math.prod(tensor.shape) for tensor in layers.values())
     layer_bytes = sum(
-        tensor.size_bytes
-        for name, tensor in after.items()
-        if _is_of(name, layers) and not name.endswith(".bias")
+        tensor.size_bytes for name, tensor in after.items() if _is_of(name, layers) and not name.endswith(".bias")
     )
     return StoredBits(
         linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,

@@ -5,7 +5,7 @@ numpy knows no bfloat16, so whoever reads gives those as float32.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from bitbench.vptq.layout import Floats, Outliers, VptqLayer, pack, unpack
 
 METHOD = "vptq"  # `quant_method` of a quantization_config
 Tensor: TypeAlias = npt.NDArray[np.generic]
+_Integer = TypeVar("_Integer", np.int32, np.uint16)
 
 
 class LayerConfig(TypedDict):
@@ -105,14 +106,14 @@ def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     columns = (config["in_features"] - outlier_columns) // groups  # `group_size` is -1 in some public files
     blocks = -(-config["out_features"] // vector)
     if config["is_indice_packed"]:
-        words = _as_integers(tensors["indices"], np.int32)
+        words = _view(tensors["indices"], np.int32)
         main, second = unpack(words, columns, _bits(entries), _bits(residual) if residual else 0)
     else:
-        main = _as_integers(tensors["indices"], np.uint16)
-        second = _as_integers(tensors["res_indices"], np.uint16) if residual else None
+        main = _view(tensors["indices"], np.uint16)
+        second = _view(tensors["res_indices"], np.uint16) if residual else None
     if main.shape != (groups, blocks, columns):
         raise ValueError(f"indices have the shape {main.shape}, but {(groups, blocks, columns)} follows from the entry")
-    permutation = _as_integers(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
+    permutation = _view(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
     return VptqLayer(
         in_features=config["in_features"],
         out_features=config["out_features"],
@@ -133,7 +134,7 @@ def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
 def _outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
     vector, entries = config["vector_lens"][0], config["num_centroids"][0]
     centroids = _floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
-    return Outliers(centroids, _as_integers(tensors["outlier_indices"], np.uint16)[0])
+    return Outliers(centroids, _view(tensors["outlier_indices"], np.uint16)[0])
 
 
 def _bits(entries: int) -> int:
@@ -143,8 +144,8 @@ def _bits(entries: int) -> int:
     return bits
 
 
-def _as_integers(stored: Tensor, wanted: type[np.int32] | type[np.uint16]) -> npt.NDArray[np.integer]:
-    """Integers of the same size may be stored as floats (`indices_as_float`) or signed; wider ones by value."""
+def _view(stored: Tensor, wanted: type[_Integer]) -> npt.NDArray[_Integer]:
+    """Integers of the same size may be stored as floats (`indices_as_float`) or signed; wider ones count by value."""
     dense = np.ascontiguousarray(stored)
     return dense.view(wanted) if dense.itemsize == np.dtype(wanted).itemsize else dense.astype(wanted)
 

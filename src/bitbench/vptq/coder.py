@@ -29,9 +29,7 @@ class Coder:
 
     @property
     def books(self) -> list[Book]:
-        return [
-            Book(entries, places, self.first) for entries, places in zip(self._stages, self._places, strict=True)
-        ]
+        return [Book(entries, places, self.first) for entries, places in zip(self._stages, self._places, strict=True)]
 
     def add_stage(self, centroids: Floats, outputs: int) -> None:
         self._stages.append(centroids)
@@ -55,9 +53,7 @@ class Coder:
         """Each stage anew while the others stay: no vector comes further from what is wanted."""
         vectors = wanted.reshape(-1, self.vector)
         parts = [entries[places[k - self.first]] for entries, places in zip(self._stages, self._places, strict=True)]
-        for stage, (entries, search, places) in enumerate(
-            zip(self._stages, self._searches, self._places, strict=True)
-        ):
+        for stage, (entries, search, places) in enumerate(zip(self._stages, self._searches, self._places, strict=True)):
             others = sum(part for number, part in enumerate(parts) if number != stage)
             places[k - self.first] = search.nearest(vectors - others)
             parts[stage] = entries[places[k - self.first]]

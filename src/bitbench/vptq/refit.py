@@ -77,7 +77,7 @@ class _System:
         return self.spread(self._hessian @ combine(self._books, entries, self._shape))
 
     def precondition(self, entries: Sequence[Floats]) -> list[Floats]:
-        return [value / part for value, part in zip(entries, self._diagonal, strict=True)]
+        return [np.divide(value, part, dtype=np.float32) for value, part in zip(entries, self._diagonal, strict=True)]
 
 
 def _inner(left: Sequence[Floats], right: Sequence[Floats]) -> float:

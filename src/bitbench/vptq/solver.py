@@ -65,7 +65,7 @@ def quantize_layer(
     order = np.argsort(-np.diag(curvature), kind="stable")
     columns = _padded(normal[:, order], settings.vector)
     coders = _solve(columns, np.ascontiguousarray(curvature[np.ix_(order, order)]), settings, rng, dot)
-    layer = _as_layer(weight.shape, coders, order, scale, offset, bias)
+    layer = _as_layer(weight.shape, coders, order, scale=scale, offset=offset, bias=bias)
     return Solved(layer, proxy_error(weight, dequantize(layer), hessian))
 
 
@@ -99,9 +99,7 @@ def _padded(normal: Doubles, vector: int) -> Floats:
     return np.ascontiguousarray(np.pad(normal, ((0, padding), (0, 0))).T, dtype=np.float32)
 
 
-def _solve(
-    columns: Floats, hessian: Doubles, settings: Settings, rng: np.random.Generator, dot: Dot
-) -> list[Coder]:
+def _solve(columns: Floats, hessian: Doubles, settings: Settings, rng: np.random.Generator, dot: Dot) -> list[Coder]:
     factor, curvature = error_factor(hessian), hessian.astype(np.float32)
     outputs, first = columns.shape[1], round(settings.outliers * len(columns))
     diagonal = np.diag(curvature)
@@ -179,6 +177,7 @@ def _as_layer(
     shape: tuple[int, ...],
     coders: Sequence[Coder],
     order: npt.NDArray[np.int64],
+    *,
     scale: Floats | None,
     offset: Floats | None,
     bias: Floats | None,

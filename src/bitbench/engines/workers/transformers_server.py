@@ -1,6 +1,7 @@
 """A small OpenAI-style server over `transformers.generate`, for measuring it: static batches, one event per token.
 
-Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
+Run by path in the transformers environment; imports nothing of ours, but for a VPTQ checkpoint the layers for it, which
+lie in the package around this file. Requests are gathered into one batch, which is
 run by one call of `generate` (greedy, exactly `max_tokens` tokens each), and every step's tokens are written to their
 sockets at once by the thread that computes them.
 """
@@ -8,6 +9,7 @@ sockets at once by the thread that computes them.
 import argparse
 import hmac
 import importlib
+import importlib.util
 import json
 import os
 import queue
@@ -20,6 +22,7 @@ import traceback
 from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +37,7 @@ BATCH_HEADER = "X-Batch-Size"
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
+PACKAGE = Path(__file__).parents[2]
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -120,6 +124,9 @@ class Model:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
+        if is_vptq(Path(arguments.model)):
+            make_importable()
+            importlib.import_module("bitbench.vptq.hugging_face").register()
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
@@ -183,10 +190,29 @@ def quantize(model: Any, method: str) -> None:
     )
 
 
+def is_vptq(folder: Path) -> bool:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return (config.get("quantization_config") or {}).get("quant_method") == "vptq"
+
+
+def make_importable() -> None:
+    """Our package alone, and nothing that lies beside it: bitbench is not installed here."""
+    spec = importlib.util.spec_from_file_location(
+        "bitbench", PACKAGE / "__init__.py", submodule_search_locations=[str(PACKAGE)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{PACKAGE} cannot be imported")
+    sys.modules["bitbench"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["bitbench"])
+
+
 def linear_layers(model: Any) -> list[str]:
     """What the weights of the linear layers really are, and how many are alike."""
-    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    counts = Counter(map(kind_of, weights))
+    counts = Counter(
+        kind_of(module.weight) if isinstance(module, torch.nn.Linear) else module.kind
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "VptqLinear"
+    )
     return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
 
 
