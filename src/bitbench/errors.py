@@ -7,6 +7,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
 ├── KernelError             a kernel case, shape or the worker that times them is not as it should be
+├── QualityError            quality cannot be asked for as the study says it; nothing is known about the variant
 ├── LoadError               the load generator itself failed; nothing is known about the engine
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
@@ -57,6 +58,10 @@ class QuantizeError(BitbenchError):
 
 
 class KernelError(BitbenchError):
+    pass
+
+
+class QualityError(BitbenchError):
     pass
 
 

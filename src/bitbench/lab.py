@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bitbench import __version__
@@ -28,7 +29,11 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
+from bitbench.quality.files import check_quality_files, hash_quality_files
+from bitbench.quality.tasks import ENVIRONMENT
+from bitbench.quality_run import KitMaker, QualityDraft
 from bitbench.report.markdown import write_report
+from bitbench.statistics.quality import quality_part
 from bitbench.statistics.rate_search import SearchLimits, answer
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
@@ -77,7 +82,10 @@ class Lab:
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
-            _run_until_done(plan, self._bench(plan.study, load, study_path.parent), writer, observer)
+            bench = self._bench(plan.study, load, study_path.parent)
+            maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
+            bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
+            _run_until_done(plan, bench, writer, observer)
         return folder
 
     def load(
@@ -104,6 +112,10 @@ class Lab:
         """From the records alone: neither the engines nor the model need to be there any more."""
         plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
         summary = summarize(plan, trials, folder.instances())
+        if plan.study.quality is not None:
+            records = folder.quality_records()
+            rows = {one.id: folder.scores_of(one) for one in records if one.scores_file is not None}
+            summary = summary.model_copy(update=quality_part(plan, records, rows))
         if SEARCH not in lock:
             return summary
         found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
@@ -130,12 +142,15 @@ class Lab:
         engines = self.engines_of(plan.study)
         used = {contender.engine for contender in plan.contenders}
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
-        return sorted({name for name in names if name is not None})
+        tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
+        return sorted({*tasks, *(name for name in names if name is not None)})
 
     def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
         study = read_study(study_path)
         try:
             check_files(study.workloads, study_path.parent)
+            if study.quality is not None:
+                check_quality_files(study.quality, study_path.parent)
             return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
             raise with_line(error, study_path) from error
@@ -174,7 +189,10 @@ class Lab:
             "host": collect_host_facts().model_dump(mode="json"),
             "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
-            "files": hash_files(plan.study.workloads, folder),
+            "files": {
+                **hash_files(plan.study.workloads, folder),
+                **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
+            },
         }
 
 
@@ -229,7 +247,7 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
         enough_instances=enough_instances,
     )
     trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress.add([*trials, *instances])
+    progress.add([*trials, *instances, *writer.folder.quality_records()])
     estimator = Estimator(plan, bench.engines, trials, instances)
     done = Counter(_measured(trials))
     starts = len(instances)
@@ -237,9 +255,14 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
     while (visit := progress.next_visit()) is not None:
         observer.visit_started(visit, estimator.remaining_s(done, starts))
         instance_id, log_file = writer.new_instance()
-        before = sum(done.values())
+        before, measured_quality = sum(done.values()), False
         for draft in VisitRunner(visit, plan, bench, progress, observer, instance_id, log_file).run():
-            if isinstance(draft, TrialDraft):
+            if isinstance(draft, QualityDraft):
+                measured = writer.append_quality(draft.record, draft.scores)
+                progress.add([measured])
+                observer.quality_finished(measured)
+                measured_quality = True
+            elif isinstance(draft, TrialDraft):
                 record = writer.append_trial(draft.record, draft.requests)
                 progress.add([record])
                 estimator.add(record)
@@ -251,7 +274,7 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
                 estimator.add(draft)
                 observer.instance_ready(draft)
         starts += 1
-        if sum(done.values()) == before and progress.next_visit() == visit:
+        if sum(done.values()) == before and not measured_quality and progress.next_visit() == visit:
             raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
 
 

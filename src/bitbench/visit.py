@@ -7,7 +7,7 @@ asking for the next one: here that is `lab`, on a cluster it would be the node t
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +32,7 @@ from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
 from bitbench.probes.device_memory import find_devices
 from bitbench.probes.memory import MemoryWatch
+from bitbench.quality_run import QualityDraft, QualityKit, measure_contender, new_draft, with_failure
 from bitbench.statistics.objectives import good_share, judge_objectives
 from bitbench.statistics.trial import measure
 
@@ -54,7 +55,7 @@ class TrialDraft:
     requests: "pa.Table | None" = None
 
 
-Draft = InstanceRecord | TrialDraft
+Draft = InstanceRecord | TrialDraft | QualityDraft
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Bench:
     python_of: Callable[[str], Path]
     load: LoadClient
     folder: Path = Path()  # of the study file: what file names in it are relative to
+    quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class VisitRunner:
                     outcome = yield from self._run_cell(workload, instance, endpoint, watch)
                     if outcome in ENDS_THE_VISIT:
                         return
+                if self.progress.wants_quality(self.visit.contender):
+                    yield self._quality(instance, endpoint, watch)
         finally:
             instance.stop()
 
@@ -126,6 +130,7 @@ class VisitRunner:
             context_tokens=context_tokens,
             concurrency=concurrency,
             seed=zlib.crc32(f"{self.plan.study.seed}/{self.visit.block}/{self.visit.contender.name}".encode()),
+            top_tokens=self.plan.study.quality.top_tokens if self.plan.study.quality else 0,
         )
 
     def _never_ready(self, failure: Failure, started_at: str) -> Iterator[Draft]:
@@ -145,6 +150,9 @@ class VisitRunner:
             yield TrialDraft(
                 self._record(cell, "measured", len(self.progress.trials_of(cell, self.visit.block)), failure)
             )
+        if self.progress.wants_quality(self.visit.contender):
+            draft = new_draft(self.visit.contender, self.instance_id, started_at)
+            yield QualityDraft(with_failure(draft, failure, 0.0))
 
     def _run_cell(
         self, workload: str, instance: Instance, endpoint: Endpoint, watch: MemoryWatch
@@ -161,6 +169,23 @@ class VisitRunner:
             yield trial
             outcome = trial.record.outcome
         return outcome
+
+    def _quality(self, instance: Instance, endpoint: Endpoint, watch: MemoryWatch) -> QualityDraft:
+        """The quality of what runs here, after its speed: then it can disturb nothing."""
+        measured = measure_contender(
+            endpoint,
+            plan=self.plan,
+            engine=self._engine,
+            kit=self.bench.quality[self._variant.model],
+            draft=new_draft(self.visit.contender, self.instance_id, now()),
+            on_step=lambda step: self.observer.quality_running(self.visit, step),
+        )
+        record = measured.record
+        if record.outcome is Outcome.OK:
+            return measured
+        failure = Failure(outcome=record.outcome, cause=record.cause or "")
+        failure = watch.failure or _cause_of_death(instance, failure) or failure
+        return QualityDraft(with_failure(record, failure, record.duration_s))
 
     def trial(
         self,

@@ -47,10 +47,14 @@ class Workshop:
             return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
 
+    def model_folder(self, model: str) -> Path:
+        """The model as it is before any recipe, with its tokenizer."""
+        return library.resolve(model, self._home).path
+
     def make_missing(self, plan: Plan, observer: Observer) -> bool:
         """Make what cells wait for; True where there was any. One that fails is warned about, and `variant` then says
         why: it is a result of the study, not its end."""
-        wanted = {cell.contender.variant for cell in plan.cells}
+        wanted = {contender.variant for contender in plan.contenders}
         missing = [one.name for one in plan.variants if one.path is None and one.name in wanted & self._orders.keys()]
         for name in missing:
             try:

@@ -1,8 +1,5 @@
 """Variants that a recipe makes run in a study like any other; what an engine cannot run is a result."""
 
-import subprocess
-import sys
-
 import pytest
 
 from bitbench.core.trial import Outcome
@@ -10,27 +7,10 @@ from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
-STUDY = """
-name: recipes
-models: [smollm2-135m]
-recipes: [bf16, w8a8-rtn, w8a16-rtn]
-engines:
-  - {engine: vllm, args: {enforce-eager: true}}
-  - transformers
-workloads:
-  - {name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}
-measure: {instances: 1, trials: 2}
-baseline: smollm2-135m/bf16 @ vllm
-"""
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    place = tmp_path_factory.mktemp("recipes")
-    (place / "study.yaml").write_text(STUDY)
-    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out"]
-    subprocess.run(command, cwd=place, check=True, timeout=1500)
-    return StudyFolder.existing(place / "out")
+@pytest.fixture
+def folder(recipes_study: StudyFolder) -> StudyFolder:
+    return recipes_study
 
 
 def outcomes(folder: StudyFolder, contender: str) -> set[Outcome]:

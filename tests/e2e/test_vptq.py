@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer
 server = runpy.run_path(sys.argv[2])
-server["make_importable"]()
+server["vptq_checkpoint"].make_importable()
 from bitbench.vptq import hugging_face, linear
 folder = Path(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(folder)

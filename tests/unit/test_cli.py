@@ -50,7 +50,7 @@ def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path:
     assert again.returncode == 2
     assert "exists already" in again.stderr
     schema = json.loads(bitbench("schema").stdout)
-    assert set(schema["required"]) == {"name", "engines", "workloads"}
+    assert set(schema["required"]) == {"name", "engines"}
 
 
 @pytest.mark.parametrize("command", [["env", "list"], ["model", "list"], ["doctor", "--quick"], ["--version"]])

@@ -115,6 +115,9 @@ class RoteModel:
             streamer.put(Row(100 * number + step for number in range(len(jobs))))
             time.sleep(0.005)
 
+    def answer(self, job: Any) -> None:
+        job.answer = {"choices": [{"index": 0, "token_ids": prompt[::-1]} for prompt in job.prompts]}
+
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -231,8 +234,11 @@ def test_a_batch_that_does_not_fill_starts_soon(port: int) -> None:
         ({"prompt": "text"}, "list of token ids"),
         ({"prompt": [True]}, "list of token ids"),
         ({"max_tokens": 0}, "positive"),
-        ({"stream": False}, "only streams"),
-        ({"ignore_eos": False}, "always gives max_tokens"),
+        ({"ignore_eos": False}, "always has max_tokens"),
+        ({"stream": False, "prompt": [[5, 6], []]}, "list of token ids"),
+        ({"stream": False, "max_tokens": 62}, "context of 64"),
+        ({"stream": False, "temperature": 0.7}, "greedily"),
+        ({"stream": False, "prompt_logprobs": 4}, "max_tokens 1 only"),
         ({"max_tokens": 62}, "context of 64"),
     ],
 )
@@ -242,6 +248,14 @@ def test_a_request_that_it_cannot_serve_is_refused(port: int, changes: dict[str,
     assert status == 400
     assert message in json.loads(data)["error"]["message"]
     assert ask(connection, body())[0] == 200
+
+
+def test_without_a_stream_the_answer_comes_whole(port: int) -> None:
+    connection = connect(port)
+    status, data = ask(connection, body(stream=False, prompt=[[5, 6], [7, 8, 9]]))
+    assert status == 200
+    assert [choice["token_ids"] for choice in json.loads(data)["choices"]] == [[6, 5], [9, 8, 7]]
+    assert ask(connection, body())[0] == 200  # the same connection goes on with a stream
 
 
 def test_the_key_is_asked_for(port: int) -> None:

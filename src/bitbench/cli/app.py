@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli import compare, environments, import_results, kernels, load, models, quantize
+from bitbench.cli import compare, environments, import_results, kernels, load, models, quality, quantize
 
 app = typer.Typer(
     name="bitbench",
@@ -25,6 +25,7 @@ app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)
 app.command()(compare.compare)
 app.command()(kernels.kernels)
+app.command()(quality.quality)
 
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress, Percentiles
+from bitbench.core.quality_record import QualityRecord
 from bitbench.core.study import Study
 from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.endpoint_check import FirstContact
@@ -72,6 +73,12 @@ class LoadDisplay:
         counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
         self._done += counts
         self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
+
+    def quality_running(self, visit: Visit, step: str) -> None:
+        """An endpoint is not asked for quality."""
+
+    def quality_finished(self, record: QualityRecord) -> None:
+        """Likewise."""
 
     def note(self, message: str) -> None:
         self._print(Text(message, style="dim"))

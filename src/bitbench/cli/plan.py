@@ -77,7 +77,7 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
 
 
 def _variants(plan: Plan) -> str:
-    used = {cell.contender.variant for cell in plan.cells}
+    used = {contender.variant for contender in plan.contenders}
     lines = [
         f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
         for variant in plan.variants

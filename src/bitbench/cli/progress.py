@@ -7,6 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress
+from bitbench.core.quality_record import QualityRecord
 from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.units import show_bytes, show_duration, show_seconds, significant
 
@@ -80,6 +81,16 @@ class RunDisplay:
             )
         else:
             self._print(f"  {record.id} {name}  [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
+
+    def quality_running(self, visit: Visit, step: str) -> None:
+        self._describe(f"{visit.contender.name}: quality, {step}")
+
+    def quality_finished(self, record: QualityRecord) -> None:
+        name = _escape(record.contender.name)
+        if record.outcome is Outcome.OK:
+            self._print(f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}")
+        else:
+            self._print(f"  {record.id} {name}  quality: [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
 
     def note(self, message: str) -> None:
         self._describe(message)

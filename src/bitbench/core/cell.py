@@ -40,6 +40,13 @@ class Refusal(Record):
     was_tried: bool = False  # its variant could not be made; the next run of the study tries again
 
 
+class QualityRefusal(Record):
+    """A contender whose quality cannot be measured, known before anything is started."""
+
+    contender: Contender
+    reason: str
+
+
 class Verdict(StrEnum):
     """What is known about a variant on an engine before it is tried."""
 
@@ -61,7 +68,7 @@ class Visit(Record):
 
     block: int
     contender: Contender
-    workloads: tuple[str, ...]
+    workloads: tuple[str, ...]  # empty where only its quality is left to measure
 
 
 class Plan(Record):
@@ -73,10 +80,13 @@ class Plan(Record):
     refusals: tuple[Refusal, ...] = ()
     imported_from: ImportSource | None = None  # not run by bitbench, and not to be run: made from another tool's file
     expectations: tuple[Expectation, ...] = ()
+    quality: tuple[Contender, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
+    quality_refusals: tuple[QualityRefusal, ...] = ()
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
-        return tuple(dict.fromkeys(cell.contender for cell in self.cells))
+        """All that are started."""
+        return tuple(dict.fromkeys([*(cell.contender for cell in self.cells), *self.quality]))
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress
+from bitbench.core.quality import Scoring
+from bitbench.core.quality_record import QualityRecord
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
@@ -28,6 +30,7 @@ class Launch:
     context_tokens: int  # the longest request that will come
     concurrency: int  # the most requests that will be in flight
     seed: int
+    top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Engine(Protocol):
     environment: str | None  # name of the environment it runs in, for `bitbench env create`
     needs_model: bool
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+    scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""
@@ -127,5 +131,7 @@ class Observer(Protocol):
     def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None: ...
     def trial_running(self, progress: LoadProgress) -> None: ...
     def trial_finished(self, record: TrialRecord) -> None: ...
+    def quality_running(self, visit: Visit, step: str) -> None: ...
+    def quality_finished(self, record: QualityRecord) -> None: ...
     def note(self, message: str) -> None: ...
     def warn(self, message: str) -> None: ...

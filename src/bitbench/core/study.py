@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
 from bitbench.core.objective import Objectives
+from bitbench.core.quality import Quality
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
@@ -93,8 +94,11 @@ class Study(Spec):
     models: tuple[str, ...] = Field(default=(), description="a name from `bitbench model list`, or a folder")
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     engines: tuple[EngineSetup, ...] = Field(min_length=1)
-    workloads: tuple[Workload, ...] = Field(min_length=1, description="built-in names, or a shape of your own")
+    workloads: tuple[Workload, ...] = Field(
+        default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
+    )
     objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
+    quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
     measure: Measure = Measure()
     limits: Limits = Limits()
     baseline: str | None = Field(
@@ -113,6 +117,12 @@ class Study(Spec):
     @classmethod
     def _one_is_a_list_of_one(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "Study":
+        if not self.workloads and self.quality is None:
+            raise ValueError("it asks nothing: give `workloads`, `quality`, or both")
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Study":

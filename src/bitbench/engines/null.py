@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from bitbench import __version__
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import Variant
@@ -64,6 +65,7 @@ class NullEngine:
     name = "null"
     environment = None
     needs_model = False
+    scoring: Scoring | None = None
     start_s = 0.5
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002

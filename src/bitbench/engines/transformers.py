@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import EngineSetup
 from bitbench.core.trial import InstanceFacts
 from bitbench.core.variant import ModelFacts, Variant
@@ -31,6 +32,7 @@ class TransformersEngine:
     name = "transformers"
     environment: str | None = "transformers"
     needs_model = True
+    scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 15.0
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

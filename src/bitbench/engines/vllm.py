@@ -3,6 +3,7 @@
 import math
 
 from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.quality import Scoring
 from bitbench.core.study import Argument, EngineSetup
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -19,6 +20,7 @@ _CONTEXT_MARGIN = 16
 _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _KV_VALUE_BYTES = 2  # bf16
 _LEAST_KV_GIB = 1
+_DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
 class VllmEngine:
@@ -27,6 +29,7 @@ class VllmEngine:
     name = "vllm"
     environment: str | None = "vllm"
     needs_model = True
+    scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
@@ -70,6 +73,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "max-num-seqs": launch.concurrency,
         "enable-prefix-caching": False,
     }
+    if launch.top_tokens > _DEFAULT_MAX_LOGPROBS:
+        defaults["max-logprobs"] = launch.top_tokens
     fixed: dict[str, Argument] = {
         "model": str(launch.variant.path),
         "served-model-name": _MODEL_NAME,

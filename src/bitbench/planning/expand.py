@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from bitbench.core.cell import Cell, Contender, Expectation, Plan, Refusal, Verdict
+from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
 from bitbench.core.ports import Engine
+from bitbench.core.quality import Quality
 from bitbench.core.study import EngineSetup, Study
 from bitbench.core.variant import NO_MODEL, Variant
+from bitbench.core.workload import Workload
 from bitbench.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import Device, Row, look_up
 
@@ -17,6 +19,8 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     cells, refusals, expectations = [], [], []
+    quality: list[Contender] = []
+    quality_refusals: list[QualityRefusal] = []
     for setup in study.engines:
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
@@ -31,9 +35,16 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
                     refusals.append(Refusal(cell=cell, reason=variant.failure, was_tried=True))
                 else:
                     cells.append(cell)
+            if study.quality is not None:
+                reason = _no_quality(study.quality, engine, setup, variant, row)
+                if reason is None:
+                    quality.append(contender)
+                else:
+                    quality_refusals.append(QualityRefusal(contender=contender, reason=reason))
             if row and not row.refuse and row.verdict is not Verdict.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
-    used = {cell.contender.variant for cell in cells} | {refusal.cell.contender.variant for refusal in refusals}
+    asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
+    used = {contender.variant for contender in (*asked, *(one.contender for one in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
     tried = {cell.contender for cell in cells}
     plan = Plan(
@@ -42,9 +53,23 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
         cells=tuple(cells),
         refusals=tuple(refusals),
         expectations=tuple(one for one in expectations if one.contender in tried),
+        quality=tuple(quality),
+        quality_refusals=tuple(quality_refusals),
     )
     _check_baseline(plan)
     return plan
+
+
+def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: Row | None) -> str | None:
+    """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
+    if not engine.needs_model:
+        return f"{engine.name} runs no variant of ours."
+    if engine.scoring is None:
+        return f"The {engine.name} engine gives no log-probabilities of a text; measure it on vllm or transformers."
+    if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
+        return row.why
+    longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
+    return engine.refuse(setup, variant, longest) or variant.refusal or variant.failure
 
 
 def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:
@@ -98,4 +123,8 @@ def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
     """The longest context and the most requests in flight that an instance of this setup will see."""
     names = {cell.workload for cell in plan.cells if cell.contender.engine == setup.name}
     workloads = [plan.study.workload(name) for name in names]
-    return max(w.context_tokens for w in workloads), max(w.concurrency for w in workloads)
+    contexts, concurrencies = [w.context_tokens for w in workloads], [w.concurrency for w in workloads]
+    if plan.study.quality is not None and any(one.engine == setup.name for one in plan.quality):
+        contexts.append(plan.study.quality.context_tokens)
+        concurrencies.append(1)
+    return max(contexts), max(concurrencies)

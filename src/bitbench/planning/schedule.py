@@ -9,6 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.quality_record import QualityRecord
 from bitbench.core.study import Measure
 from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
 
@@ -40,15 +41,18 @@ class Progress:
         self._enough_trials = enough_trials
         self._enough_instances = enough_instances
         self._trials: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
+        self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
         self.spent_s = 0.0
 
-    def add(self, records: Iterable[TrialRecord | InstanceRecord]) -> None:
+    def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
         for record in records:
             if isinstance(record, InstanceRecord):
                 self.spent_s += record.ready_s or 0.0
                 continue
             self.spent_s += record.duration_s or 0.0
-            if record.kind == "measured":
+            if isinstance(record, QualityRecord):
+                self._quality[record.contender].append(record.outcome)
+            elif record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
 
     def trials_of(self, cell: Cell, block: int) -> Sequence[TrialRecord]:
@@ -71,6 +75,15 @@ class Progress:
             return False
         return block < measure.instances.min or bool(values) or self._wants_more_instances(cell, block)
 
+    def wants_quality(self, contender: Contender) -> bool:
+        """Once per contender; a failure that may be bad luck is tried again, in another instance."""
+        if contender not in self._plan.quality:
+            return False
+        outcomes = self._quality[contender]
+        if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
+            return False
+        return len(outcomes) < FAILED_BLOCKS_BEFORE_GIVING_UP
+
     def next_visit(self) -> Visit | None:
         """The next instance to start: blocks in order, contenders and workloads shuffled by the seed."""
         study = self._plan.study
@@ -81,7 +94,7 @@ class Progress:
                     for cell in self._shuffled(self._cells_of(contender), block, contender.name)
                     if self.wants_trial(cell, block)
                 )
-                if workloads:
+                if workloads or self.wants_quality(contender):
                     return Visit(block=block, contender=contender, workloads=workloads)
         return None
 

@@ -11,7 +11,8 @@ def study_text(study: Study) -> str:
     """Reading it again gives an equal study."""
     content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"})
     content = {"bitbench": study.bitbench, **content}
-    content["workloads"] = [_workload(workload) for workload in study.workloads]
+    if study.workloads:
+        content["workloads"] = [_workload(workload) for workload in study.workloads]
     if study.objectives:
         content["objectives"] = {one.name: _seconds(one.limit) for one in study.objectives}
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)

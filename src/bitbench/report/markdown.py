@@ -17,6 +17,7 @@ from bitbench.report.conditions import (
 )
 from bitbench.report.imported import imported_section, source
 from bitbench.report.memory import memory_section
+from bitbench.report.quality import quality_section, quality_sentences
 from bitbench.report.sweep import FIGURE, sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sweep_figure import sweep_figure
 from bitbench.report.text import code, escape
@@ -41,10 +42,14 @@ def markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     """The whole report. Parts that the lock does not know are shown as unknown."""
     by_load = bool(sweep_cells(summary))
     sections = [
-        _opening(summary, sweep_answer(summary, escape) if by_load else answer(summary, code)),
+        _opening(
+            summary,
+            sweep_answer(summary, escape) if by_load else [*answer(summary, code), *quality_sentences(summary, code)],
+        ),
         imported_section(summary),
         *([sweep_section(summary)] if by_load else (workload_section(summary, one) for one in summary.rankings)),
         memory_section(summary),
+        quality_section(summary),
         failures_section(summary),
         refusals_section(summary),
         "" if summary.imported_from else warm_up_section(summary),

@@ -8,6 +8,7 @@ from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
 from bitbench.report.figures import mean, plus_minus
 from bitbench.report.memory import MemoryTable
+from bitbench.report.quality import QualityTable, quality_sentences
 from bitbench.report.shape import shape
 from bitbench.report.sweep import sweep_cells
 from bitbench.report.sweep_terminal import render_sweep
@@ -37,6 +38,7 @@ def render(summary: StudySummary, console: Console) -> None:
         console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         console.print(_table(summary, ranking, wide=console.width >= WIDE))
     _render_memory(summary, console)
+    _render_quality(summary, console)
     if summary.refusals or any(cell.failures for cell in summary.cells):
         console.print()
     for one in failures_by_cause(summary):
@@ -46,7 +48,7 @@ def render(summary: StudySummary, console: Console) -> None:
         where = f"{_name(refused.contender.name)} on {listing([_name(name) for name in refused.workloads])}"
         _line(console, refused.word, where, refused.reason)
     console.print()
-    for sentence in answer(summary, _name):
+    for sentence in [*answer(summary, _name), *quality_sentences(summary, _name)]:
         console.print(Text(f"• {sentence}"))
 
 
@@ -65,6 +67,23 @@ def _render_memory(summary: StudySummary, console: Console) -> None:
     console.print(table)
     if memory.caveat:
         console.print(Text(memory.caveat, style="dim"))
+
+
+def _render_quality(summary: StudySummary, console: Console) -> None:
+    if not summary.quality:
+        return
+    quality = QualityTable(summary, wide=console.width >= WIDE)
+    table = _empty_table()
+    first, *others = quality.header()
+    table.add_column(first, overflow="fold")
+    for title in others:
+        table.add_column(title.replace(", ", "\n").replace(" (", "\n("), justify="right")
+    for row in quality.rows:
+        style = "bold red" if row.flagged else None
+        table.add_row(Text(_name(row.name)), *map(Text, quality.cells(row, intervals=False)), style=style)
+    console.print()
+    console.print(Text("Speed, memory and quality" if quality.wide else "Quality", style="bold"))
+    console.print(table)
 
 
 def _line(console: Console, outcome: str, where: str, why: str) -> None:

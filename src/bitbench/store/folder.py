@@ -4,6 +4,9 @@ study.yaml  lock.json     what was asked; what it was resolved to
 instances.jsonl           one line per engine start
 trials.jsonl              one line per trial, appended and synced when it ends
 requests/ID.parquet       one row per request of that trial
+quality.jsonl             one line per measurement of a contender's quality, appended and synced when it ends
+quality/ID.parquet        one row per scored token of that measurement
+quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance
 report/                   can be rebuilt from the rest
 """
@@ -21,10 +24,11 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
+from bitbench.core.quality_record import QUALITY_FORMAT, QualityMaterial, QualityRecord
 from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.errors import StoreError
 
-R = TypeVar("R", TrialRecord, InstanceRecord)
+R = TypeVar("R", TrialRecord, InstanceRecord, QualityRecord)
 
 
 class StudyFolder:
@@ -36,9 +40,11 @@ class StudyFolder:
         self.lock_file = path / "lock.json"
         self.logs = path / "logs"
         self.requests = path / "requests"
+        self.quality = path / "quality"
         self.report = path / "report"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
+        self._quality = path / "quality.jsonl"
 
     @classmethod
     def existing(cls, path: Path) -> "StudyFolder":
@@ -57,6 +63,22 @@ class StudyFolder:
 
     def instances(self) -> list[InstanceRecord]:
         return list(_read_lines(self._instances, InstanceRecord))
+
+    def quality_records(self) -> list[QualityRecord]:
+        return list(_read_lines(self._quality, QualityRecord, QUALITY_FORMAT))
+
+    def scores_of(self, record: QualityRecord) -> pa.Table:
+        if record.scores_file is None:
+            raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
+        return pq.read_table(self.path / record.scores_file)
+
+    def material(self, model: str) -> QualityMaterial | None:
+        """What the variants of a model are asked; None where nobody was asked yet."""
+        path = self._material_file(model)
+        return QualityMaterial.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def _material_file(self, model: str) -> Path:
+        return self.quality / f"windows-{Path(model).name}.json"
 
     def requests_of(self, trial: TrialRecord) -> pa.Table:
         if trial.requests_file is None:
@@ -79,7 +101,7 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         folder = self.folder
-        for path in (folder.path, folder.logs, folder.requests):
+        for path in (folder.path, folder.logs, folder.requests, folder.quality):
             path.mkdir(parents=True, exist_ok=True)
         self._guard = (folder.path / ".writer").open("w")
         try:
@@ -89,10 +111,11 @@ class Writer:
             raise StoreError(
                 f"another bitbench is writing to {folder.path}; wait for it, or use another folder"
             ) from None
-        for lines in (folder._trials, folder._instances):
+        for lines in (folder._trials, folder._instances, folder._quality):
             _cut_torn_line(lines)
         self._drop_orphans()
         self._next_trial = 1 + max((int(trial.id[1:]) for trial in folder.trials()), default=0)
+        self._next_quality = 1 + len(folder.quality_records())
         numbers = [int(log.stem[1:]) for log in folder.logs.glob("i*.log") if log.stem[1:].isdigit()]
         self._next_instance = 1 + max(numbers, default=0)
         return self
@@ -126,6 +149,21 @@ class Writer:
         _append_line(self.folder._trials, record)
         return record
 
+    def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
+        """Likewise for a measurement of quality, with one row per scored token."""
+        record_id = f"q{self._next_quality:04d}"
+        self._next_quality += 1
+        scores_file = None
+        if scores is not None:
+            scores_file = f"quality/{record_id}.parquet"
+            _write_table(self.folder.path / scores_file, scores)
+        record = draft.model_copy(update={"id": record_id, "scores_file": scores_file})
+        _append_line(self.folder._quality, record)
+        return record
+
+    def write_material(self, model: str, material: QualityMaterial) -> None:
+        write_atomically(self.folder._material_file(model), material.model_dump_json() + "\n")
+
     def write_study(self, text: str) -> None:
         write_atomically(self.folder.study_file, text)
 
@@ -135,8 +173,9 @@ class Writer:
     def _drop_orphans(self) -> None:
         """Rows whose trial never got its line: the trial did not end, so they are no result."""
         known = {trial.requests_file for trial in self.folder.trials()}
-        for path in self.folder.requests.iterdir():
-            if f"requests/{path.name}" not in known:
+        known |= {record.scores_file for record in self.folder.quality_records()}
+        for path in (*self.folder.requests.iterdir(), *self.folder.quality.glob("*.parquet*")):
+            if f"{path.parent.name}/{path.name}" not in known:
                 path.unlink()
 
 
@@ -177,23 +216,23 @@ def _cut_torn_line(path: Path) -> None:
             file.truncate(complete)
 
 
-def _read_lines(path: Path, kind: type[R]) -> Iterator[R]:
+def _read_lines(path: Path, kind: type[R], newest: int = RECORD_FORMAT) -> Iterator[R]:
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith("\n"):  # still being written, or torn by a kill
                 return
-            yield _parse_line(line, kind, f"{path.name}:{number} in {path.parent}")
+            yield _parse_line(line, kind, newest, f"{path.name}:{number} in {path.parent}")
 
 
-def _parse_line(line: str, kind: type[R], where: str) -> R:
+def _parse_line(line: str, kind: type[R], newest: int, where: str) -> R:
     try:
         content = json.loads(line)
-        if content.get("format", RECORD_FORMAT) > RECORD_FORMAT:
+        if content.get("format", newest) > newest:
             raise StoreError(
                 f"{where} was written by a newer bitbench (record format {content['format']}, "
-                f"this one knows {RECORD_FORMAT}); update bitbench to read it"
+                f"this one knows {newest}); update bitbench to read it"
             )
         return kind.model_validate(content)
     except (ValueError, ValidationError) as error:

@@ -1,9 +1,9 @@
 """A small OpenAI-style server over `transformers.generate`, for measuring it: static batches, one event per token.
 
-Run by path in the transformers environment; imports nothing of ours, but for a VPTQ checkpoint the layers for it, which
-lie in the package around this file. Requests are gathered into one batch, which is
+Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
 run by one call of `generate` (greedy, exactly `max_tokens` tokens each), and every step's tokens are written to their
-sockets at once by the thread that computes them.
+sockets at once by the thread that computes them. Requests without `stream` are answered by `whole_answers.py`;
+for a VPTQ checkpoint `vptq_checkpoint.py` brings the layers.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections import Counter
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,8 +38,20 @@ BATCH_HEADER = "X-Batch-Size"
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
-PACKAGE = Path(__file__).parents[2]
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
+
+
+def _beside(name: str) -> types.ModuleType:
+    """A module of this folder, which is on no path: this script runs isolated, and bitbench is not installed here."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+vptq_checkpoint, whole_answers = _beside("vptq_checkpoint"), _beside("whole_answers")
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -124,9 +137,7 @@ class Model:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
-        if is_vptq(Path(arguments.model)):
-            make_importable()
-            importlib.import_module("bitbench.vptq.hugging_face").register()
+        vptq_checkpoint.prepare(Path(arguments.model))
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
@@ -134,12 +145,17 @@ class Model:
         self._model.to(self._device).eval()
         # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
         # model's own configuration: where a request's configuration has none, `generate` falls back to that.
+        self._eos = self._model.generation_config.eos_token_id
         self._model.generation_config.eos_token_id = None
         self._quantize: str | None = arguments.quantize
         if self._quantize:
             quantize(self._model, self._quantize)
+        if getattr(self._model.config, "quantization_config", None) is not None:
+            with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
+                self._model(torch.tensor([[0]], device=self._device))
         self._load_s = time.perf_counter() - began
-        self.tokenizer = AutoTokenizer.from_pretrained(arguments.model).backend_tokenizer
+        self._whole_tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        self.tokenizer = self._whole_tokenizer.backend_tokenizer
         self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
 
     def generate(self, jobs: list[Job]) -> None:
@@ -157,6 +173,9 @@ class Model:
                 generation_config=config,
                 streamer=BatchStreamer(jobs),
             )
+
+    def answer(self, job: Any) -> None:
+        whole_answers.answer(job, self._model, self._whole_tokenizer, self._eos)
 
     def facts(self) -> dict[str, Any]:
         threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""
@@ -188,22 +207,6 @@ def quantize(model: Any, method: str) -> None:
         configs[method](),
         filter_fn=lambda module, _: isinstance(module, torch.nn.Linear) and module is not last,
     )
-
-
-def is_vptq(folder: Path) -> bool:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return (config.get("quantization_config") or {}).get("quant_method") == "vptq"
-
-
-def make_importable() -> None:
-    """Our package alone, and nothing that lies beside it: bitbench is not installed here."""
-    spec = importlib.util.spec_from_file_location(
-        "bitbench", PACKAGE / "__init__.py", submodule_search_locations=[str(PACKAGE)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{PACKAGE} cannot be imported")
-    sys.modules["bitbench"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["bitbench"])
 
 
 def linear_layers(model: Any) -> list[str]:
@@ -260,18 +263,26 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.UNAUTHORIZED, "wrong or missing key")
         try:
             body = json.loads(content)
-            fault = fault_of(body, self.server.model.context_tokens)
+            whole = isinstance(body, dict) and not body.get("stream")
+            check = whole_answers.fault_of if whole else fault_of
+            fault = check(body, self.server.model.context_tokens)
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         if fault:
             return self._refuse(HTTPStatus.BAD_REQUEST, fault)
-        job = Job(body, batch_size, self.connection, self.server.model.tokenizer)
+        job: Any = (
+            whole_answers.WholeJob(body)
+            if whole
+            else Job(body, batch_size, self.connection, self.server.model.tokenizer)
+        )
         self.server.jobs.put(job)
         job.done.wait()
         self.close_connection = self.close_connection or job.is_broken or job.error is not None
         if job.error is not None and job.count == 0:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, job.error)
+        elif whole:
+            self._answer(HTTPStatus.OK, job.answer)
         return None
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
@@ -298,8 +309,8 @@ def fault_of(body: Any, context_tokens: int | None) -> str | None:
         return "prompt must be a list of token ids"
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
-    if body.get("stream") is not True or body.get("ignore_eos") is not True:
-        return "this server only streams and always gives max_tokens tokens: set stream and ignore_eos"
+    if body.get("ignore_eos") is not True:
+        return "a stream of this server always has max_tokens tokens: set ignore_eos"
     if context_tokens is not None and len(prompt) + count > context_tokens:
         return f"{len(prompt)} tokens in and {count} out are more than the model's context of {context_tokens}"
     return None
@@ -337,7 +348,12 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Job]") -> None:
         batch = gather(jobs)
         began = time.perf_counter()
         try:
-            model.generate(batch)
+            for job in batch:
+                if isinstance(job, whole_answers.WholeJob):
+                    model.answer(job)
+                    job.done.set()
+            if streams := [job for job in batch if not job.done.is_set()]:
+                model.generate(streams)
             if not all(job.done.is_set() for job in batch):
                 raise RuntimeError("generate ended before every answer had its length")
         except Exception as error:

@@ -1,0 +1,77 @@
+"""The study that `bitbench quality` runs, made from its options."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bitbench.core.base import Json
+from bitbench.core.study import Study
+from bitbench.errors import QualityError
+from bitbench.planning.write_study import study_text
+
+BASELINES = {"llamacpp": "gguf-bf16"}
+BASELINE = "bf16"  # of every other engine
+STUDY_FILE = "quality-study.yaml"
+
+
+@dataclass(frozen=True)
+class QualityOptions:
+    """As given on the command line."""
+
+    model: str
+    recipes: tuple[str, ...]
+    engine: str
+    corpus: tuple[Path, ...]
+    windows: int | None
+    window_tokens: int | None
+    top_tokens: int | None
+    tasks: tuple[str, ...]
+    task_samples: int | None
+    answers: bool
+    seed: int
+
+
+def write_quality_study(options: QualityOptions, folder: Path) -> Path:
+    """The study file in the folder that its run fills; files that it names are relative to that folder."""
+    study = quality_study(options, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / STUDY_FILE
+    path.write_text(study_text(study), encoding="utf-8")
+    return path
+
+
+def quality_study(options: QualityOptions, folder: Path) -> Study:
+    files = [os.path.relpath(path, folder) for path in options.corpus]
+    tasks = [os.path.relpath(task, folder) if task.endswith((".yaml", ".yml")) else task for task in options.tasks]
+    wanted: dict[str, Json] = {
+        "corpus": files,
+        "windows": options.windows,
+        "window_tokens": options.window_tokens,
+        "top_tokens": options.top_tokens,
+        "tasks": tasks,
+        "task_samples": options.task_samples,
+        "answer_tokens": None if options.answers else 0,
+    }
+    baseline = BASELINES.get(options.engine, BASELINE)
+    try:
+        return Study.model_validate(
+            {
+                "name": f"quality-{Path(options.model).name}",
+                "models": [_model(options.model)],
+                "recipes": list(dict.fromkeys([baseline, *options.recipes])),
+                "engines": [options.engine],
+                "quality": {name: value for name, value in wanted.items() if value is not None},
+                "seed": options.seed,
+            }
+        )
+    except ValidationError as invalid:
+        error = invalid.errors()[0]
+        field = ".".join(str(part) for part in error["loc"])
+        raise QualityError(f"{field}: {error['msg'].removeprefix('Value error, ')}") from None
+
+
+def _model(model: str) -> str:
+    """A folder keeps its meaning wherever the study file lies."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model

@@ -1,0 +1,62 @@
+"""`quality:` of a study file: what is asked of each contender besides speed, and where a loss is called one."""
+
+from enum import StrEnum
+
+from pydantic import Field, field_validator
+
+from bitbench.core.base import Fraction, Spec
+
+# Nats. On SmolLM2-135M, whose few weights suffer most, 8-bit formats that are sound lie at 0.005 to 0.03 and 4-bit
+# ones between 0.15 and 0.4 (docs/quality.md): beyond a tenth an answer is often another one.
+DEFAULT_MAX_DIVERGENCE = 0.1
+# The loss that published 4-bit models of some size stay well below; a reader notices it.
+DEFAULT_MAX_PERPLEXITY_RISE = 0.10
+
+
+PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+
+
+class Scoring(StrEnum):
+    """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
+
+    PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
+    FORCED_TOKENS = "forced_tokens"  # llama.cpp: a grammar makes it write the text, token by token, and say how likely
+
+
+class Quality(Spec):
+    """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
+
+    corpus: tuple[str, ...] = Field(
+        default=(), description="text or JSONL files; without any, text that ships with Python (English and code)"
+    )
+    windows: int = Field(default=32, ge=2, le=10_000, description="pieces of the corpus that are scored")
+    window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens of one piece")
+    top_tokens: int = Field(
+        default=32, ge=1, le=1000, description="likeliest tokens that are kept at each place, for the divergence"
+    )
+    answer_tokens: int = Field(
+        default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: none are asked"
+    )
+    tasks: tuple[str, ...] = Field(default=(), description="tasks of lm-eval: names of its registry, or YAML files")
+    task_samples: int | None = Field(default=None, ge=1, description="so many questions of each task; all without it")
+    max_divergence: float = Field(
+        default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) beyond which it is flagged"
+    )
+    max_perplexity_rise: Fraction = Field(
+        default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline beyond which it is flagged"
+    )
+
+    @field_validator("corpus", "tasks", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest request: a window and the token after it, a prompt with its answer, or a question of a task."""
+        return max(
+            self.window_tokens + 1,
+            PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
+            TASK_TOKENS if self.tasks else 0,
+        )

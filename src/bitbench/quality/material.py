@@ -1,0 +1,94 @@
+"""From a corpus to token windows: fixed pieces, spread over the whole text, the same for all variants of a model."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from bitbench.core.quality import PROMPT_TOKENS, Quality
+from bitbench.core.quality_record import CorpusFacts, Prompt, QualityMaterial
+from bitbench.errors import QualityError
+from bitbench.quality.corpus import Corpus
+from bitbench.quality.prompts import QUESTIONS
+
+_WORKER = Path(__file__).parent / "workers" / "tokenize_texts.py"
+_LIMIT_S = 600.0  # for some hundred megabytes of text
+
+Windows = tuple[tuple[int, ...], ...]
+
+
+class Tokenized(BaseModel):
+    """What the worker answers."""
+
+    texts: list[list[int]]
+    questions: list[list[int]]
+    begins: list[int]
+    special: list[int]
+
+
+def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Path) -> QualityMaterial:
+    """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
+    questions = QUESTIONS if quality.answer_tokens else ()
+    tokenized = _tokenize(corpus.parts, questions, tokenizer, python)
+    windows = cut(tokenized.texts, quality.windows, quality.window_tokens, tokenized.begins)
+    facts = CorpusFacts(
+        description=corpus.description,
+        text_hash=corpus.text_hash,
+        windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
+        windows=len(windows),
+        window_tokens=quality.window_tokens,
+    )
+    prompts = tuple(
+        Prompt(text=text, tokens=tuple(tokens)) for text, tokens in zip(questions, tokenized.questions, strict=True)
+    )
+    longest = max((len(prompt.tokens) for prompt in prompts), default=0)
+    if longest > PROMPT_TOKENS:
+        raise QualityError(
+            f"The chat template in {tokenizer} makes {longest} tokens of a short question, and answers are asked with "
+            f"{PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to leave them out."
+        )
+    return QualityMaterial(facts=facts, windows=windows, prompts=prompts, end_tokens=tuple(tokenized.special))
+
+
+def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int]) -> Windows:
+    """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them."""
+    length = size - len(begins)
+    windows: list[tuple[int, ...]] = []
+    for index, tokens in enumerate(parts):
+        share = count // len(parts) + (index < count % len(parts))
+        room = len(tokens) // length
+        if share > room:
+            raise QualityError(
+                f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, and {share} are asked "
+                "for; name more text under `corpus`, or ask for fewer or shorter `windows`."
+            )
+        starts = [number * room // share * length for number in range(share)]
+        windows += [(*begins, *tokens[start : start + length]) for start in starts]
+    return tuple(windows)
+
+
+def _tokenize(texts: Sequence[str], questions: Sequence[str], tokenizer: Path, python: Path) -> Tokenized:
+    job = {"tokenizer": str(tokenizer), "texts": texts, "questions": questions}
+    done = subprocess.run(
+        [python, "-I", _WORKER],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+        env=clean_environment(),
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise QualityError(f"The tokenizer in {tokenizer} could not be used for the corpus of `quality`: {said[0]}")
+    return Tokenized.model_validate_json(done.stdout)
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without what would leak packages into another Python; nothing is asked of a hub."""
+    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "HF_TOKEN")}
+    return ours | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,0 +1,52 @@
+"""All that is asked of one instance about the quality of what it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bitbench.core.ports import Endpoint
+from bitbench.core.quality import Quality, Scoring
+from bitbench.core.quality_record import Answer, QualityMaterial
+from bitbench.quality.asking import Asker, ask_answers, score_windows
+from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class QualityJob:
+    endpoint: Endpoint
+    scoring: Scoring
+    quality: Quality
+    material: QualityMaterial
+    tools: TaskTools | None  # None where no task is asked for
+    request_timeout_s: float
+
+
+@dataclass(frozen=True)
+class QualityResult:
+    scores: "pa.Table"
+    answers: tuple[Answer, ...]
+    tasks: TaskOutcome
+
+
+def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:
+    """Blocks until all is asked; raises AskingFailed. A task that fails is in the result."""
+    windows, prompts = job.material.windows, job.material.prompts
+    with Asker(job.endpoint, job.scoring, job.request_timeout_s) as asker:
+        scores = score_windows(
+            asker,
+            windows,
+            job.quality.top_tokens,
+            lambda number: on_step(f"window {number + 1} of {len(windows)}"),
+        )
+        answers = ask_answers(
+            asker,
+            prompts,
+            job.quality.answer_tokens,
+            job.material.end_tokens,
+            lambda number: on_step(f"answer {number + 1} of {len(prompts)}"),
+        )
+    tasks = run_tasks(job.endpoint, job.quality, job.tools, on_step) if job.tools else NO_TASKS
+    return QualityResult(scores, answers, tasks)

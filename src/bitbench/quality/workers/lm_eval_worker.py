@@ -1,0 +1,99 @@
+"""One task of lm-eval against an endpoint.
+
+Run by path in the lmeval environment; imports nothing of ours. A job comes as JSON on standard input, the answer goes
+to the file that is the only argument: the results of the task, or why it failed. Dies with the process that started it.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != job["parent"]:
+        return
+    import lm_eval
+
+    try:
+        said: dict[str, Any] = {"results": evaluate(job)}
+    except (Exception, SystemExit) as error:
+        last = str(error).strip().splitlines()[-1:] or [""]
+        said = {"failure": f"{type(error).__name__}: {last[0]}"}
+    said["versions"] = {"lm-eval": lm_eval.__version__}
+    Path(sys.argv[1]).write_text(json.dumps(said), encoding="utf-8")
+
+
+def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
+    import lm_eval
+    import yaml
+    from lm_eval.tasks import TaskManager
+
+    task, manager = job["task"], TaskManager()
+    if task.endswith((".yaml", ".yml")):
+        file = Path(task)
+        os.chdir(file.parent)  # data files in a task are relative to it
+        manager = TaskManager(include_path=str(file.parent))
+        task = yaml.load(file.read_text(encoding="utf-8"), Loader=_tolerant(yaml))["task"]
+    found = lm_eval.simple_evaluate(
+        model="local-completions",
+        model_args={
+            "model": job["model"],
+            "base_url": job["url"],
+            "tokenizer": job["tokenizer"],
+            "tokenizer_backend": "huggingface",
+            "max_length": job["max_length"],
+            "num_concurrent": 1,
+            "max_retries": 1,
+        },
+        tasks=[task],
+        limit=job["limit"],
+        task_manager=manager,
+        bootstrap_iters=1000,
+        log_samples=False,
+    )
+    return [one for name, metrics in found["results"].items() for one in rows(name, metrics, found)]
+
+
+def _tolerant(yaml: Any) -> Any:
+    """Only the name of a task is wanted: `!function` and other tags of lm-eval are passed over."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        pass
+
+    Loader.add_multi_constructor("", lambda *_: None)
+    return Loader
+
+
+def rows(name: str, metrics: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:
+    """`acc,none` and `acc_stderr,none` stand beside each other."""
+    better = found.get("higher_is_better", {}).get(name, {})
+    samples = found.get("n-samples", {}).get(name, {}).get("effective")
+    result = []
+    for key, value in metrics.items():
+        metric, _, kind = key.partition(",")
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not kind or metric.endswith("_stderr"):
+            continue
+        error = metrics.get(f"{metric}_stderr,{kind}")
+        result.append(
+            {
+                "task": name,
+                "metric": key,
+                "value": value,
+                "standard_error": error if isinstance(error, (int, float)) else None,
+                "samples": samples,
+                "higher_is_better": better.get(metric),
+            }
+        )
+    return result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Perplexity, divergence from the baseline and agreement with it, from the log-probabilities that were stored.
+
+Tokens of one window are not independent, so windows are resampled, the same ones on both sides. Means have the width of
+Student's t over windows with the bootstrap's shape (as in `statistics.intervals`); the 99th percentile has the
+bootstrap's own percentiles.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, expm1
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.quality import Quality
+from bitbench.core.quality_record import QualityRecord
+from bitbench.core.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
+from bitbench.core.trial import Outcome
+from bitbench.core.variant import DENSE
+from bitbench.statistics.answers import compare_answers
+from bitbench.statistics.divergence import Floats, Integers, Scores, divergence, scores_of
+from bitbench.statistics.intervals import Resampler, Sample, sample, sides
+from bitbench.statistics.tasks import compare_tasks
+
+GGUF_BASELINE = "gguf-bf16"
+DRAWS = 1000  # of the 99th percentile, each over all tokens
+
+PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
+DEFINITIONS = {
+    PERPLEXITY: MetricDefinition(
+        label="Perplexity",
+        name="perplexity",
+        unit="",
+        higher_is_better=False,
+        definition="exp of the mean negative log-probability of the tokens that stand in the text, each after those "
+        "before it in its window; the first of a window is not scored.",
+    ),
+    RISE: MetricDefinition(
+        label="Rise",
+        name="rise of perplexity",
+        unit="%",
+        higher_is_better=False,
+        definition="Perplexity over the baseline's on the same tokens, less 1.",
+    ),
+    KL: MetricDefinition(
+        label="KL mean",
+        name="mean KL divergence",
+        unit="nats",
+        higher_is_better=False,
+        definition="KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
+        "the top tokens, with all others as one event: a lower bound.",
+    ),
+    KL_P99: MetricDefinition(
+        label="KL p99",
+        name="99th percentile of the KL divergence",
+        unit="nats",
+        higher_is_better=False,
+        definition="The same divergence at the token that 99 of 100 do not exceed.",
+    ),
+    TOP1: MetricDefinition(
+        label="Same top token",
+        name="top-1 agreement",
+        unit="%",
+        higher_is_better=True,
+        definition="Share of places at which the likeliest token is the baseline's.",
+    ),
+}
+
+
+def estimates_of(
+    scores: Scores, baseline: Scores | None, confidence: float, seed: Sequence[int]
+) -> dict[str, QualityEstimate]:
+    """Those of DEFINITIONS that can be said; raises nothing for scores that are not finite, so ask before."""
+    rng = np.random.default_rng(seed)
+    resampler = Resampler(rng)
+
+    def over_windows(values: Floats) -> Sample:
+        return sample([_window_means(scores.window, values).tolist()], resampler)
+
+    found = {PERPLEXITY: _mapped(over_windows(-scores.logprob), confidence, exp)}
+    if baseline is None:
+        return found
+    worse = over_windows(baseline.logprob - scores.logprob)
+    kl = divergence(baseline, scores)
+    agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
+    found[RISE] = _mapped(worse, confidence, expm1)
+    found[KL] = _mapped(over_windows(kl), confidence, lambda value: max(value, 0.0))
+    found[KL_P99] = _percentile(scores.window, kl, 0.99, confidence, rng)
+    found[TOP1] = _mapped(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
+    return found
+
+
+def _window_means(window: Integers, values: Floats) -> Floats:
+    """All windows have the same number of tokens, so their mean is the mean over tokens."""
+    return np.asarray(np.bincount(window, values) / np.bincount(window))
+
+
+def _mapped(of: Sample, confidence: float, scale: Callable[[float], float]) -> QualityEstimate:
+    interval = None
+    if of.uncertainty is not None:
+        half = of.uncertainty.half_width(confidence)
+        below, above = sides(of.draws - of.mean, confidence)
+        low, high = scale(of.mean - below * half), scale(of.mean + above * half)
+        interval = Interval(low=low, high=high, confidence=confidence)
+    return QualityEstimate(value=scale(of.mean), interval=interval)
+
+
+def _percentile(
+    window: Integers, values: Floats, share: float, confidence: float, rng: np.random.Generator
+) -> QualityEstimate:
+    by_window = [values[window == number] for number in np.unique(window)]
+    drawn = rng.integers(len(by_window), size=(DRAWS, len(by_window)))
+    found = [np.quantile(np.concatenate([by_window[number] for number in draw]), share) for draw in drawn]
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return QualityEstimate(
+        value=float(np.quantile(values, share)),
+        interval=Interval(low=float(low), high=float(high), confidence=confidence),
+    )
+
+
+def flag(estimates: Mapping[str, QualityEstimate], quality: Quality) -> str | None:
+    """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
+    limits = ((KL, quality.max_divergence, "{:.3g} nats"), (RISE, quality.max_perplexity_rise, "{:.1%}"))
+    for name, limit, form in limits:
+        found = estimates.get(name)
+        if found is None:
+            continue
+        low = found.interval.low if found.interval else found.value
+        if low > limit:
+            shown = form.format(low)
+            return f"its {DEFINITIONS[name].name} is at least {shown}, beyond the limit of {form.format(limit)}"
+    return None
+
+
+def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
+    """The same model without quantization on the same engine setup; None where the study has none."""
+    wanted = plan.variant(contender.variant).model
+    for other in plan.quality:
+        variant = plan.variant(other.variant)
+        is_dense = variant.form == DENSE or variant.recipe == GGUF_BASELINE
+        if is_dense and other.engine == contender.engine and variant.model == wanted:
+            return other
+    return None
+
+
+def quality_part(plan: Plan, records: Iterable[QualityRecord], rows: Mapping[str, pa.Table]) -> dict[str, object]:
+    """The fields of a StudySummary that are about quality."""
+    return {
+        "quality": summarize_quality(plan, records, rows),
+        "quality_definitions": DEFINITIONS,
+        "quality_refusals": plan.quality_refusals,
+    }
+
+
+def summarize_quality(
+    plan: Plan, records: Iterable[QualityRecord], rows: Mapping[str, pa.Table]
+) -> tuple[ContenderQuality, ...]:
+    """Each contender whose quality was measured or tried; `rows` by the record's id."""
+    last = {record.contender: record for record in records}
+    last |= {record.contender: record for record in last.values() if record.outcome is Outcome.OK}
+    return tuple(_summarize(last[one], last, plan, rows) for one in plan.quality if one in last)
+
+
+def _summarize(
+    record: QualityRecord,
+    records: Mapping[Contender, QualityRecord],
+    plan: Plan,
+    rows: Mapping[str, pa.Table],
+) -> ContenderQuality:
+    quality = plan.study.quality or Quality()
+    baseline = baseline_of(record.contender, plan)
+    other = records.get(baseline) if baseline else None
+    if other is not None and (other.outcome is not Outcome.OK or not _same_text(record, other)):
+        other = None
+    known = ContenderQuality(
+        contender=record.contender,
+        baseline=baseline,
+        outcome=record.outcome,
+        cause=record.cause,
+        windows=record.corpus.windows if record.corpus else 0,
+        tokens=record.tokens,
+        top_tokens=record.top_tokens,
+        corpus=record.corpus.description if record.corpus else None,
+        answers=compare_answers(record.answers, other.answers if other else ()),
+        tasks=compare_tasks(record.tasks, other.tasks if other else ()),
+        task_failures=record.task_failures,
+    )
+    if record.outcome is not Outcome.OK:
+        return known
+    scores = scores_of(rows[record.id])
+    if not scores.is_finite:
+        places = int((~np.isfinite(scores.logprob)).sum())
+        reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are no finite numbers"
+        return known.model_copy(update={"flagged": True, "reason": reason})
+    against = scores_of(rows[other.id]) if other else None
+    seed = [plan.study.seed, crc32(record.contender.name.encode())]
+    estimates = estimates_of(
+        scores, against if against and against.is_finite else None, plan.study.measure.confidence, seed
+    )
+    reason_or_none = flag(estimates, quality)
+    return known.model_copy(
+        update={"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
+    )
+
+
+def _same_text(one: QualityRecord, other: QualityRecord) -> bool:
+    return bool(one.corpus and other.corpus and one.corpus.windows_hash == other.corpus.windows_hash)

@@ -1,0 +1,158 @@
+"""What compression costs in quality, with real vLLM and transformers: against a plain computation, against itself, and
+with a layer that was damaged on purpose."""
+
+import json
+import math
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.quality_record import QualityRecord
+from bitbench.core.summary import ContenderQuality, StudySummary
+from bitbench.core.trial import Outcome
+from bitbench.engines import environments
+from bitbench.lab import Lab
+from bitbench.statistics.divergence import divergence, scores_of
+from bitbench.store.folder import StudyFolder
+
+pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
+
+MODEL = "smollm2-135m"
+AGREES = 0.001
+DAMAGED_LAYER = "model.layers.10."
+BF16_EXPONENT = 0x80  # added to the 16 bits of a number it doubles it
+
+PLAIN = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).eval()
+windows = json.load(open(sys.argv[2]))["windows"]
+with torch.inference_mode():
+    losses = [float(model(ids, labels=ids).loss) for ids in (torch.tensor([one]) for one in windows)]
+print(sum(losses) / len(losses))
+"""
+
+
+@pytest.fixture(scope="module")
+def summary(recipes_study: StudyFolder) -> StudySummary:
+    return Lab().summary(recipes_study)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    """The scales of one layer of W8A8 are doubled; all else is as in the other study."""
+    place = tmp_path_factory.mktemp("damaged")
+    home, there = place / "home", Lab().home
+    (home / "variants").mkdir(parents=True)
+    for name in ("envs", "models"):
+        (home / name).symlink_to(there / name)
+    (variant,) = (there / "variants").glob(f"{MODEL}--w8a8-rtn--*")
+    shutil.copytree(variant, home / "variants" / variant.name)
+    (weights,) = (home / "variants" / variant.name).rglob("*.safetensors")
+    double_scales(weights, DAMAGED_LAYER)
+    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn", "--windows", "16"]
+    subprocess.run(
+        [*command, "--window-tokens", "128", "--no-answers", "--into", "out"],
+        cwd=place,
+        check=True,
+        timeout=600,
+        env={**os.environ, "BITBENCH_HOME": str(home)},
+    )
+    return StudyFolder.existing(place / "out")
+
+
+def double_scales(weights: Path, layer: str) -> None:
+    content = bytearray(weights.read_bytes())
+    (length,) = struct.unpack("<Q", content[:8])
+    doubled = 0
+    for name, tensor in json.loads(content[8 : 8 + length]).items():
+        if name.startswith(layer) and name.endswith("weight_scale"):
+            assert tensor["dtype"] == "BF16"
+            first, last = (8 + length + offset for offset in tensor["data_offsets"])
+            numbers = np.frombuffer(bytes(content[first:last]), dtype="<u2") + np.uint16(BF16_EXPONENT)
+            content[first:last] = numbers.astype("<u2").tobytes()
+            doubled += 1
+    assert doubled == 7, "the layer has seven linear parts"
+    weights.write_bytes(bytes(content))
+
+
+def quality(summary: StudySummary, name: str) -> ContenderQuality:
+    return next(one for one in summary.quality if one.name == f"{MODEL}/{name}")
+
+
+def record(folder: StudyFolder, name: str) -> QualityRecord:
+    return next(one for one in folder.quality_records() if one.contender.name == f"{MODEL}/{name}")
+
+
+def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
+    recipes_study: StudyFolder, summary: StudySummary
+) -> None:
+    home = Lab().home
+    done = subprocess.run(
+        [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+         recipes_study.quality / f"windows-{MODEL}.json"],
+        check=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    plain = math.exp(float(done.stdout))
+    for engine in ("transformers", "vllm"):
+        found = quality(summary, f"bf16 @ {engine}")
+        assert found.tokens == 16 * 127
+        assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
+
+
+def test_quality_is_measured_once_for_each_contender_also_where_speed_is_refused(
+    recipes_study: StudyFolder, summary: StudySummary
+) -> None:
+    names = [one.contender.name for one in recipes_study.quality_records() if one.outcome is Outcome.OK]
+    assert len(names) == len(set(names))
+    expected = {
+        f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn", "w4a16-rtn") for engine in ("vllm", "transformers")
+    }
+    assert {f"{MODEL}/{name}" for name in expected | {"w8a16-rtn @ transformers"}} == set(names)
+    assert quality(summary, "w8a16-rtn @ vllm").outcome is Outcome.UNSUPPORTED
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_fewer_bits_diverge_more(summary: StudySummary, engine: str) -> None:
+    eight, four = (quality(summary, f"{recipe} @ {engine}") for recipe in ("w8a8-rtn", "w4a16-rtn"))
+    assert not eight.flagged
+    assert four.flagged
+    assert 0.005 < eight.estimates["kl_mean"].value < 0.1 < four.estimates["kl_mean"].value
+    assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
+    for one in (eight, four):
+        assert one.baseline == quality(summary, f"bf16 @ {engine}").contender
+        for estimate in one.estimates.values():
+            assert estimate.interval is not None
+            assert estimate.interval.low < estimate.value < estimate.interval.high
+
+
+def test_a_variant_has_no_divergence_from_itself_in_another_start(
+    recipes_study: StudyFolder, damaged: StudyFolder
+) -> None:
+    one, other = (record(folder, "bf16 @ transformers") for folder in (recipes_study, damaged))
+    assert one.corpus == other.corpus
+    first, second = scores_of(recipes_study.scores_of(one)), scores_of(damaged.scores_of(other))
+    assert divergence(first, second).max() == 0.0
+    assert (first.logprob == second.logprob).all()
+
+
+def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
+    found = quality(Lab().summary(damaged), "w8a8-rtn @ transformers")
+    assert found.flagged
+    assert "beyond the limit" in (found.reason or "")
+
+
+def test_the_report_has_speed_memory_and_quality_side_by_side(recipes_study: StudyFolder) -> None:
+    report = (recipes_study.report / "report.md").read_text(encoding="utf-8")
+    section = report.partition("## Quality")[2].partition("\n## ")[0]
+    header = next(line for line in section.splitlines() if line.startswith("| Contender"))
+    for column in ("Output, short (tok/s)", "Weights (MiB)", "Perplexity", "Rise", "KL mean", "Same top token"):
+        assert column in header
+    assert "flagged" in section
+    assert "### Answers side by side" in section

@@ -1,0 +1,80 @@
+"""A server that gives log-probabilities as vLLM does, from a distribution that is known."""
+
+import json
+import math
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from typing import Any
+
+from bitbench.core.ports import Endpoint
+
+VOCABULARY = 64
+HALF_A_CHARACTER = 60
+
+
+def logprob(after: int, token: int) -> float:
+    """The next token's probability falls with its distance from twice the last one; normalised over the vocabulary."""
+    weights = [-abs(one - 2 * after % VOCABULARY) / 4 for one in range(VOCABULARY)]
+    return weights[token] - math.log(sum(math.exp(weight) for weight in weights))
+
+
+def place(after: int, token: int, top: int) -> dict[str, Any]:
+    known = {one: logprob(after, one) for one in range(VOCABULARY)}
+    likeliest = sorted(known, key=lambda one: -known[one])[:top]
+    return {str(one): {"logprob": known[one], "rank": 1} for one in [token, *likeliest]}
+
+
+def forced(body: dict[str, Any]) -> dict[str, Any]:
+    """As llama.cpp's server: what the grammar leaves, each with how likely it was; nothing about half characters."""
+    tokens = [int(token) for token in re.findall(r"<\[(\d+)\]>", body["grammar"])]
+    said = []
+    for before, token in pairwise([*body["prompt"], *tokens]):
+        known = place(before, token, body["n_probs"])
+        ranked = sorted(known.items(), key=lambda one: -one[1]["logprob"])[: body["n_probs"]]
+        likely = [{"id": int(one), "logprob": value["logprob"]} for one, value in ranked]
+        if token != HALF_A_CHARACTER:
+            said.append({"id": token, "logprob": known[str(token)]["logprob"], "top_logprobs": likely})
+    return {"content": "", "tokens": tokens, "completion_probabilities": said}
+
+
+class QualityServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[dict[str, Any]] = []
+        self.answers_with: tuple[int, bytes] | None = None  # instead of what is right
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(f"http://127.0.0.1:{self.server_address[1]}", "m", "key")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: QualityServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append({**body, "key": self.headers["Authorization"]})
+        if self.path == "/completion":
+            return self._answer(200, json.dumps(forced(body)).encode())
+        prompt = body["prompt"]
+        choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
+        if "prompt_logprobs" in body:
+            pairs = pairwise(prompt)
+            choice["prompt_logprobs"] = [None, *(place(a, b, body["prompt_logprobs"]) for a, b in pairs)]
+        status, data = self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode())
+        return self._answer(status, data)
+
+    def _answer(self, status: int, data: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass

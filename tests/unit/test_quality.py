@@ -1,0 +1,310 @@
+"""The corpus, its windows, and what is asked of an endpoint about them."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bitbench.core.cell import Contender, Plan, Visit
+from bitbench.core.ports import Endpoint, Launch
+from bitbench.core.quality import Quality, Scoring
+from bitbench.core.quality_record import CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.core.study import EngineSetup, Study
+from bitbench.core.trial import Failure, InstanceFacts, Outcome
+from bitbench.core.variant import Variant
+from bitbench.engines.transformers import TransformersEngine
+from bitbench.engines.vllm import VllmEngine
+from bitbench.errors import QualityError, StudyFileError
+from bitbench.planning.expand import expand, launch_size
+from bitbench.quality.asking import Asker, AskingFailed, ask_answers, score_windows
+from bitbench.quality.corpus import read_corpus
+from bitbench.quality.material import cut
+from bitbench.quality_run import QualityDraft, QualityKit
+from bitbench.store.folder import StudyFolder
+from bitbench.visit import Bench, VisitRunner
+from tests.unit.quality_server import HALF_A_CHARACTER, QualityServer, logprob
+from tests.unit.test_schedule import progress_of
+from tests.unit.test_visit import NoLoad, Silent
+
+WINDOWS = ((1, 5, 9, 2), (3, 3, 60, 4))
+MATERIAL = QualityMaterial(
+    facts=CorpusFacts(description="d", text_hash="t", windows_hash="w", windows=2, window_tokens=4),
+    windows=WINDOWS,
+    prompts=(Prompt(text="Why?", tokens=(1, 2)),),
+    end_tokens=(0,),
+)
+
+
+@pytest.fixture
+def server() -> Iterator[QualityServer]:
+    running = QualityServer()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def test_the_default_corpus_is_the_same_each_time_and_not_what_recipes_were_fitted_to() -> None:
+    from pydoc_data.topics import topics
+
+    corpus = read_corpus((), Path())
+    assert corpus == read_corpus((), Path())
+    prose, code = corpus.parts
+    assert len(prose) > 200_000
+    assert len(code) > 200_000
+    assert "PSF license" in corpus.description
+    assert topics["lambda"][:200] not in prose + code
+
+
+def test_files_that_a_user_names(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
+    corpus = read_corpus(("a.txt", "b.jsonl"), tmp_path)
+    assert corpus.parts == ("some text", "one\n\ntwo")
+    assert "a.txt" in corpus.description
+    assert corpus.text_hash != read_corpus(("a.txt",), tmp_path).text_hash
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}\n", r"line 1: each line holds \{\"text\""),
+        (b"nothing", "line 1: not JSON"),
+        (b"", "is empty"),
+        (b"\xff\xfe", "not UTF-8"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "c.jsonl").write_bytes(content)
+    with pytest.raises(StudyFileError, match=message) as caught:
+        read_corpus(("c.jsonl",), tmp_path)
+    assert caught.value.location == ("quality", "corpus", 0)
+    with pytest.raises(StudyFileError, match="No such file"):
+        read_corpus(("none.txt",), tmp_path)
+
+
+def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> None:
+    parts = [list(range(100, 200)), list(range(500, 530))]
+    windows = cut(parts, 5, 10, [1])
+    assert windows == (
+        (1, *range(100, 109)),
+        (1, *range(127, 136)),
+        (1, *range(163, 172)),
+        (1, *range(500, 509)),
+        (1, *range(509, 518)),
+    )
+    with pytest.raises(QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, and 4 are asked"):
+        cut(parts, 8, 10, [])
+
+
+def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
+    seen: list[int] = []
+    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
+        table = score_windows(asker, WINDOWS, 3, seen.append)
+    rows = table.to_pylist()
+    assert seen == [0, 1]
+    assert [(row["window"], row["position"], row["token"]) for row in rows] == [
+        (0, 1, 5), (0, 2, 9), (0, 3, 2), (1, 1, 3), (1, 2, 60), (1, 3, 4),
+    ]  # fmt: skip
+    for row in rows:
+        before = WINDOWS[row["window"]][row["position"] - 1]
+        assert row["logprob"] == pytest.approx(logprob(before, row["token"]), rel=1e-6)
+        assert row["top_logprobs"] == sorted(row["top_logprobs"], reverse=True)
+        assert row["top_tokens"][0] == 2 * before % 64
+        assert len(row["top_tokens"]) == 3
+    assert server.asked[0]["prompt_logprobs"] == 3
+    assert server.asked[0]["key"] == "Bearer key"
+    assert server.asked[0]["temperature"] == 0
+
+
+def test_a_server_that_only_scores_what_it_writes_is_made_to_write_the_text(server: QualityServer) -> None:
+    with Asker(server.endpoint, Scoring.FORCED_TOKENS, 5.0) as asker:
+        forced = score_windows(asker, WINDOWS, 3, lambda _: None).to_pylist()
+    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
+        asked = score_windows(asker, WINDOWS, 3, lambda _: None).to_pylist()
+    assert forced == [row for row in asked if row["token"] != HALF_A_CHARACTER]
+    assert len(forced) == len(asked) - 1
+
+
+def test_answers_end_before_the_first_special_token(server: QualityServer) -> None:
+    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
+        (whole,) = ask_answers(asker, MATERIAL.prompts, 5, (0,), lambda _: None)
+        (none,) = ask_answers(asker, MATERIAL.prompts, 5, (7,), lambda _: None)
+    assert (whole.prompt, whole.text, whole.tokens) == ("Why?", "ttttt", (7,) * 5)
+    assert none.tokens == ()
+    assert server.asked[0]["return_token_ids"] is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "message"),
+    [
+        ((500, b"out of luck"), Outcome.INVALID, "HTTP 500: out of luck"),
+        ((200, b"[]"), Outcome.INVALID, "not a completion"),
+        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "no `prompt_logprobs`"),
+        (
+            (200, json.dumps({"choices": [{"prompt_logprobs": [None, {}, {}, {}]}]}).encode()),
+            Outcome.INVALID,
+            "the prompt's own tokens",
+        ),
+    ],
+)
+def test_an_answer_that_is_none_becomes_an_outcome(
+    server: QualityServer, answer: tuple[int, bytes], outcome: Outcome, message: str
+) -> None:
+    server.answers_with = answer
+    with (
+        Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker,
+        pytest.raises(AskingFailed, match=message) as caught,
+    ):
+        score_windows(asker, WINDOWS, 3, lambda _: None)
+    assert caught.value.failure.outcome is outcome
+
+
+def test_a_server_that_is_gone_is_a_crash(server: QualityServer) -> None:
+    endpoint = server.endpoint
+    server.shutdown()
+    server.server_close()
+    with (
+        Asker(endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker,
+        pytest.raises(AskingFailed, match="connection broke") as caught,
+    ):
+        asker.complete(prompt=[1], max_tokens=1)
+    assert caught.value.failure.outcome is Outcome.CRASHED
+
+
+def planned(*recipes: str, engine: str = "transformers", **quality: object) -> Plan:
+    forms = {"bf16": "dense", "w8a8-rtn": "compressed-tensors/w8a8-int", "gguf-q4_0": "gguf"}
+    study = Study.model_validate(
+        {"name": "s", "models": ["m"], "recipes": recipes, "engines": [engine], "quality": quality}
+    )
+    engines = {"transformers": TransformersEngine(), "vllm": VllmEngine()}
+
+    def resolve(model: str, recipe: str) -> Variant:
+        return Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, path=Path("/m"), form=forms[recipe])
+
+    return expand(study, engines, resolve, "cpu")
+
+
+def test_quality_is_measured_where_only_speed_means_nothing() -> None:
+    plan = planned("bf16", "w8a8-rtn", "gguf-q4_0")
+    assert [one.name for one in plan.quality] == ["m/bf16 @ transformers", "m/w8a8-rtn @ transformers"]
+    (refusal,) = plan.quality_refusals
+    assert "no GGUF files" in refusal.reason
+    assert plan.cells == ()
+    assert plan.contenders == plan.quality
+    assert launch_size(plan, plan.study.engines[0]) == (256 + 48, 1)
+    assert launch_size(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (4001, 1)
+
+
+def test_more_top_tokens_than_vllm_gives_are_asked_for_at_its_start() -> None:
+    from bitbench.engines.vllm import command_line
+
+    def command(top: int) -> list[str]:
+        launch = Launch(
+            setup=EngineSetup(name="vllm", engine="vllm"),
+            variant=Variant(name="v", model="m", recipe="r", path=Path("/m")),
+            python=Path("/env/bin/python"),
+            log_file=Path("log"),
+            context_tokens=64,
+            concurrency=1,
+            seed=0,
+            top_tokens=top,
+        )
+        return command_line(launch, 8000)
+
+    assert "--max-logprobs" not in command(20)
+    words = command(32)
+    assert words[words.index("--max-logprobs") + 1] == "32"
+
+
+class Ready:
+    """An engine and its instance in one, that is up at once."""
+
+    name, environment, needs_model, start_s, scoring = "transformers", None, True, 0.0, Scoring.PROMPT_LOGPROBS
+    pid = os.getpid()
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def start(self, launch: Launch) -> "Ready":
+        return self
+
+    def wait_ready(self, timeout_s: float) -> Endpoint:
+        return self._endpoint
+
+    def facts(self) -> InstanceFacts:
+        return InstanceFacts()
+
+    def failure(self) -> Failure | None:
+        return None
+
+    def stop(self) -> None:
+        pass
+
+
+def drafts(plan: Plan, visit: Visit, server: QualityServer, tmp_path: Path) -> list[QualityDraft]:
+    kits = {"m": QualityKit(MATERIAL, None)}
+    bench = Bench({"transformers": Ready(server.endpoint)}, lambda _: tmp_path, NoLoad(), quality=kits)  # type: ignore[dict-item]
+    runner = VisitRunner(visit, plan, bench, progress_of(plan), Silent(), "i0001", tmp_path / "log")  # type: ignore[arg-type]
+    return [draft for draft in runner.run() if isinstance(draft, QualityDraft)]
+
+
+def test_a_visit_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:
+    plan = planned("bf16", top_tokens=3, answer_tokens=5)
+    progress = progress_of(plan)
+    visit = progress.next_visit()
+    assert visit == Visit(block=0, contender=plan.quality[0], workloads=())
+    (draft,) = drafts(plan, visit, server, tmp_path)
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        record = writer.append_quality(draft.record, draft.scores)
+    assert (record.id, record.outcome, record.tokens, len(record.answers)) == ("q0001", Outcome.OK, 6, 1)
+    assert folder.quality_records() == [record]
+    assert folder.scores_of(record).num_rows == 6
+    progress.add([record])
+    assert progress.next_visit() is None
+
+
+def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServer, tmp_path: Path) -> None:
+    plan = planned("bf16")
+    progress, attempts = progress_of(plan), 0
+    server.answers_with = (500, b"no")
+    while (visit := progress.next_visit()) is not None:
+        (draft,) = drafts(plan, visit, server, tmp_path)
+        assert draft.record.outcome is Outcome.INVALID
+        assert draft.scores is None
+        progress.add([draft.record])
+        attempts += 1
+    assert attempts == 2
+    unsupported = progress_of(plan)
+    unsupported.add([draft.record.model_copy(update={"outcome": Outcome.UNSUPPORTED})])
+    assert unsupported.next_visit() is None
+
+
+def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.write_material("models/m", MATERIAL)
+        (folder.quality / "q0001.parquet").write_bytes(b"half")
+    with folder.writing() as writer:
+        draft = QualityRecord(
+            id="",
+            contender=Contender(variant="m/bf16", engine="e"),
+            instance_id="i",
+            started_at="",
+            duration_s=1.0,
+            outcome=Outcome.OK,
+        )
+        writer.append_quality(draft, pa.table({"token": [1]}))
+    assert folder.material("models/m") == MATERIAL
+    assert folder.material("other") is None
+    assert folder.scores_of(folder.quality_records()[0]).num_rows == 1
+
+
+def test_a_study_asks_for_speed_or_quality_or_both() -> None:
+    base = {"name": "s", "models": ["m"], "engines": ["vllm"]}
+    with pytest.raises(ValueError, match="it asks nothing"):
+        Study.model_validate(base)
+    assert Study.model_validate({**base, "quality": {"corpus": "a.txt"}}).quality == Quality(corpus=("a.txt",))

@@ -1,0 +1,208 @@
+"""Perplexity, divergence and agreement, against distributions whose answer is known."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.quality import Quality
+from bitbench.core.quality_record import Answer, CorpusFacts, QualityRecord, TaskResult
+from bitbench.core.study import EngineSetup, Study
+from bitbench.core.summary import ContenderQuality
+from bitbench.core.trial import Outcome
+from bitbench.core.variant import Variant
+from bitbench.statistics.answers import compare_answers, first_difference, runs_in_a_loop
+from bitbench.statistics.divergence import divergence, scores_of
+from bitbench.statistics.quality import DEFINITIONS, estimates_of, summarize_quality
+from bitbench.statistics.tasks import compare_tasks
+
+VOCABULARY = 50
+TOP = 8
+WINDOWS, LENGTH = 12, 40
+
+Floats = npt.NDArray[np.float64]
+
+
+def logits(seed: int) -> Floats:
+    return np.random.default_rng(seed).normal(0, 2.5, size=(WINDOWS * LENGTH, VOCABULARY))
+
+
+def log_softmax(values: Floats) -> Floats:
+    shifted = values - values.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def rows(values: Floats, top: int = TOP) -> pa.Table:
+    """As they are stored, for texts whose tokens are drawn once and for all."""
+    logprobs = log_softmax(values)
+    tokens = np.random.default_rng(7).integers(VOCABULARY, size=len(values))
+    order = np.argsort(-logprobs, axis=1)[:, :top]
+    return pa.table(
+        {
+            "window": pa.array(np.repeat(np.arange(WINDOWS), LENGTH), pa.int32()),
+            "position": pa.array(np.tile(np.arange(1, LENGTH + 1), WINDOWS), pa.int32()),
+            "token": pa.array(tokens, pa.int32()),
+            "logprob": pa.array(logprobs[np.arange(len(values)), tokens], pa.float32()),
+            "top_tokens": pa.array(order.tolist(), pa.list_(pa.int32())),
+            "top_logprobs": pa.array(np.take_along_axis(logprobs, order, axis=1).tolist(), pa.list_(pa.float32())),
+        }
+    )
+
+
+def true_divergence(base: Floats, other: Floats) -> Floats:
+    p, q = log_softmax(base), log_softmax(other)
+    return np.asarray((np.exp(p) * (p - q)).sum(axis=1))
+
+
+def noisy(amount: float, seed: int = 3) -> Floats:
+    return logits(1) + np.random.default_rng(seed).normal(0, amount, size=(WINDOWS * LENGTH, VOCABULARY))
+
+
+def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
+    same = scores_of(rows(logits(1)))
+    assert divergence(same, scores_of(rows(logits(1)))).max() == 0.0
+    found = estimates_of(same, same, 0.95, [0])
+    for key, value in (("perplexity_rise", 0.0), ("kl_mean", 0.0), ("kl_p99", 0.0), ("top1_agreement", 1.0)):
+        interval = found[key].interval
+        assert interval is not None
+        assert (interval.low, found[key].value, interval.high) == (value, value, value)
+
+
+@pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
+def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_them(amount: float) -> None:
+    truth = true_divergence(logits(1), noisy(amount))
+    some = divergence(scores_of(rows(logits(1))), scores_of(rows(noisy(amount))))
+    every = divergence(scores_of(rows(logits(1), VOCABULARY)), scores_of(rows(noisy(amount), VOCABULARY)))
+    np.testing.assert_allclose(every, truth, rtol=0.01, atol=3e-6)
+    assert (some <= truth + 3e-6).all()
+    assert some.mean() > 0.5 * truth.mean()
+
+
+def test_perplexity_and_its_paired_rise() -> None:
+    base, other = rows(logits(1)), rows(noisy(0.5))
+    found = estimates_of(scores_of(other), scores_of(base), 0.95, [0])
+    plain, worse = (float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other))
+    assert found["perplexity"].value == pytest.approx(worse)
+    assert found["perplexity_rise"].value == pytest.approx(worse / plain - 1)
+    paired, alone = found["perplexity_rise"].interval, found["perplexity"].interval
+    assert paired is not None
+    assert alone is not None
+    assert paired.high - paired.low < (alone.high - alone.low) / plain  # the text's own variation cancels
+    assert set(found) == set(DEFINITIONS)
+    assert set(estimates_of(scores_of(other), None, 0.95, [0])) == {"perplexity"}
+
+
+def test_intervals_cover_what_they_say() -> None:
+    """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
+    rng, hits = np.random.default_rng(11), 0
+    window = np.repeat(np.arange(16), 30)
+    from bitbench.statistics.intervals import Resampler, sample
+    from bitbench.statistics.quality import _mapped, _window_means
+
+    for _ in range(200):
+        level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1
+        values = rng.exponential(level[window])
+        of = sample([_window_means(window, values).tolist()], Resampler(rng))
+        interval = _mapped(of, 0.95, float).interval
+        assert interval is not None
+        hits += interval.low <= 0.1 <= interval.high
+    assert 178 <= hits <= 200
+
+
+def contender(recipe: str) -> Contender:
+    return Contender(variant=f"m/{recipe}", engine="vllm")
+
+
+def plan(*recipes: str, **quality: float) -> Plan:
+    study = Study(
+        name="s",
+        models=("m",),
+        recipes=recipes,
+        engines=(EngineSetup(name="vllm", engine="vllm"),),
+        quality=Quality.model_validate(quality),
+    )
+    variants = [
+        Variant(
+            name=f"m/{recipe}", model="m", recipe=recipe, form="dense" if recipe == "bf16" else "compressed-tensors"
+        )
+        for recipe in recipes
+    ]
+    return Plan(study=study, variants=tuple(variants), cells=(), quality=tuple(map(contender, recipes)))
+
+
+def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") -> QualityRecord:
+    facts = CorpusFacts(description="text", text_hash="t", windows_hash=windows_hash, windows=WINDOWS, window_tokens=41)
+    return QualityRecord(
+        id=recipe,
+        contender=contender(recipe),
+        instance_id="i0001",
+        started_at="now",
+        duration_s=1.0,
+        outcome=outcome,
+        corpus=facts,
+        top_tokens=TOP,
+        tokens=WINDOWS * LENGTH,
+    )
+
+
+def summarized(values: Floats, **limits: float) -> ContenderQuality:
+    study = plan("bf16", "w4", **limits)
+    known = {"bf16": rows(logits(1)), "w4": rows(values)}
+    return summarize_quality(study, [record("bf16"), record("w4")], known)[1]
+
+
+def test_a_loss_beyond_the_limit_is_flagged_and_one_that_is_not_sure_is_not() -> None:
+    assert not summarized(noisy(0.1)).flagged
+    damaged = summarized(noisy(1.5))
+    assert damaged.flagged
+    assert "mean KL divergence is at least" in (damaged.reason or "")
+    by_perplexity = summarized(noisy(1.5), max_divergence=100.0)
+    assert "rise of perplexity" in (by_perplexity.reason or "")
+    kl = damaged.estimates["kl_mean"]
+    assert kl.interval is not None
+    assert not summarized(noisy(1.5), max_divergence=kl.value, max_perplexity_rise=100.0).flagged
+
+
+def test_what_is_no_number_is_flagged_whatever_the_limits() -> None:
+    broken = noisy(0.1)
+    broken[5] = np.nan
+    found = summarized(broken, max_divergence=1e9, max_perplexity_rise=1e9)
+    assert found.flagged
+    assert "no finite numbers" in (found.reason or "")
+    assert found.estimates == {}
+
+
+def test_without_the_baselines_result_or_on_another_text_nothing_is_paired() -> None:
+    study, known = plan("bf16", "w4"), {"bf16": rows(logits(1)), "w4": rows(noisy(0.1))}
+    (_, alone) = summarize_quality(study, [record("bf16", Outcome.CRASHED), record("w4")], known)
+    assert set(alone.estimates) == {"perplexity"}
+    (_, other_text) = summarize_quality(study, [record("bf16"), record("w4", windows_hash="other")], known)
+    assert set(other_text.estimates) == {"perplexity"}
+    (only,) = summarize_quality(plan("w4"), [record("w4")], known)
+    assert only.baseline is None
+
+
+def test_where_answers_part_and_when_they_loop() -> None:
+    assert first_difference((1, 2, 3), (1, 2, 3)) is None
+    assert first_difference((1, 2, 3), (1, 9, 3)) == 1
+    assert first_difference((1, 2), (1, 2, 3)) == 2
+    assert runs_in_a_loop([5, *[1, 2, 3] * 6])
+    assert runs_in_a_loop([7] * 16)
+    assert not runs_in_a_loop([7] * 12)  # "ha ha ha"
+    assert not runs_in_a_loop(list(range(48)))
+    base = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="y", tokens=(3,))]
+    mine = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="z", tokens=(4,))]
+    assert [one.first_difference for one in compare_answers(mine, base)] == [None, 0]
+    assert compare_answers(mine, [])[0].baseline_text is None
+
+
+def test_tasks_beside_the_baselines() -> None:
+    def result(value: float) -> TaskResult:
+        return TaskResult(task="t", metric="acc,none", value=value, standard_error=0.03, samples=100)
+
+    (one,) = compare_tasks([result(0.5)], [result(0.54)])
+    assert one.difference == pytest.approx(-0.04)
+    assert one.difference_error == pytest.approx(0.03 * 2**0.5)
+    (alone,) = compare_tasks([result(0.5)], [])
+    assert alone.difference is None
