@@ -96,7 +96,7 @@ def test_the_manifest_tells_errors_and_both_counts_of_bits(made: MadeVariant) ->
 
 def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant, tmp_path: Path) -> None:
     def interrupt(now: Progress) -> None:
-        if now.part == 9:
+        if now.part >= 9:
             raise Interrupted
 
     with pytest.raises(Interrupted):

@@ -1,4 +1,4 @@
-"""Makes transformers load VPTQ checkpoints on a CPU, with the layers of `bitbench.vptq`, which lies around this file."""
+"""Makes transformers load VPTQ checkpoints on a CPU, with the layers of `bitbench.vptq` from the package around us."""
 
 import importlib
 import importlib.util
