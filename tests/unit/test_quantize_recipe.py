@@ -115,18 +115,18 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (RTN.replace("8\n", "3\n"), "r.yaml:4: steps[0].weight_bits: input should be 4 or 8, but it is 3"),
+        (RTN.replace("8\n", "5\n"), "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5"),
         (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
-            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt",
+            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt, vptq",
         ),
         ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
         (RTN + "options: {a: 1}\n", "`options` are for the backends gguf and engine"),
-        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf' or 'engine'"),
+        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'vptq' or 'engine'"),
         (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe that says something else"),
         ("- a\n", "a recipe is a mapping"),
     ],
