@@ -15,7 +15,7 @@ from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import Progress
 from bitbench.units import show_duration
 
-FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf"}
+FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
 
 
 class Workshop:

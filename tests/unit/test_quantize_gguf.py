@@ -88,7 +88,8 @@ def work_on(recipe: str, environment: Environment, tmp_path: Path) -> Work:
     folder.mkdir()
     model.mkdir(exist_ok=True)
     python = environment.folder / "bin" / "python"
-    return Work(model, catalog.find(recipe), None, 0, folder, python, lock_fd=os.open(os.devnull, os.O_RDONLY))
+    lock_fd = os.open(os.devnull, os.O_RDONLY)
+    return Work(model, catalog.find(recipe), None, 0, folder, python, lock_fd, folder / "kept")
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
@@ -169,7 +170,8 @@ from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import Work
 recipe = catalog.find("gguf-q4_0")
-work = Work(Path(sys.argv[1]), recipe, None, 0, Path(sys.argv[2]), Path(sys.argv[3]), os.open("/dev/null", os.O_RDONLY))
+folder, lock_fd = Path(sys.argv[2]), os.open("/dev/null", os.O_RDONLY)
+work = Work(Path(sys.argv[1]), recipe, None, 0, folder, Path(sys.argv[3]), lock_fd, folder / "kept")
 maker_of(recipe).compress(work, lambda _: None)
 """
 

@@ -12,7 +12,7 @@ from bitbench.quantize import catalog
 NAMES = (
     "w8a8-rtn", "w8a8-smooth-ptq", "w8a8-smooth-gptq", "w8a8-sparse-smooth-gptq",
     "w8a16-rtn", "w8a16-gptq", "w8a16-awq", "w8a16-smooth-awq", "w8a16-sparse-awq",
-    "w4a16-rtn", "w4a16-gptq", "w4a16-awq", "fp8-dynamic",
+    "w4a16-rtn", "w4a16-gptq", "w4a16-awq", "w3a16-rtn", "w2a16-rtn", "fp8-dynamic",
 )  # fmt: skip
 RTN = "name: mine\nsteps:\n  - step: quantize\n    weight_bits: 8\n"
 
@@ -35,9 +35,10 @@ def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
     assert recipe.needs_calibration == (steps != ["quantize"])
     assert recipe.scheme is not None
     bits = (recipe.scheme.weight_bits, recipe.scheme.activation_bits)
-    assert bits == {"w8a8": (8, 8), "w8a16": (8, 16), "w4a16": (4, 16), "fp8": (8, 8)}[name.partition("-")[0]]
+    known = {"w8a8": (8, 8), "w8a16": (8, 16), "w4a16": (4, 16), "w3a16": (3, 16), "w2a16": (2, 16), "fp8": (8, 8)}
+    assert bits == known[name.partition("-")[0]]
     assert recipe.scheme.type == ("float" if name.startswith("fp8") else "int")
-    assert recipe.scheme.group_size == (64 if name.startswith("w4") else None)
+    assert recipe.scheme.group_size == (64 if name.startswith(("w4", "w3", "w2")) else None)
 
 
 @pytest.mark.parametrize("name", ["bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"])
@@ -52,6 +53,28 @@ def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
 def test_a_gguf_recipe_with_other_options_is_told_the_types(tmp_path: Path, options: str) -> None:
     said = complaint(tmp_path, f"name: mine\nbackend: gguf\noptions: {options}\n")
     assert "`options` of backend: gguf are {type: …}, one of BF16, F16, Q8_0, Q6_K" in said
+
+
+def test_the_vptq_recipe_is_named_for_its_codebooks() -> None:
+    recipe = catalog.find("vptq-4096-256")
+    assert recipe.vptq is not None
+    assert (recipe.backend, recipe.form, recipe.scheme) == (Backend.VPTQ, "vptq", None)
+    assert (recipe.vptq.main, recipe.vptq.residual, recipe.vptq.vector) == (4096, 256, 8)
+    assert recipe.needs_calibration
+    assert recipe.ignored == ("lm_head",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("backend: vptq\n", "backend: vptq has one step, `vptq`"),
+        ("backend: vptq\nsteps: [{step: quantize, weight_bits: 8}]\n", "backend: vptq has one step, `vptq`"),
+        ("steps: [{step: vptq}]\n", "a `vptq` step needs backend: vptq"),
+        ("backend: vptq\nsteps: [{step: vptq, main: 5000}]\n", "another power of two of entries"),
+    ],
+)
+def test_a_wrong_vptq_recipe_is_told_what_is_right(tmp_path: Path, text: str, said: str) -> None:
+    assert said in complaint(tmp_path, f"name: mine\n{text}")
 
 
 def test_every_built_in_file_is_named_like_its_recipe() -> None:
@@ -92,18 +115,18 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (RTN.replace("8\n", "3\n"), "r.yaml:4: steps[0].weight_bits: input should be 4 or 8, but it is 3"),
+        (RTN.replace("8\n", "5\n"), "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5"),
         (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
-            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt",
+            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt, vptq",
         ),
         ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
         (RTN + "options: {a: 1}\n", "`options` are for the backends gguf and engine"),
-        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf' or 'engine'"),
+        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'vptq' or 'engine'"),
         (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe that says something else"),
         ("- a\n", "a recipe is a mapping"),
     ],

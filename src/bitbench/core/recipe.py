@@ -24,13 +24,14 @@ class Backend(StrEnum):
     NONE = "none"  # the model as it is
     LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
     GGUF = "gguf"  # llama.cpp's own tools
+    VPTQ = "vptq"  # our own quantizer, in the quantize environment; one `vptq` step
     ENGINE = "engine"  # the engine compresses while it loads; `options` say how
 
 
 class Scheme(Spec):
     """What the numbers of a linear layer become."""
 
-    weight_bits: Literal[4, 8]
+    weight_bits: Literal[2, 3, 4, 8]
     activation_bits: Literal[8, 16] = Field(default=16, description="8: rounded per token while it runs")
     type: Literal["int", "float"] = "int"
     group_size: int | None = Field(
@@ -87,7 +88,31 @@ class Quantize(Scheme):
     step: Literal["quantize"]
 
 
-Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize, Field(discriminator="step")]
+class Vptq(Spec):
+    """Vectors of weights become indices into codebooks, one of which holds what the other leaves over."""
+
+    step: Literal["vptq"]
+    main: int = Field(default=4096, ge=2, le=65536, description="entries of the main codebook, a power of two")
+    residual: int = Field(default=256, ge=0, le=65536, description="entries of the residual codebook; 0: none")
+    vector: Literal[4, 8, 16] = Field(default=8, description="weights per vector; the CPU kernel reads 8")
+    normalize: bool = Field(default=False, description="scale and offset per column; costs 32 bits per column")
+    outliers: Fraction = Field(default=0.0, ge=0, lt=0.5, description="share of the columns with a codebook of its own")
+    outlier_entries: int = Field(default=4096, ge=2, le=65536)
+    outlier_vector: Literal[2, 4, 8] = 4
+    iterations: int = Field(default=8, ge=1, le=1000, description="of k-means; the time grows with it")
+    rounds: int = Field(default=2, ge=0, le=100, description="of refitting codebooks and improving indices in turn")
+    dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
+    ignore: tuple[str, ...] = ("lm_head",)
+
+    @field_validator("main", "residual", "outlier_entries")
+    @classmethod
+    def _fills_its_index(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("a codebook has 256, 4096 or another power of two of entries")
+        return value
+
+
+Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize | Vptq, Field(discriminator="step")]
 
 
 class CalibrationNeed(Spec):
@@ -106,7 +131,7 @@ class Recipe(Spec):
     name: Name
     description: str = ""
     backend: Backend = Backend.LLMCOMPRESSOR
-    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
+    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order; or `vptq` alone")
     calibration: CalibrationNeed = CalibrationNeed()
     options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
 
@@ -119,6 +144,10 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _says_what_its_backend_needs(self) -> "Recipe":
+        if self.backend is Backend.VPTQ:
+            if len(self.steps) != 1 or self.vptq is None or self.options:
+                raise ValueError("backend: vptq has one step, `vptq`, and no `options`")
+            return self
         if self.backend is not Backend.LLMCOMPRESSOR:
             if self.steps:
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
@@ -131,6 +160,8 @@ class Recipe(Spec):
             return self
         if self.options:
             raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
+        if any(isinstance(step, Vptq) for step in self.steps):
+            raise ValueError("a `vptq` step needs backend: vptq, and stands alone")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
         if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
             raise ValueError("the last step, and no other, must be `quantize` or `gptq`: it rounds the weights")
@@ -141,6 +172,17 @@ class Recipe(Spec):
         """What llm-compressor makes of the linear layers; None for the other backends."""
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, Scheme) else None
+
+    @property
+    def vptq(self) -> Vptq | None:
+        last = self.steps[-1] if self.steps else None
+        return last if isinstance(last, Vptq) else None
+
+    @property
+    def ignored(self) -> tuple[str, ...] | None:
+        """Layers that are left alone; None where the recipe itself rounds none."""
+        rounding = self.scheme or self.vptq
+        return rounding.ignore if rounding else None
 
     @property
     def at_load(self) -> AtLoad | None:

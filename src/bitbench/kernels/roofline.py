@@ -17,7 +17,7 @@ PRODUCTS = 2
 def measure(pool: "Pool") -> dict[str, list[float]]:
     """A few readings of each: bytes/s read, bfloat16 flop/s, int8 op/s.
 
-    A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is measured more than once.
+    A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is read again.
     """
     return {"read_bytes_per_s": _read(pool), "flops_per_s": _multiply(), "int8_ops_per_s": _multiply_int8()}
 

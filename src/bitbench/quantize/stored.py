@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.recipe import Recipe
@@ -39,17 +39,21 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
         return StoredBits()
     weights = sum(math.prod(tensor.shape) for tensor in before.values())
     stored_bytes = sum(tensor.size_bytes for tensor in after.values())
-    layers = linear_layers(before, recipe.scheme.ignore) if recipe.scheme else {}
+    layers = linear_layers(before, recipe.ignored) if recipe.ignored is not None else {}
     layer_weights = sum(math.prod(tensor.shape) for tensor in layers.values())
     layer_bytes = sum(
-        tensor.size_bytes
-        for name, tensor in after.items()
-        if name.rpartition(".")[0] in layers and not name.endswith(".bias")
+        tensor.size_bytes for name, tensor in after.items() if _is_of(name, layers) and not name.endswith(".bias")
     )
     return StoredBits(
         linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,
         whole_model=round(8 * stored_bytes / weights, 3),
     )
+
+
+def _is_of(tensor: str, layers: Collection[str]) -> bool:
+    """`LAYER.weight_packed`, or one step further down: VPTQ has `LAYER.centroids.weight`."""
+    owner = tensor.rpartition(".")[0]
+    return owner in layers or owner.rpartition(".")[0] in layers
 
 
 def _gguf_bits(checkpoint: Path) -> StoredBits:

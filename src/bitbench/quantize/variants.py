@@ -37,6 +37,7 @@ from bitbench.tensor_files import read_headers
 WORKER_REVISION = 1
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".making-"
+_KEPT = ".kept-"  # what a backend has finished of a variant that is not complete
 _FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 
@@ -180,12 +181,13 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
     refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
     with _unfinished_folder(place, wanted.folder_name) as folder:
-        work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd)
+        kept = place / f"{_KEPT}{wanted.folder_name}"
+        work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd, kept)
         try:
             facts = maker.compress(work, on_progress)
         except QuantizeError as error:
-            kept = _keep_log(work, place / f"{wanted.folder_name}.log")
-            raise QuantizeError(_with_advice(error.cause), kept) from error
+            log = _keep_log(work, place / f"{wanted.folder_name}.log")
+            raise QuantizeError(_with_advice(error.cause), log) from error
         on_progress(Progress("writing the manifest"))
         manifest = _describe(wanted, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
@@ -195,6 +197,7 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
         shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest that can be read is no variant
         folder.rename(target)
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
+    shutil.rmtree(kept, ignore_errors=True)
     return MadeVariant(target, manifest)
 
 

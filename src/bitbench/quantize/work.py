@@ -19,6 +19,7 @@ class Work:
     folder: Path
     python: Path  # interpreter of the backend's environment
     lock_fd: int  # inherited by what the backend starts: while a worker lives, the variant stays locked
+    kept: Path  # a folder that a backend may make; it outlives an interruption, and goes when the variant is there
 
     @property
     def checkpoint(self) -> Path:

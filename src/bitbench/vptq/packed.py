@@ -264,7 +264,7 @@ def _unpack16(stream: Bytes) -> npt.NDArray[np.uint32]:
     return np.stack([field for word in _as_words(stream) for field in (word & 0xFFFF, word >> 16)], axis=2)
 
 
-def _as_bytes(*parts: npt.NDArray[np.uint32]) -> Bytes:
+def _as_bytes(*parts: npt.NDArray[np.integer]) -> Bytes:
     """Parts of 8 dwords, one after the other."""
     return np.ascontiguousarray(np.concatenate(parts, axis=-1), dtype="<u4").view(np.uint8)
 

