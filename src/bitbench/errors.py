@@ -13,6 +13,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
+├── CannotExplainError      `bitbench explain` is asked about something that was not measured
 ├── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
 └── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
 
@@ -85,6 +86,10 @@ class StoreError(BitbenchError):
 
 class NotComparableError(BitbenchError):
     pass
+
+
+class CannotExplainError(BitbenchError):
+    exit_code = 2
 
 
 class CannotCompareError(BitbenchError):

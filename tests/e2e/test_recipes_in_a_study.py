@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.core.trial import Outcome
+from bitbench.core.trial import KernelChoice, KernelPath, Outcome
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
@@ -25,8 +25,16 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
     assert outcomes(folder, "bf16 @ vllm") == {Outcome.OK}
     assert outcomes(folder, "bf16 @ transformers") == {Outcome.OK}
     assert outcomes(folder, "w8a8-rtn @ vllm") == {Outcome.OK}
-    kernels = {instance.contender.variant: instance.facts.kernels for instance in folder.instances()}
-    assert any("CompressedTensorsW8A8Int8" in kernel for kernel in kernels["smollm2-135m/w8a8-rtn"])
+    quantized = [one.facts for one in folder.instances() if one.contender.name == "smollm2-135m/w8a8-rtn @ vllm"]
+    assert all(any("CompressedTensorsW8A8Int8" in kernel for kernel in facts.kernels) for facts in quantized)
+    chosen = KernelChoice(
+        kind="CompressedTensorsW8A8Int8",
+        kernel="CPUInt8ScaledMMLinearKernel",
+        path=KernelPath.QUANTIZED,
+        source="log",
+    )
+    assert {facts.kernel_choices for facts in quantized} == {(chosen,)}
+    assert "kernel of CompressedTensorsW8A8Int8" in (folder.report / "report.md").read_text(encoding="utf-8")
 
 
 def test_what_the_engine_cannot_run_is_a_result_in_its_own_words(folder: StudyFolder) -> None:

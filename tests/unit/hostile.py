@@ -44,9 +44,9 @@ def hostile_study(
     contenders = [Contender(variant=name, engine="a"), Contender(variant=f"m/{name}", engine=name)]
     cells = tuple(Cell(contender=one, workload=workload.name) for one in contenders for workload in workloads)
     failed = Cell(contender=Contender(variant=f"{name}2", engine="a"), workload=workloads[0].name)
-    setup = EngineSetup(name="a", engine="null", args={name: name}, env={name: name})
+    engines = tuple(EngineSetup(name=own, engine=own, args={name: name}, env={name: name}) for own in ("a", name))
     plan = Plan(
-        study=plan.study.model_copy(update={"engines": (setup,)}),
+        study=plan.study.model_copy(update={"engines": engines}),
         variants=(),
         cells=(*cells, failed),
         refusals=(Refusal(cell=failed, reason=name),),

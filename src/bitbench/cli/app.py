@@ -8,6 +8,7 @@ import typer
 from bitbench.cli import (
     compare,
     environments,
+    explain,
     history,
     import_results,
     kernels,
@@ -39,6 +40,7 @@ app.command()(quantize.recipes)
 app.command("import")(import_results.import_results)
 app.command()(compare.compare)
 app.command()(recommend.recommend)
+app.command()(explain.explain)
 app.command()(kernels.kernels)
 app.command()(report.report)
 app.command()(query.query)

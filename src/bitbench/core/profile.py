@@ -106,6 +106,12 @@ class OperatorProfile(Record):
         return self.profiled.median_s / self.unprofiled.median_s - 1.0
 
     @property
+    def overhead_is_clear(self) -> bool:
+        """Whether that is more than the unprofiled steps vary among themselves."""
+        spread = self.unprofiled.spread_s
+        return spread is not None and not spread[0] <= self.profiled.median_s <= spread[1]
+
+    @property
     def agreement(self) -> float:
         """How far the sum of the groups is from the step time that the client measured, relative to it."""
         return self.groups_s / self.profiled.mean_s - 1.0

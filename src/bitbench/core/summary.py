@@ -6,8 +6,10 @@ from pydantic import Field
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
+from bitbench.core.crossover import Crossover
 from bitbench.core.imported import ImportSource
 from bitbench.core.quality_record import TaskFailure
+from bitbench.core.roof import CellRoof, MachineRoof
 from bitbench.core.study import Study
 from bitbench.core.trial import Failure, KernelChoice, Outcome
 
@@ -286,6 +288,9 @@ class StudySummary(Record):
     quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
+    roof: MachineRoof | None = None  # once it was measured
+    cell_roofs: tuple[CellRoof, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
 
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -20,6 +20,10 @@ class ModelFacts(Record):
     layers: int | None = None
     kv_heads: int | None = None
     head_size: int | None = None
+    heads: int | None = None
+    intermediate_size: int | None = None
+    tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
+    experts: int | None = None  # of a mixture; None: every weight works on every token
     quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
 
     def kv_bytes_per_token(self, value_bytes: int) -> int | None:

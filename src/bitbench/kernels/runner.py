@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bitbench.core.base import Json
 from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.roof import ROOF_FORMAT, MachineRoof
 from bitbench.errors import KernelError
 from bitbench.kernels.case import Shape
 from bitbench.kernels.registry import CaseSource, native_module, package_folders
@@ -64,6 +65,18 @@ def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[st
     if machine is None:
         raise KernelError("The kernel worker measured nothing; give at least one shape and one batch.")
     return KernelRun(machine=machine, timings=tuple(timings))
+
+
+def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
+    """What this machine can do at most, without any case; takes some ten seconds. Raises KernelError."""
+    job = KernelJob(shapes=(), batches=(), cases=(), all_cases=False)
+    machine = next((event for event in _events(job, python) if event["event"] == "machine"), None)
+    if machine is None:
+        raise KernelError("The kernel worker did not say what this machine can do.")
+    readings = {name: {"values": values} for name, values in machine["readings"].items() if values}
+    return MachineRoof.model_validate(
+        {**machine, **readings, "cpu_model": cpu_model, "measured_at": measured_at, "format": ROOF_FORMAT}
+    )
 
 
 def _timing(case: Json, seconds: Sequence[float]) -> KernelTiming:

@@ -8,9 +8,11 @@ from typing import Any
 
 from bitbench.core.variant import ModelFacts
 from bitbench.errors import ModelError
-from bitbench.tensor_files import read_header
+from bitbench.tensor_files import StoredTensor, read_header
 
 MANIFEST = "bitbench-model.json"
+_HEAD = "lm_head.weight"
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as different families call them
 _KINDS_WITH_KEYS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
@@ -21,9 +23,10 @@ def read_facts(folder: Path) -> ModelFacts:
     heads = config.get("num_attention_heads")
     hidden = config.get("hidden_size")
     architectures = whole.get("architectures") or [None]
+    tensors = _tensors(folder)
     return ModelFacts(
         architecture=architectures[0],
-        parameters=_count_parameters(folder),
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
         vocabulary_size=config.get("vocab_size"),
         special_token_ids=_special_token_ids(folder, config),
         context_tokens=config.get("max_position_embeddings"),
@@ -31,6 +34,10 @@ def read_facts(folder: Path) -> ModelFacts:
         layers=config.get("num_hidden_layers"),
         kv_heads=(config.get("num_key_value_heads") or heads) if _every_layer_keeps_keys(config) else None,
         head_size=config.get("head_dim") or (hidden // heads if hidden and heads else None),
+        heads=heads,
+        intermediate_size=config.get("intermediate_size"),
+        tied_embeddings=config.get("tie_word_embeddings", not any(name.endswith(_HEAD) for name in tensors)),
+        experts=next((config[key] for key in _EXPERTS if config.get(key)), None),
         quantization=(whole.get("quantization_config") or {}).get("quant_method"),
     )
 
@@ -55,13 +62,13 @@ def _every_layer_keeps_keys(config: dict[str, Any]) -> bool:
     return "kv_lora_rank" not in config and kinds <= _KINDS_WITH_KEYS
 
 
-def _count_parameters(folder: Path) -> int:
-    return sum(_parameters_in(path) for path in weight_files(folder))
+def _tensors(folder: Path) -> dict[str, StoredTensor]:
+    return {name: tensor for path in weight_files(folder) for name, tensor in _header(path).items()}
 
 
-def _parameters_in(path: Path) -> int:
+def _header(path: Path) -> dict[str, StoredTensor]:
     try:
-        return sum(math.prod(tensor.shape) for tensor in read_header(path).values())
+        return read_header(path)
     except ValueError as error:
         raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.") from error
 

@@ -178,7 +178,7 @@ def _axis(title: str, rows: Sequence[Row], field: str) -> Axis:
 
 
 def _curves(figure: Figure, *, x: Axis, y: Axis, at: str, names: Sequence[str], marked: bool) -> Figure:
-    """A line per name, with error bars; `marked`: each point says its load. Names stand at the ends of their lines."""
+    """A line per name, with error bars; names stand beside them. `marked`: the points of the first say their load."""
     one = len(names) == 1
 
     def spec(*, direct: bool) -> dict[str, Json]:
@@ -211,21 +211,22 @@ def _layers(x: Axis, y: Axis, at: str, names: Sequence[str], *, direct: bool, ma
     point = base.mark_point(filled=True, size=60, opacity=1)
     layers = [
         base.mark_line(strokeWidth=1.5).encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
-        y_known.mark_rule(clip=True).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", color=colour),
-        x_known.mark_rule(clip=True).encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), color=colour),
+        y_known.mark_rule(clip=True, opacity=0.45).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", color=colour),
+        x_known.mark_rule(clip=True, opacity=0.45).encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), color=colour),
         point.encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
     ]
     if marked:
         first = base.transform_filter(alt.datum.series == names[0])
         layers.append(first.mark_text(style="dim", dy=-12).encode(x=x.x(), y=y.y(), text="at:N"))
     if direct:
-        name = base.transform_filter("datum.is_end").mark_text(align="left", dx=9, fontSize=12, limit=LABEL_ROOM)
-        layers.append(name.encode(x=x.x(), y=y.y("label_y"), text="series:N", color=colour))
+        ends_of_lines = base.transform_filter("datum.is_end")
+        name = ends_of_lines.mark_text(align="left", dx=10, fontSize=12, limit=LABEL_ROOM)
+        layers.append(name.encode(x=alt.value("width"), y=y.y("label_y"), text="series:N", color=colour))
     return layers
 
 
 def _with_ends(rows: Sequence[Row], axis: Axis) -> list[Row]:
-    """The last point of each line carries its name, at a place where no other name is."""
+    """The last point of each line carries its name, as high as it lies and where no other name is."""
     last = {row["series"]: number for number, row in enumerate(rows)}
     places = list(last.values())
     label_y = axis.apart(numbers((rows[place] for place in places), "y"))

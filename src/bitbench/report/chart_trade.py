@@ -167,7 +167,13 @@ def _figure(
     y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
     x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
     spec = specification(_layers(x, y, cost, line=is_plane), height=HEIGHT, title=title)
-    return Figure(f"{cost.key}-{ranking.workload}", title, caption, spec, _placed(rows, x, y))
+    return Figure(
+        f"{cost.key}-{ranking.workload}",
+        title,
+        caption,
+        spec,
+        _placed(rows, x, y, 1.0 if definition.higher_is_better else -1.0),
+    )
 
 
 def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
@@ -187,7 +193,8 @@ def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
         for side in ("left", "right")
     ]
     y_known = base.transform_filter("isValid(datum.y_low)")
-    front = best.mark_line(style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
+    edge = base.transform_filter("datum.edge")
+    front = edge.mark_line(style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
     return [
         *([front] if line else []),
         y_known.mark_rule(style="error", clip=True).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q"),
@@ -198,7 +205,7 @@ def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
     ]
 
 
-def _placed(rows: list[Row], x: Axis, y: Axis) -> list[Row]:
+def _placed(rows: list[Row], x: Axis, y: Axis, better: float) -> list[Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
     label_y = y.apart(numbers(rows, "y"))
     return [
@@ -207,6 +214,13 @@ def _placed(rows: list[Row], x: Axis, y: Axis) -> list[Row]:
             "label_y": place,
             "side": "left" if x.share(value) > FAR_RIGHT else "right",
             "is_labelled": len(rows) <= MOST_LABELS,
+            "edge": not any(_beyond(other, row, better) for other in rows),
         }
         for row, place, value in zip(rows, label_y, numbers(rows, "x"), strict=True)
     ]
+
+
+def _beyond(other: Row, row: Row, better: float) -> bool:
+    """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
+    (x, y), (own_x, own_y) = numbers([other], "x", "y"), numbers([row], "x", "y")
+    return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

@@ -271,6 +271,9 @@ def method_section(summary: StudySummary) -> str:
             f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others "
             "are ties, and a rank is the range of places that this leaves. The correction asks for more than a single "
             "interval does, so a ratio whose interval just excludes 1 may still be a tie.\n"
+            "- **Crossing**: the ratios and the ends of their intervals are joined by straight lines (logarithms of "
+            "both axes), and moved apart to the lines that come in from the points before and after. Where 1 lies "
+            f"between them is the interval of the crossing, at {confidence}.\n"
             f"{memory.DEFINITIONS}\n"
             "- **Outliers** are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median.\n"
             "- Only trials with outcome `ok` count. A figure that is not defined is `–`.",

@@ -25,12 +25,14 @@ from bitbench.report.conditions import (
     reproduce_section,
     warm_up_section,
 )
+from bitbench.report.crossover import crossover_section
 from bitbench.report.imported import imported_section, source
 from bitbench.report.instances import instances_section
 from bitbench.report.memory import memory_section
 from bitbench.report.overview import overview_section
 from bitbench.report.profile import profile_section
 from bitbench.report.quality import quality_section, quality_sentences
+from bitbench.report.roofline import roofline_section
 from bitbench.report.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.text import code, escape
 from bitbench.report.workloads import runs_section, workload_section
@@ -68,7 +70,9 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
             if by_load
             else [*_overviews(summary, labels, figures), *_workloads(summary, records, labels)]
         ),
+        Section(crossover_section(summary)),
         Section(memory_section(summary)),
+        Section(roofline_section(summary)),
         Section(quality_section(summary)),
         Section(profile_section(records.profiles)),
         Section(failures_section(summary)),
@@ -110,7 +114,8 @@ def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) 
     if trades := tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels)):
         wanted = "memory and quality" if summary.quality else "memory"
         missing = "" if summary.quality else " Quality was not measured in this study."
-        yield Section(f"## Speed against {wanted}\n\nUp and to the left is better.{missing}", trades)
+        way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
+        yield Section(f"## Speed against {wanted}\n\n{way} and to the left is better.{missing}", trades)
     if lengths := tuple(length_figures(summary, labels)):
         said = "Workloads that differ in nothing but the length of the prompt."
         yield Section(f"## Over the length of the input\n\n{said}", lengths)

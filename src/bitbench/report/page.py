@@ -7,9 +7,10 @@ rest, and a content security policy lets only the two scripts of this page run, 
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -57,12 +58,13 @@ def page(summary: StudySummary, sections: Sequence[Section], records: Records, b
         loader=PackageLoader("bitbench.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     first, *rest = sections
-    used: set[str] = set()
-    parts = [_part(section, used) for section in rest]
+    used: set[str] = {"answer"}
+    tables = count(1)  # each has a name of its own for who cannot see where it stands
+    parts = [_part(section, used, tables) for section in rest]
     behaviour = _asset(environment, "page.js")
     return environment.get_template("page.html").render(
         title=plain(summary.study.name),
-        opening=Markup(_html(first.text)),
+        opening=Markup(_html(first.text, tables)),
         parts=parts,
         facts=_facts(summary, records.lock),
         style=Markup(_style(environment)),
@@ -74,8 +76,8 @@ def page(summary: StudySummary, sections: Sequence[Section], records: Records, b
     )
 
 
-def _part(section: Section, used: set[str]) -> _Part:
-    rendered = _html(section.text)
+def _part(section: Section, used: set[str], tables: Iterator[int]) -> _Part:
+    rendered = _html(section.text, tables)
     found = _HEADING.search(rendered)
     title = found.group(1) if found else ""
     body = rendered[found.end() :] if found else rendered
@@ -94,13 +96,14 @@ def _part(section: Section, used: set[str]) -> _Part:
     )
 
 
-def _html(text: str) -> str:
+def _html(text: str, tables: Iterator[int]) -> str:
     """Raw HTML in the text stays text; links are checked by the renderer; tables can be scrolled, and by keyboard."""
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     rendered = str(renderer.render(text))
     rendered = _INTERVAL.sub(r'\1 <span class="interval">\2</span>', rendered)
-    opening = '<div class="scroll" role="region" aria-label="Table" tabindex="0"><table>'
-    return rendered.replace("<table>", opening).replace("</table>", "</table></div>")
+    opening = '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>'
+    rendered = re.sub("<table>", lambda _: opening.format(next(tables)), rendered)
+    return rendered.replace("</table>", "</table></div>")
 
 
 def _split(body: str, mark: str) -> tuple[str, str]:

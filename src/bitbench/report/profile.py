@@ -48,7 +48,14 @@ def _explanation() -> str:
 
 def _side_by_side(profiles: Sequence[OperatorProfile]) -> str:
     groups = [group for group in ProfileGroup if any(one.group_s(group) is not None for one in profiles)]
-    header = ["Contender", "Batch", "Phase", "Step (ms)", *(f"{GROUP_NAMES[group]} (ms)" for group in groups)]
+    header = [
+        "Contender",
+        "Batch",
+        "Phase",
+        "Step, profiler off (ms)",
+        "on (ms)",
+        *(f"{GROUP_NAMES[group]} (ms)" for group in groups),
+    ]
     header += ["Sum / measured", "Profiler's cost"]
     rows = [
         [
@@ -56,9 +63,10 @@ def _side_by_side(profiles: Sequence[OperatorProfile]) -> str:
             str(one.batch),
             one.phase.value,
             _milliseconds(one.unprofiled.median_s),
+            _milliseconds(one.profiled.mean_s),
             *(_milliseconds(one.group_s(group)) for group in groups),
             show_percent(1 + one.agreement),
-            show_percent(one.overhead, signed=True),
+            _cost(one),
         ]
         for one in profiles
     ]
@@ -73,7 +81,7 @@ def _one(profile: OperatorProfile, limit: int | None) -> list[str]:
 def _facts(profile: OperatorProfile) -> str:
     lines = [
         f"- median step [10 %, 90 %] with the profiler off {_times(profile.unprofiled)}, "
-        f"on {_times(profile.profiled)}: the profiler costs {show_percent(profile.overhead, signed=True)}",
+        f"on {_times(profile.profiled)}: the profiler costs {_cost(profile)}",
         f"- {profile.steps} profiled steps at {profile.context_tokens:,} tokens of context; their groups sum to "
         f"{show_seconds(profile.groups_s)}, {show_percent(1 + profile.agreement)} of the step that the client measured",
     ]
@@ -130,6 +138,11 @@ def _figures(one: Operator) -> list[str]:
         UNKNOWN if memory is None else f"{sign}{show_bytes(abs(memory))}",
         f"{one.calls:,}",
     ]
+
+
+def _cost(profile: OperatorProfile) -> str:
+    shown = show_percent(profile.overhead, signed=True)
+    return shown if profile.overhead_is_clear else f"{shown} (less than steps vary)"
 
 
 def _times(times: StepTimes) -> str:

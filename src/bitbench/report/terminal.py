@@ -6,6 +6,7 @@ from rich.text import Text
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
+from bitbench.report.crossover import render_crossovers
 from bitbench.report.figures import mean, plus_minus
 from bitbench.report.memory import MemoryTable
 from bitbench.report.quality import QualityTable, quality_sentences
@@ -37,6 +38,7 @@ def render(summary: StudySummary, console: Console) -> None:
         console.print(Text(_name(ranking.workload), style="bold"))
         console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         console.print(_table(summary, ranking, wide=console.width >= WIDE))
+    render_crossovers(summary, console)
     _render_memory(summary, console)
     _render_quality(summary, console)
     if summary.refusals or any(cell.failures for cell in summary.cells):

@@ -14,12 +14,15 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+def visible(text: str) -> str:
+    """One line without control, colour or direction characters."""
+    shown = "".join(" " if unicodedata.category(char).startswith(("C", "Z")) else char for char in _ANSI.sub("", text))
+    return " ".join(shown.split())
+
+
 def plain(text: str, limit: int = MAX_TEXT) -> str:
-    """One line without control, colour or direction characters, not longer than `limit`."""
-    visible = "".join(
-        " " if unicodedata.category(char).startswith(("C", "Z")) else char for char in _ANSI.sub("", text)
-    )
-    line = " ".join(visible.split())
+    """The same, not longer than `limit`."""
+    line = visible(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

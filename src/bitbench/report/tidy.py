@@ -10,11 +10,12 @@ from bitbench.core.base import Json
 from bitbench.core.secrets import is_secret
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import Memory, TrialMetrics, TrialRecord
+from bitbench.report.text import visible
 
 TIDY_FORMAT = 1  # of the JSON form; 1: first published form
 HIDDEN = "•••"
 # A spreadsheet takes a cell that begins with one of these for a formula; an apostrophe before it makes it text.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def trial_columns() -> list[str]:
@@ -80,7 +81,11 @@ def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
 
 
 def _harmless(value: Json) -> Json:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """Neither a formula to a spreadsheet nor a command to a terminal."""
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def json_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:

@@ -32,6 +32,15 @@ def compare(first: Sample, second: Sample, confidence: float) -> Ratio | None:
     )
 
 
+def compare_speed(
+    own: Sample | None, other: Sample | None, confidence: float, *, higher_is_better: bool
+) -> Ratio | None:
+    """More than 1 where `own` is better, whichever way that is; None where one is missing."""
+    if own is None or other is None:
+        return None
+    return compare(own, other, confidence) if higher_is_better else compare(other, own, confidence)
+
+
 def _relative(first: Sample, second: Sample) -> Uncertainty | None:
     """Uncertainty of the log ratio; None where one of the two has none."""
     if first.uncertainty is None or second.uncertainty is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bitbench.core.cell import Cell
 from bitbench.core.summary import RequestSpread
@@ -31,12 +32,12 @@ def spread_of_requests(cell: Cell, rows: Iterable[tuple[str, pa.Table]]) -> list
     parts: dict[str, list[npt.NDArray[np.float32]]] = {metric: [] for metric in _ENDS}
     numbers: list[npt.NDArray[np.int32]] = []
     for trial_id, table in rows:
-        complete = table["status"].to_numpy() == "ok"
-        planned = table["planned_s"].to_numpy()[complete]
+        complete = table.filter(pc.equal(table["status"], "ok"))
+        planned = complete["planned_s"].to_numpy()
         ids.append(trial_id)
-        numbers.append(table["request"].to_numpy()[complete].astype(np.int32))
+        numbers.append(complete["request"].to_numpy().astype(np.int32))
         for metric, end in _ENDS.items():
-            parts[metric].append((table[end].to_numpy()[complete] - planned).astype(np.float32))
+            parts[metric].append((complete[end].to_numpy() - planned).astype(np.float32))
     spreads = (_spread(cell, metric, ids, parts[metric], numbers) for metric in _ENDS)
     return [spread for spread in spreads if spread is not None]
 

@@ -11,6 +11,7 @@ from bitbench.core.study import Measure
 from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
+from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
@@ -56,13 +57,16 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
+        crossovers=find_crossovers(plan, samples, baseline, headline),
     )
 
 
 def samples_by_cell(plan: Plan, trials: Sequence[TrialRecord], stream: int = 0) -> dict[Cell, dict[str, Sample]]:
     """Each figure that counts, by cell. Another `stream` gives other draws: two studies must not share theirs."""
     return {
-        cell: _samples([plan.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])], _counted(records))
+        cell: _samples(
+            [plan.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])], counted_trials(records)
+        )
         for cell, records in _by_cell(plan, trials).items()
     }
 
@@ -92,7 +96,8 @@ def find_baseline(plan: Plan) -> Contender | None:
     return next(by_name, None) or next(by_engine, None)
 
 
-def _counted(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+def counted_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Those that enter a figure."""
     return [record for record in records if record.kind == "measured" and record.outcome is Outcome.OK]
 
 
@@ -121,7 +126,7 @@ def _summarize_cell(
     measure: Measure,
     objectives: Sequence[Objective],
 ) -> CellSummary:
-    counted = _counted(records)
+    counted = counted_trials(records)
     failures = failures_of(records)
     estimates = {name: estimate(samples[name], measure.confidence) for name in DEFINITIONS if name in samples}
     blocks: dict[int, list[float]] = {}

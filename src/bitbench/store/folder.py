@@ -9,6 +9,7 @@ quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
+roof.json                 what the machine can do at most, once `bitbench explain` has measured it
 report/                   can be rebuilt from the rest
 """
 
@@ -28,6 +29,7 @@ from pydantic import ValidationError
 from bitbench.core.base import Json, Record
 from bitbench.core.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.core.quality_record import QUALITY_FORMAT, QualityMaterial, QualityRecord
+from bitbench.core.roof import MachineRoof
 from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.errors import StoreError
 
@@ -46,6 +48,7 @@ class StudyFolder:
         self.quality = path / "quality"
         self.report = path / "report"
         self.profiles_folder = path / "profiles"
+        self.roof_file = path / "roof.json"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
         self._quality = path / "quality.jsonl"
@@ -92,6 +95,11 @@ class StudyFolder:
         if trial.requests_file is None:
             raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
         return pq.read_table(self.path / trial.requests_file, columns=None if columns is None else list(columns))
+
+    def roof(self) -> MachineRoof | None:
+        if not self.roof_file.exists():
+            return None
+        return MachineRoof.model_validate_json(self.roof_file.read_text(encoding="utf-8"))
 
     def lock(self) -> dict[str, Json]:
         if not self.lock_file.exists():
@@ -185,6 +193,9 @@ class Writer:
 
     def write_study(self, text: str) -> None:
         write_atomically(self.folder.study_file, text)
+
+    def write_roof(self, roof: MachineRoof) -> None:
+        write_atomically(self.folder.roof_file, roof.model_dump_json(indent=1) + "\n")
 
     def write_lock(self, content: Mapping[str, Json]) -> None:
         write_atomically(self.folder.lock_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

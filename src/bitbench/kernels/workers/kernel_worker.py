@@ -145,7 +145,7 @@ class Bench:
         self._rng = random.Random(job["seed"])
 
     def run(self) -> None:
-        largest = max(case.weight_bytes(shape) for case in self._cases for shape in self._shapes)
+        largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
         self._reports.send("machine", **self._machine(pool))
         for shape in self._shapes:
@@ -159,7 +159,9 @@ class Bench:
         facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
         if native := sys.modules.get("bitbench._native"):
             facts |= {"openmp": native.openmp_runtime() or None, "isa": native.vptq_isas()[0]}
-        return facts | measure(pool)
+        readings = measure(pool)
+        best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
+        return facts | best | {"readings": readings}
 
     def _point(self, shape: Any, batch: int, pool: Pool) -> None:
         """All cases of one shape and batch, each checked, then timed in turn in random order."""

@@ -28,6 +28,7 @@ for (const table of document.querySelectorAll("table")) {
   if (!body || body.rows.length < 2) continue;
   heads.forEach((head, column) => {
     head.scope = "col";
+    if (!head.textContent.trim()) return;
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);

@@ -1,0 +1,131 @@
+"""Why is this variant as fast as it is? From the records of a study alone; what they do not tell is said."""
+
+from collections.abc import Sequence
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.crossover import Axis, Crossover, Standing
+from bitbench.core.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
+from bitbench.core.model_cost import why_not
+from bitbench.core.profile import Phase
+from bitbench.core.workload import Workload
+from bitbench.statistics.attribution import account, pick_profiles
+from bitbench.statistics.comparison import compare, compare_speed
+from bitbench.statistics.crossover import find_crossovers
+from bitbench.statistics.intervals import estimate
+from bitbench.statistics.phases import phase_side, step_sample
+from bitbench.statistics.sides import TRIALS, Evidence, side_of, trials_of, variant_of
+from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.trial import DEFINITIONS
+
+
+def explain(of: Evidence, contender: Contender, baseline: Contender, workload: Workload) -> Explanation:
+    plan, confidence = of.plan, of.plan.study.measure.confidence
+    metric = HEADLINES[plan.study.measure.headline]
+    definition = DEFINITIONS[metric]
+    pair = (contender, baseline)
+    samples = samples_by_cell(plan, of.trials)
+    own, other = (samples.get(Cell(contender=one, workload=workload.name), {}).get(metric) for one in pair)
+    speeds = workload_speeds(of, contender, baseline)
+    sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
+    crossovers = tuple(
+        one
+        for one in find_crossovers(plan, samples, baseline, metric)
+        if one.contender == contender and any(point.workload == workload.name for point in one.points)
+    )
+    phases = tuple(_phases(of, pair, workload, sides))
+    return Explanation(
+        study=plan.study.name,
+        workload=workload,
+        definition=definition,
+        own=sides[0],
+        baseline=sides[1],
+        own_headline=estimate(own, confidence) if own else None,
+        baseline_headline=estimate(other, confidence) if other else None,
+        speed=next((one.speed for one in speeds if one.workload == workload.name), None),
+        confidence=confidence,
+        phases=phases,
+        elsewhere=tuple(one for one in speeds if one.workload != workload.name),
+        crossovers=crossovers,
+        beyond=tuple(one for one in crossovers if _is_beyond(one, workload)),
+        known_beforehand=next((one.why for one in plan.expectations if one.contender == contender), None),
+        roof=of.roof,
+        gaps=tuple(_gaps(of, pair, phases, sides)),
+    )
+
+
+def workload_speeds(of: Evidence, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
+    """Every workload at which both have a result, by the headline of the study."""
+    metric = HEADLINES[of.plan.study.measure.headline]
+    samples = samples_by_cell(of.plan, of.trials)
+    found = []
+    for workload in of.plan.study.workloads:
+        cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]
+        own, other = (samples.get(cell, {}).get(metric) for cell in cells)
+        ratio = compare_speed(
+            own, other, of.plan.study.measure.confidence, higher_is_better=DEFINITIONS[metric].higher_is_better
+        )
+        if ratio is not None:
+            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in trials_of(of, cell))) for cell in cells)
+            found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
+    return found
+
+
+def _phases(
+    of: Evidence, pair: tuple[Contender, Contender], workload: Workload, sides: tuple[Side, Side]
+) -> list[PhaseAccount]:
+    confidence = of.plan.study.measure.confidence
+    variants = [variant_of(of.plan, one) for one in pair]
+    found = []
+    for phase in Phase:
+        cells = [Cell(contender=one, workload=workload.name) for one in pair]
+        own, other = (step_sample(phase, workload, trials_of(of, cell)) for cell in cells)
+        if own is None or other is None or variants[0] is None or variants[1] is None:
+            continue
+        measured = [
+            phase_side(phase, workload, variant, side, seconds=seconds, confidence=confidence, roof=of.roof)
+            for variant, side, seconds in zip((variants[0], variants[1]), sides, (own, other), strict=True)
+        ]
+        found.append(
+            account(
+                phase,
+                *measured,
+                speed=compare(other, own, confidence),
+                sides=sides,
+                profiles=pick_profiles(of.profiles, pair, phase, workload.concurrency),
+                confidence=confidence,
+            )
+        )
+    return found
+
+
+def _is_beyond(one: Crossover, workload: Workload) -> bool:
+    """The nearest sure crossing before this workload made it slower."""
+    place = workload.concurrency if one.axis is Axis.CONCURRENCY else workload.input_tokens
+    before = [crossing for crossing in one.crossings if isinstance(place, int) and place >= crossing.before]
+    return bool(before) and before[-1].is_sure and before[-1].becomes is Standing.SLOWER
+
+
+def _gaps(
+    of: Evidence,
+    pair: tuple[Contender, Contender],
+    phases: Sequence[PhaseAccount],
+    sides: tuple[Side, Side],
+) -> list[Gap]:
+    gaps = []
+    variant = variant_of(of.plan, pair[0])
+    if not phases:
+        gaps.append(Gap(missing=Missing.PHASES))
+    elif not all(one.is_profiled for one in phases):
+        own, other = ({one.batch for one in of.profiles if one.contender == contender} for contender in pair)
+        batches = sorted(own & other)
+        kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
+        gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
+    if variant is None or (reason := why_not(variant.facts)):
+        gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "nothing is known of the model"))
+    elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
+        gaps.append(Gap(missing=Missing.COST, detail="the engine does not say how much the loaded weights take"))
+    if of.roof is None:
+        gaps.append(Gap(missing=Missing.ROOF, detail=of.no_roof))
+    if any(len(side.instances.ids) == 1 for side in sides):
+        gaps.append(Gap(missing=Missing.STARTS))
+    return gaps

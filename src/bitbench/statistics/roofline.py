@@ -1,0 +1,29 @@
+"""Every cell of a study against the roof of its machine."""
+
+from bitbench.core.profile import Phase
+from bitbench.core.roof import CellRoof
+from bitbench.statistics.phases import phase_side, step_sample
+from bitbench.statistics.sides import Evidence, side_of, trials_of, variant_of
+
+
+def cell_roofs(of: Evidence) -> tuple[CellRoof, ...]:
+    """By workload, then phase. Without those whose cost cannot be told; none where the roof was not measured."""
+    found = []
+    for workload in of.plan.study.workloads:
+        cells = [cell for cell in of.plan.cells if cell.workload == workload.name]
+        for phase in Phase:
+            for cell in cells:
+                seconds = step_sample(phase, workload, trials_of(of, cell))
+                variant = variant_of(of.plan, cell.contender)
+                if seconds is None or variant is None:
+                    continue
+                known = side_of(of, cell.contender, workload)
+                confidence = of.plan.study.measure.confidence
+                side = phase_side(phase, workload, variant, known, seconds=seconds, confidence=confidence, roof=of.roof)
+                if side.cost is not None and side.attainable is not None:
+                    found.append(
+                        CellRoof(
+                            cell=cell, phase=phase, cost=side.cost, attainable=side.attainable, step_s=side.step.mean
+                        )
+                    )
+    return tuple(found)

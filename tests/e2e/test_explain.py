@@ -1,0 +1,51 @@
+"""A real kernel that makes dense weights before each product, really run and profiled: it must be named."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.explanation import Cause
+from bitbench.core.trial import KernelPath
+from bitbench.explaining import explain_variant
+from bitbench.lab import default_home, plan_of
+from bitbench.report.explain import explanation_markdown
+from bitbench.store.folder import StudyFolder
+
+pytestmark = pytest.mark.timeout(600)  # seconds
+
+STUDY = """
+name: why
+models: [smollm2-135m]
+recipes: [bf16, torchao-int8wo]
+engines: [transformers]
+workloads: [{name: one, concurrency: 1, input_tokens: 64, output_tokens: 16}]
+measure: {instances: 2, trials: 2}
+profile: {batch: 1, input_tokens: 64, output_tokens: 16}
+"""
+
+
+def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> None:
+    (tmp_path / "why.yaml").write_text(STUDY, encoding="utf-8")
+    command = [sys.executable, "-m", "bitbench", "run", "why.yaml", "--into", "why"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=500)
+    folder = StudyFolder.existing(tmp_path / "why")
+    found = explain_variant(
+        folder, plan_of(folder), default_home(), variant="torchao-int8wo", workload=None, against=None
+    )
+    assert found.own.path is KernelPath.DEQUANTIZED
+    decode = next(one for one in found.phases if one.phase.value == "decode")
+    assert decode.is_profiled
+    largest = decode.parts[0]
+    assert largest.cause is Cause.DEQUANTIZATION
+    assert largest.own_s is not None
+    assert largest.baseline_s is not None
+    assert largest.own_s > 2 * largest.baseline_s
+    page = explanation_markdown(found)
+    assert "its kernel expands the weights to dense ones before each product" in page
+    assert found.roof is not None
+    assert found.roof.read_bytes_per_s.best > 1e9
+    assert decode.baseline.roof_share is not None
+    assert 0 < decode.baseline.roof_share < 1.2  # a roof that is exceeded by more was not measured well
+    assert "roof.json" in page

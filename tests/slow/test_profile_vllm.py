@@ -1,0 +1,40 @@
+"""`bitbench profile` with vLLM's own profiler hook, for each kind of weights that its CPU backend runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.profile import Phase, ProfileGroup
+from bitbench.core.trial import KernelPath
+from bitbench.store.folder import StudyFolder
+
+pytestmark = pytest.mark.timeout(900)
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
+
+
+@pytest.mark.parametrize(
+    ("recipe", "path", "kernel"),
+    [
+        ("bf16", KernelPath.DENSE, "_C::onednn_mm"),
+        ("w8a8-rtn", KernelPath.QUANTIZED, "_C::int8_scaled_mm_with_quant"),
+        ("w4a16-rtn", KernelPath.WEIGHT_ONLY, "_C::int4_scaled_mm_cpu"),
+    ],
+)
+def test_the_products_are_what_the_kernel_says(recipe: str, path: KernelPath, kernel: str, tmp_path: Path) -> None:
+    into = tmp_path / "profile"
+    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", "--recipe", recipe, "--engine", "vllm"]
+    subprocess.run([*command, "--arg", "enforce-eager=true", "--into", str(into)], cwd=ROOT, check=True)
+    profiles = StudyFolder(into).profiles()
+    assert [one.phase for one in profiles] == list(Phase)
+    for one in profiles:
+        assert abs(one.agreement) < ALLOWED, one.phase
+        assert {choice.path for choice in one.facts.kernel_choices if choice.kind != "attention"} == {path}
+        products = next(found for found in one.operators if found.name == kernel)
+        expected = ProfileGroup.DENSE_MATMUL if path is KernelPath.DENSE else ProfileGroup.QUANTIZED_MATMUL
+        assert products.group is expected
+        assert products.calls >= 90 * one.steps  # most of the four products of each of 30 layers
+        assert one.group_s(ProfileGroup.OTHER) is None

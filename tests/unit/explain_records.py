@@ -1,0 +1,109 @@
+"""Records of a study with a dense and a quantized variant, made up so that the cause of every difference is known."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.core.roof import MachineRoof
+from bitbench.core.study import Count, EngineSetup, Measure, Study
+from bitbench.core.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath, TrialMetrics, TrialRecord
+from bitbench.core.variant import Variant
+from bitbench.core.workload import Workload
+from bitbench.statistics.sides import Evidence
+from tests.unit.synthetic import make_instance, make_trial
+from tests.unit.test_model_cost import ROOF, SMOLLM2
+
+DENSE_BYTES, QUANTIZED_BYTES = 269_060_552, 163_226_688
+PLAIN = Contender(variant="m/bf16", engine="engine")
+QUANTIZED = Contender(variant="m/w8", engine="engine")
+
+StepSeconds = Callable[[Contender, int], float]  # of a decode step, by concurrency
+
+
+def choice(path: KernelPath, kernel: str = "linear") -> KernelChoice:
+    return KernelChoice(kind="linear", kernel=kernel, layers=210, path=path, source="modules")
+
+
+def evidence(
+    step_s: StepSeconds,
+    *,
+    path: KernelPath = KernelPath.WEIGHT_ONLY,
+    loaded_bytes: int | None = None,
+    places: tuple[int, ...] = (1,),
+    groups: Mapping[Contender, Mapping[ProfileGroup, float]] | None = None,
+    roof: MachineRoof | None = ROOF,
+) -> Evidence:
+    """Three starts of three trials, with a hundredth of noise that is no accident: always the same."""
+    workloads = tuple(Workload(name=f"c{at}", concurrency=at, input_tokens=128, output_tokens=32) for at in places)
+    variants = (
+        _variant(PLAIN.variant, "dense", DENSE_BYTES),
+        _variant(QUANTIZED.variant, "compressed-tensors/w8a16-int", QUANTIZED_BYTES),
+    )
+    study = Study(
+        name="why",
+        models=("m",),
+        recipes=("bf16", "w8"),
+        engines=(EngineSetup(name="engine", engine="null"),),
+        workloads=workloads,
+        measure=Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3)),
+        baseline=PLAIN.name,
+    )
+    cells = tuple(Cell(contender=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads)
+    plan = Plan(study=study, variants=variants, cells=cells)
+    trials = [trial for cell in cells for trial in _trials(cell, study.workload(cell.workload), step_s)]
+    instances = [*_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES), *_instances(QUANTIZED, path, loaded_bytes)]
+    profiles = [_profile(contender, one) for contender, one in (groups or {}).items()]
+    return Evidence(plan, trials, instances, profiles, roof=roof, no_roof="" if roof else "nobody measured it")
+
+
+def _variant(name: str, form: str, weight_bytes: int) -> Variant:
+    return Variant(
+        name=name,
+        model="m",
+        recipe=name.partition("/")[2],
+        path=Path("/models/m"),
+        weight_bytes=weight_bytes,
+        form=form,
+        facts=SMOLLM2,
+    )
+
+
+def _trials(cell: Cell, workload: Workload, step_s: StepSeconds) -> list[TrialRecord]:
+    records = []
+    for block in range(3):
+        for index in range(3):
+            seconds = step_s(cell.contender, workload.concurrency) * (1 + 0.004 * (block - 1) + 0.002 * (index - 1))
+            metrics = TrialMetrics(tpot_s=seconds, output_throughput=workload.concurrency / seconds)
+            names: dict[str, Json] = {"id": f"t-{cell.name}-{block}-{index}", "instance_id": _id(cell.contender, block)}
+            records.append(make_trial(cell, block, index, metrics=metrics, **names))
+    return records
+
+
+def _instances(contender: Contender, path: KernelPath, loaded_bytes: int | None) -> list[InstanceRecord]:
+    facts = InstanceFacts(kernel_choices=(choice(path),), kernels=("words",), weight_bytes_loaded=loaded_bytes)
+    return [make_instance(contender, block, id=_id(contender, block), facts=facts) for block in range(3)]
+
+
+def _id(contender: Contender, block: int) -> str:
+    return f"i-{contender.variant}-{block}"
+
+
+def _profile(contender: Contender, groups: Mapping[ProfileGroup, float]) -> OperatorProfile:
+    """The profiler makes steps a fifth slower."""
+    total = sum(groups.values())
+    return OperatorProfile(
+        id=f"p-{contender.variant.partition('/')[2]}",
+        contender=contender,
+        instance_id="i-profile",
+        phase=Phase.DECODE,
+        batch=1,
+        context_tokens=144,
+        steps=10,
+        profiled=StepTimes(seconds=(1.2 * total,)),
+        unprofiled=StepTimes(seconds=(total,)),
+        traced_step_s=1.2 * total,
+        operators=(),
+        groups=tuple(GroupTime(group=one, step_s=1.2 * seconds, calls=1.0) for one, seconds in groups.items()),
+    )

@@ -1,0 +1,156 @@
+"""Where a contender stops being faster: on records whose crossing is known."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.cell import Plan
+from bitbench.core.crossover import Axis, Crossover, Standing
+from bitbench.core.study import Count, Measure
+from bitbench.core.trial import TrialMetrics, TrialRecord
+from bitbench.core.workload import Workload
+from bitbench.importer import import_files
+from bitbench.imports.choices import Starts, Tool
+from bitbench.lab import Lab
+from bitbench.report.crossover import crossover_section, verdict
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import make_plan, make_trial
+
+DATA = Path(__file__).parent / "data" / "imports"
+CASES = 100  # of each of the two designs below
+GRIDS = {"octaves": ((1, 2, 4, 8, 16, 32, 64), 0.02), "coarse": ((1, 8, 64), 0.003)}
+
+Seconds = Callable[[str, int], float]  # of a step: contender, concurrency
+
+
+def records(
+    places: Sequence[int], seconds: Seconds, noise: float, seed: int, starts: int = 3
+) -> tuple[Plan, list[TrialRecord]]:
+    """Three trials in each start; half of the noise of a start is shared by all its workloads."""
+    rng = np.random.default_rng(seed)
+    workloads = [Workload(name=f"c{at}", concurrency=at, input_tokens=256, output_tokens=128) for at in places]
+    measure = Measure(instances=Count(min=starts, max=starts), trials=Count(min=3, max=3))
+    plan = make_plan(["plain", "quantized"], workloads, measure, baseline="plain", seed=seed)
+    luck = {name: noise * rng.normal(size=starts) for name in ("plain", "quantized")}
+    trials = []
+    for cell in plan.cells:
+        name, at = cell.contender.engine, plan.study.workload(cell.workload).concurrency
+        for block in range(starts):
+            of_start = luck[name][block] + noise * rng.normal()
+            for index in range(3):
+                step_s = seconds(name, at) * float(np.exp(of_start + noise / 2 * rng.normal()))
+                metrics = TrialMetrics(output_throughput=at / step_s, tpot_s=step_s)
+                trials.append(make_trial(cell, block, index, metrics=metrics))
+    return plan, trials
+
+
+def memory_then_arithmetic(crossing: float) -> Seconds:
+    """10 ms to read, 0.3 ms of work per sequence; the quantized one reads less and works more. Equal at `crossing`."""
+
+    def seconds(name: str, at: int) -> float:
+        return 0.010 + 0.0003 * at if name == "plain" else 0.006 + (0.0003 + 0.004 / crossing) * at
+
+    return seconds
+
+
+def crossover(plan: Plan, trials: Sequence[TrialRecord]) -> Crossover:
+    (found,) = summarize(plan, trials, []).crossovers
+    return found
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_interval_holds_a_known_crossing(grid: str) -> None:
+    places, noise = GRIDS[grid]
+    rng = np.random.default_rng(5)
+    held = sure = 0
+    for case in range(CASES):
+        truth = float(2 ** rng.uniform(np.log2(places[0]) + 0.5, np.log2(places[-1]) - 0.5))
+        found = crossover(*records(places, memory_then_arithmetic(truth), noise, case))
+        held += any(one.low <= truth <= one.high for one in found.crossings)
+        sure += any(one.is_sure for one in found.crossings)
+    assert held >= 0.95 * CASES
+    assert sure >= 0.8 * CASES  # an interval of the whole range would hold it too, and say nothing
+
+
+def test_equals_do_not_surely_cross() -> None:
+    found = [crossover(*records((1, 8, 64), lambda _, at: 0.01 + 0.0003 * at, 0.02, case)) for case in range(40)]
+    assert sum(any(one.is_sure for one in each.crossings) for each in found) <= 2
+
+
+def test_none_in_the_range_measured_is_said_with_its_confidence() -> None:
+    found = crossover(*records((1, 4, 16), memory_then_arithmetic(500.0), 0.01, seed=1))
+    assert found.crossings == ()
+    assert [one.standing for one in found.stretches] == [Standing.FASTER]
+    assert found.none_confidence is not None
+    assert found.none_confidence > 0.95
+    assert verdict(found).startswith("none in the range measured: faster from 1 to 16 (")
+
+
+def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
+    found = crossover(*records((1, 4, 16), memory_then_arithmetic(17.0), 0.02, seed=3))
+    assert found.stretches[0].standing is Standing.FASTER
+    assert found.stretches[-1].standing is Standing.UNSURE
+    assert not any(one.is_sure for one in found.crossings)
+
+
+def test_several_crossings_are_all_named() -> None:
+    def seconds(name: str, at: int) -> float:
+        return 0.01 * (1 if name == "plain" else 0.8 if at in (1, 2, 32, 64) else 1.25)
+
+    found = crossover(*records((1, 2, 4, 8, 16, 32, 64), seconds, 0.005, seed=2))
+    assert [(one.after, one.before, one.becomes) for one in found.crossings] == [
+        (2, 4, Standing.SLOWER),
+        (16, 32, Standing.FASTER),
+    ]
+    assert all(one.is_sure for one in found.crossings)
+    assert verdict(found).count("then") == 2
+
+
+def test_with_two_points_the_interval_is_what_lies_between_them() -> None:
+    found = crossover(*records((8, 64), memory_then_arithmetic(20.0), 0.003, seed=4))
+    (one,) = found.crossings
+    assert (one.low, one.high, one.is_sure) == (pytest.approx(8), pytest.approx(64), True)
+    assert one.becomes is Standing.SLOWER
+
+
+def test_a_lower_is_better_headline_gives_the_same_answer() -> None:
+    plan, trials = records((1, 8, 64), memory_then_arithmetic(20.0), 0.003, seed=4)
+    measure = plan.study.measure.model_copy(update={"headline": "tpot"})
+    by_time = plan.model_copy(update={"study": plan.study.model_copy(update={"measure": measure})})
+    (one,), (other,) = crossover(plan, trials).crossings, crossover(by_time, trials).crossings
+    assert one.becomes is other.becomes is Standing.SLOWER
+    assert one.at == pytest.approx(other.at, rel=0.02)
+
+
+def test_only_what_differs_in_one_number_is_a_series() -> None:
+    plan, trials = records((1, 8), memory_then_arithmetic(20.0), 0.003, seed=4)
+    second = plan.study.workloads[1].model_copy(update={"output_tokens": 16})
+    study = plan.study.model_copy(update={"workloads": (plan.study.workloads[0], second)})
+    assert summarize(plan.model_copy(update={"study": study}), trials, []).crossovers == ()
+
+
+def test_input_length_is_an_axis_too() -> None:
+    plan, trials = records((1, 8, 64), memory_then_arithmetic(20.0), 0.003, seed=4)
+    longer = {one.name: one.concurrency * 128 for one in plan.study.workloads}
+    workloads = tuple(
+        one.model_copy(update={"concurrency": 1, "input_tokens": longer[one.name]}) for one in plan.study.workloads
+    )
+    study = plan.study.model_copy(update={"workloads": workloads})
+    found = crossover(plan.model_copy(update={"study": study}), trials)
+    assert found.axis is Axis.INPUT_TOKENS
+    assert [point.at for point in found.points] == [128, 1024, 8192]
+    assert "tokens of input" in verdict(found)
+
+
+def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
+    """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
+    summary = Lab().summary(import_files([DATA / "seed-crossing.md"], Tool.SEED, Starts.PER_RUN, tmp_path / "out"))
+    found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
+    (crossing,) = found["w8a16_awq"].crossings
+    assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
+    assert found["w8a8_smooth_gptq"].crossings == ()
+    section = crossover_section(summary)
+    assert "faster up to about" in section
+    assert "none in the range measured: faster from 8 to 64" in section

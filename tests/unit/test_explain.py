@@ -1,0 +1,170 @@
+"""`bitbench explain`: causes that are known, because the test forced them, must be named."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.explanation import Cause, Explanation, Missing, PhaseAccount
+from bitbench.core.profile import Phase, ProfileGroup
+from bitbench.core.trial import KernelPath
+from bitbench.report.explain import explanation_markdown
+from bitbench.statistics.explain import explain
+from bitbench.statistics.sides import Evidence
+from tests.command_line import bitbench
+from tests.unit.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
+
+DATA = Path(__file__).parent / "data"
+
+
+def explained(of: Evidence, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
+    """And its decode, and its page."""
+    found = explain(of, QUANTIZED, PLAIN, of.plan.study.workloads[workload])
+    (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
+    return found, decode, explanation_markdown(found)
+
+
+def slower_by(factor: float) -> Evidence:
+    return evidence(lambda one, _: 0.030 * (factor if one == QUANTIZED else 1.0))
+
+
+def test_expected_is_what_bytes_promise_and_measured_has_its_interval() -> None:
+    found, decode, page = explained(slower_by(1.2))
+    assert decode.expected_gain == pytest.approx(DENSE_BYTES / QUANTIZED_BYTES, rel=0.03)
+    assert found.speed is not None
+    assert found.speed.value == pytest.approx(1 / 1.2, rel=0.001)
+    assert "0.83× [0.8" in page
+    assert "it is slower" in page
+    assert "would be 1.65× as fast" in page
+
+
+def test_weights_that_were_expanded_at_load_are_the_cause_that_is_named() -> None:
+    of = evidence(lambda _one, _at: 0.030, path=KernelPath.DEQUANTIZED, loaded_bytes=DENSE_BYTES)
+    found, decode, page = explained(of)
+    assert [part.cause for part in decode.parts] == [Cause.DEQUANTIZATION]
+    assert decode.excess_s is not None
+    assert decode.parts[0].excess_s == pytest.approx(decode.excess_s, rel=0.02)
+    assert "It runs dense: its weights were expanded while they were loaded (156 MiB stored, 257 MiB in memory)" in page
+    assert "within the error of the trials" in page
+    assert {source.file for source in decode.parts[0].sources} == {"instances.jsonl"}
+    assert found.own.instances.ids == ("i-m/w8-0", "i-m/w8-1", "i-m/w8-2")
+
+
+def test_a_kernel_that_makes_dense_weights_before_each_product_is_named_with_its_time() -> None:
+    plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.COPIES_CASTS: 0.001, ProfileGroup.FRAMEWORK: 0.009}
+    expands = plain | {ProfileGroup.COPIES_CASTS: 0.016}
+    of = evidence(
+        lambda one, _: sum((expands if one == QUANTIZED else plain).values()),
+        path=KernelPath.DEQUANTIZED,
+        loaded_bytes=QUANTIZED_BYTES,
+        groups={PLAIN: plain, QUANTIZED: expands},
+    )
+    found, decode, page = explained(of)
+    assert found.causes[0] is Cause.DEQUANTIZATION
+    assert decode.parts[0].excess_s == pytest.approx(0.016 - 0.001 / decode.expected_gain, rel=0.01)
+    assert "its kernel expands the weights to dense ones before each product, 16.0 ms where the baseline takes" in page
+    assert "profiles/p-w8.json" in page
+
+
+def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() -> None:
+    of = evidence(
+        lambda one, _: 0.045 if one == QUANTIZED else 0.030, path=KernelPath.DEQUANTIZED, loaded_bytes=QUANTIZED_BYTES
+    )
+    found, decode, page = explained(of)
+    assert decode.parts == ()
+    assert "Its kernel makes dense weights of the stored ones before each product" in page
+    assert "how much time that takes is not measured" in page
+    assert Missing.PROFILE in {gap.missing for gap in found.gaps}
+    assert "add `profile: {batch: 1}` to study.yaml" in page
+
+
+def test_an_unexplained_rest_is_said_to_be_unexplained() -> None:
+    _, decode, page = explained(slower_by(1.2))
+    assert decode.unexplained is not None
+    assert decode.unexplained_interval is not None
+    assert decode.unexplained.excess_s == decode.excess_s
+    assert decode.unexplained_interval.low > 0
+    assert "is unexplained: no record says where it goes" in page
+
+
+def test_what_the_profiles_do_not_see_stays_unexplained() -> None:
+    groups = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
+    of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: groups, QUANTIZED: groups})
+    _, decode, page = explained(of)
+    assert decode.unexplained is not None
+    assert decode.unexplained.excess_s == pytest.approx(0.010, rel=0.02)
+    assert "10.0 ms" in page
+    assert "unexplained" in page
+
+
+def test_the_parts_add_up_to_the_whole_difference() -> None:
+    plain = {ProfileGroup.DENSE_MATMUL: 0.015, ProfileGroup.ATTENTION: 0.005, ProfileGroup.FRAMEWORK: 0.008}
+    own = {ProfileGroup.QUANTIZED_MATMUL: 0.018, ProfileGroup.ATTENTION: 0.006, ProfileGroup.FRAMEWORK: 0.011}
+    of = evidence(lambda one, _: 0.036 if one == QUANTIZED else 0.028, groups={PLAIN: plain, QUANTIZED: own})
+    _, decode, page = explained(of)
+    assert decode.unexplained is not None
+    total = sum(part.excess_s for part in decode.parts) + decode.unexplained.excess_s
+    assert total == pytest.approx(decode.excess_s)
+    assert [part.cause for part in decode.parts] == [Cause.KERNEL, Cause.FRAMEWORK, Cause.ATTENTION]
+    assert "attention and the KV cache do not shrink with the weights" in page
+    assert "the profiler itself made steps +20.0 % (variant) and +20.0 % (baseline) longer" in page
+
+
+def test_a_batch_beyond_the_crossover_is_named() -> None:
+    def step_s(one: object, at: int) -> float:
+        return 0.020 + 0.0008 * at if one == PLAIN else 0.013 + 0.0011 * at
+
+    of = evidence(step_s, places=(1, 8, 64))
+    found, _, page = explained(of, workload=2)
+    assert len(found.beyond) == 1
+    assert "This workload is beyond the crossover: faster up to about" in page
+    before, _, page = explained(of, workload=0)
+    assert before.beyond == ()
+    assert "beyond the crossover" not in page
+
+
+def test_a_batch_that_computes_is_not_expected_to_gain_from_bytes() -> None:
+    _, decode, page = explained(evidence(lambda _one, at: 0.030 + 0.001 * at, places=(256,)))
+    assert decode.expected_gain == pytest.approx(1.0)
+    assert "where computing bounds it" in page
+
+
+def test_without_the_roof_bytes_alone_are_compared_and_it_is_said() -> None:
+    of = evidence(lambda _one, _at: 0.030, roof=None)
+    found, decode, page = explained(of)
+    assert not decode.is_roofline
+    assert decode.own.roof_share is None
+    assert Missing.ROOF in {gap.missing for gap in found.gaps}
+    assert "nobody measured it" in page
+
+
+def test_the_share_of_the_roof_is_said() -> None:
+    _, decode, page = explained(slower_by(1.0))
+    assert decode.baseline.roof_share == pytest.approx(0.0275 / 0.030, rel=0.03)
+    assert "share of the roof" in page
+
+
+def test_every_sentence_of_the_short_answer_names_its_records() -> None:
+    plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
+    of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: plain, QUANTIZED: plain})
+    _, _, page = explained(of)
+    short = page.partition("## In short")[2].partition("\n## ")[0].strip().splitlines()
+    records = page.partition("## Records")[2]
+    assert len(short) >= 4
+    for sentence in short:
+        assert sentence.endswith("]"), sentence
+        assert f"\n{sentence.rpartition('[')[2].rstrip(']')}. " in records
+
+
+def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
+    folder, file = str(tmp_path / "s"), str(DATA / "imports" / "seed-crossing.md")
+    made = bitbench(capsys, "import", file, "--from", "seed", "--starts", "per-run", "--into", folder)
+    assert made.exit_code == 0, made.err
+    page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
+    assert "# Why `w8a16_awq` is 0.83× as fast as `original` at `high_concurrency`" in page
+    assert "This workload is beyond the crossover: faster up to about 27 [8, 64] requests at once" in page
+    assert "Where the time goes is unexplained" in page
+    assert "the records have no times of single tokens" in page
+    unknown = bitbench(capsys, "explain", folder, "w4")
+    assert unknown.exit_code == 2
+    assert "w4 is no variant of this study" in unknown.err
