@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from bitbench.core.cell import Cell, Plan
 from bitbench.core.host import TELLING_FACTS
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.study import Study
-from bitbench.core.summary import RequestSpread, StudySummary
+from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.endpoint_run import SEARCH, EndpointRun, rate_trials
@@ -33,11 +33,10 @@ from bitbench.profile_run import run_profiles
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.quality_run import KitMaker, QualityDraft
-from bitbench.report.paths import shorten_instance, shorten_summary, shortener
+from bitbench.report.paths import shorten_summary
+from bitbench.reporting import path_shortener, write_report
 from bitbench.statistics.quality import quality_part
 from bitbench.statistics.rate_search import SearchLimits, answer
-from bitbench.statistics.requests import COLUMNS as REQUEST_TIMES
-from bitbench.statistics.requests import spread_of_requests, worth_reading
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.sides import Evidence
 from bitbench.statistics.stopping import enough_instances, enough_trials
@@ -142,42 +141,11 @@ class Lab:
         if SEARCH in lock:
             found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
             summary = summary.model_copy(update={"search": found})
-        return shorten_summary(summary, self._shortener(folder))
+        return shorten_summary(summary, path_shortener(folder, plan, self.home))
 
     def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
         """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
-        from bitbench.report.bundle import vega_bundle  # these bring the drawing of figures: a second to import
-        from bitbench.report.document import Records, document
-        from bitbench.report.markdown import write_markdown
-        from bitbench.report.page import write_page
-
-        summary = summary or self.summary(folder)
-        short = self._shortener(folder)
-        records = Records(
-            lock=folder.lock(),
-            instances=[shorten_instance(one, short) for one in folder.instances()],
-            requests=self._requests(folder),
-            profiles=folder.profiles(),
-        )
-        sections = document(summary, records)
-        write_page(summary, sections, records, vega_bundle(self.home / "cache"), folder.report)
-        return write_markdown(sections, folder.report)
-
-    def _requests(self, folder: StudyFolder) -> list[RequestSpread]:
-        """Cell by cell, so that no more than the rows of one are in memory."""
-        return [
-            spread
-            for cell, trials in worth_reading(folder.trials()).items()
-            for spread in spread_of_requests(
-                cell, ((trial.id, folder.requests_of(trial, REQUEST_TIMES)) for trial in trials)
-            )
-        ]
-
-    def _shortener(self, folder: StudyFolder) -> Callable[[str], str]:
-        """For what lies in this home, in the study's folder, or where the variants lay when it was run."""
-        paths = [one.path for one in plan_of(folder).variants if one.path is not None]
-        homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
-        return shortener([self.home, folder.path.resolve(), Path.home(), *homes])
+        return write_report(folder, plan_of(folder), summary or self.summary(folder), self.home)
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}

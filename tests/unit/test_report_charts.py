@@ -3,6 +3,7 @@
 import itertools
 from xml.etree import ElementTree
 
+import altair as alt
 import pytest
 
 from bitbench.core.cell import Contender, Plan
@@ -93,6 +94,8 @@ def test_only_what_differs_in_one_thing_is_joined() -> None:
 def test_latency_against_throughput_has_a_point_per_load() -> None:
     summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
     (figure,) = load_figures(summary, labels_of(summary))
+    for spec in (figure.spec, figure.narrow):
+        alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
     assert figure.narrow is not None
     ElementTree.fromstring(svg(figure))
@@ -135,6 +138,7 @@ def test_speed_against_memory() -> None:
     (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
     assert {row["contender"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
+    alt.LayerChart.from_dict(figure.spec)
     drawn = svg(figure)
     assert "stroke-dasharray" in drawn  # the front
 
@@ -148,6 +152,7 @@ def test_requests_of_a_workload(demo: StudySummary) -> None:
     (figure,) = request_figures(demo, demo.rankings[0], [spread], labels_of(demo))
     assert figure.rows[0]["p50"] == pytest.approx(20)
     assert figure.rows[0]["slowest"] == "t00007, request 12"
+    alt.LayerChart.from_dict(figure.spec)
     ElementTree.fromstring(svg(figure))
 
 
@@ -156,6 +161,7 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
     figures: list[Figure | None] = [trials_figure(demo, one, labels_of(demo)) for one in demo.rankings]
     for figure in figures:
         assert figure is not None
+        alt.LayerChart.from_dict(figure.spec)
         assert figure.spec["data"] == {"name": "rows"}
         assert "datasets" not in figure.spec
         assert "#" not in str(figure.spec)
