@@ -32,7 +32,7 @@ from bitbench.units import UNKNOWN, show_bytes, show_percent, show_seconds, sign
 Quote = Callable[[str], str]
 
 MOST_NAMED = 3  # causes of a phase in the short answer; the table has all
-LEAST_NAMED = 0.05  # of the difference: less is not worth a sentence
+LEAST_NAMED = 0.03  # of a step: less is not worth a sentence
 LOCK = Source(file="lock.json")
 ROOF = Source(file="roof.json")
 
@@ -152,7 +152,7 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
         yield Said(f"Known beforehand: {text(of.known_beforehand)}", (LOCK,))
     for one in of.phases:
         for part in one.parts[:MOST_NAMED]:
-            if one.excess_s and one.excess_s > 0 and part.excess_s > LEAST_NAMED * one.excess_s:
+            if part.excess_s > LEAST_NAMED * one.own.step.mean:
                 yield Said(cause_sentence(of, one, part), part.sources)
         if one.unexplained is not None:
             yield Said(unexplained_sentence(one), one.unexplained.sources)
