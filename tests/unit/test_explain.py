@@ -110,7 +110,7 @@ def test_the_parts_add_up_to_the_whole_difference() -> None:
     assert total == pytest.approx(decode.excess_s)
     assert [part.cause for part in decode.parts] == [Cause.KERNEL, Cause.FRAMEWORK, Cause.ATTENTION]
     assert "attention and the KV cache do not shrink with the weights" in page
-    assert "the profiler itself made steps +20.0 % (variant) and +20.0 % (baseline) longer" in page
+    assert "the profiler itself made steps longer: 20.0 % (variant), 20.0 % (baseline)" in page
 
 
 def test_a_batch_beyond_the_crossover_is_named() -> None:

@@ -208,10 +208,12 @@ def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
     )
     profiled = ""
     if one.profiler_overheads is not None:
-        own, baseline = (show_percent(share, signed=True) for share in one.profiler_overheads)
+        own, baseline = (
+            "by less than they vary" if share is None else show_percent(share) for share in one.profiler_overheads
+        )
         profiled = (
             " Lines are the shares of operator profiles, applied to steps with the profiler off; the profiler itself "
-            f"made steps {own} (variant) and {baseline} (baseline) longer, and does so more for many small operators."
+            f"made steps longer: {own} (variant), {baseline} (baseline), and more so with many small operators."
         )
     sources = tuple(dict.fromkeys(source for part in one.parts for source in part.sources))
     return Block(

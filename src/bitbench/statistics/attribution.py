@@ -63,7 +63,7 @@ def account(
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
         unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest, sources=tuple(side.trials for side in sides)),
         unexplained_interval=_interval(own, baseline, share, rest, confidence),
-        profiler_overheads=(profiles[0].overhead, profiles[1].overhead) if profiles else None,
+        profiler_overheads=(_overhead(profiles[0]), _overhead(profiles[1])) if profiles else None,
     )
 
 
@@ -150,6 +150,10 @@ def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
         if one.group in CAUSES:
             found[CAUSES[one.group]] = found.get(CAUSES[one.group], 0.0) + scale * one.step_s
     return found
+
+
+def _overhead(profile: OperatorProfile) -> float | None:
+    return profile.overhead if profile.overhead_is_clear else None
 
 
 def _interval(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Interval | None:
