@@ -7,9 +7,13 @@ import pytest
 from bitbench.core.explanation import Cause, Explanation, Missing, PhaseAccount
 from bitbench.core.profile import Phase, ProfileGroup
 from bitbench.core.trial import KernelPath
+from bitbench.errors import CannotExplainError
+from bitbench.explaining import explain_variant
+from bitbench.lab import plan_of
 from bitbench.report.explain import explanation_markdown
 from bitbench.statistics.explain import explain
 from bitbench.statistics.sides import Evidence
+from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
 
@@ -106,7 +110,7 @@ def test_the_parts_add_up_to_the_whole_difference() -> None:
     assert total == pytest.approx(decode.excess_s)
     assert [part.cause for part in decode.parts] == [Cause.KERNEL, Cause.FRAMEWORK, Cause.ATTENTION]
     assert "attention and the KV cache do not shrink with the weights" in page
-    assert "the profiler itself made steps +20.0 % (variant) and +20.0 % (baseline) longer" in page
+    assert "the profiler itself made steps longer: 20.0 % (variant), 20.0 % (baseline)" in page
 
 
 def test_a_batch_beyond_the_crossover_is_named() -> None:
@@ -168,3 +172,36 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     unknown = bitbench(capsys, "explain", folder, "w4")
     assert unknown.exit_code == 2
     assert "w4 is no variant of this study" in unknown.err
+
+
+def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> None:
+    """torchao's int8 weights on transformers, on a CPU: trials of a study, profiles of both (operators cut short)."""
+    folder = StudyFolder.existing(DATA / "explain" / "why-int8")
+    found = explain_variant(folder, plan_of(folder), tmp_path, variant="torchao-int8wo", workload="one", against=None)
+    assert found.own.path is KernelPath.DEQUANTIZED
+    (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
+    largest = decode.parts[0]
+    assert largest.cause is Cause.DEQUANTIZATION
+    assert largest.own_s is not None
+    assert largest.baseline_s is not None
+    assert largest.own_s > 5 * largest.baseline_s
+    assert decode.unexplained is not None
+    total = sum(part.excess_s for part in decode.parts) + decode.unexplained.excess_s
+    assert total == pytest.approx(decode.excess_s)
+    page = explanation_markdown(found)
+    assert "Decode, dequantization: 16.5 ms more per step than expected" in page
+    assert "is left unexplained, which is within the error of the trials" in page
+    assert "`profiles/p0006.json`" in page
+
+
+def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path) -> None:
+    folder = StudyFolder.existing(DATA / "explain" / "why-int8")
+    plan = plan_of(folder)
+    for name in ("torchao-int8wo", "smollm2-135m/torchao-int8wo", "smollm2-135m/torchao-int8wo @ transformers"):
+        found = explain_variant(folder, plan, tmp_path, variant=name, workload=None, against=None)
+        assert found.own.contender.variant == "smollm2-135m/torchao-int8wo"
+        assert found.workload.name == "sixteen"  # where it does worst
+    with pytest.raises(CannotExplainError, match="is the baseline itself"):
+        explain_variant(folder, plan, tmp_path, variant="bf16", workload=None, against=None)
+    with pytest.raises(CannotExplainError, match="two is no workload of this study"):
+        explain_variant(folder, plan, tmp_path, variant="torchao-int8wo", workload="two", against=None)

@@ -32,7 +32,7 @@ from bitbench.units import UNKNOWN, show_bytes, show_percent, show_seconds, sign
 Quote = Callable[[str], str]
 
 MOST_NAMED = 3  # causes of a phase in the short answer; the table has all
-LEAST_NAMED = 0.05  # of the difference: less is not worth a sentence
+LEAST_NAMED = 0.03  # of a step: less is not worth a sentence
 LOCK = Source(file="lock.json")
 ROOF = Source(file="roof.json")
 
@@ -152,7 +152,7 @@ def _short(of: Explanation, text: Quote) -> Iterator[Said]:
         yield Said(f"Known beforehand: {text(of.known_beforehand)}", (LOCK,))
     for one in of.phases:
         for part in one.parts[:MOST_NAMED]:
-            if one.excess_s and one.excess_s > 0 and part.excess_s > LEAST_NAMED * one.excess_s:
+            if part.excess_s > LEAST_NAMED * one.own.step.mean:
                 yield Said(cause_sentence(of, one, part), part.sources)
         if one.unexplained is not None:
             yield Said(unexplained_sentence(one), one.unexplained.sources)
@@ -208,10 +208,12 @@ def _parts_block(of: Explanation, one: PhaseAccount) -> Block:
     )
     profiled = ""
     if one.profiler_overheads is not None:
-        own, baseline = (show_percent(share, signed=True) for share in one.profiler_overheads)
+        own, baseline = (
+            "by less than they vary" if share is None else show_percent(share) for share in one.profiler_overheads
+        )
         profiled = (
             " Lines are the shares of operator profiles, applied to steps with the profiler off; the profiler itself "
-            f"made steps {own} (variant) and {baseline} (baseline) longer, and does so more for many small operators."
+            f"made steps longer: {own} (variant), {baseline} (baseline), and more so with many small operators."
         )
     sources = tuple(dict.fromkeys(source for part in one.parts for source in part.sources))
     return Block(

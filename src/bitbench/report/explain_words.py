@@ -93,13 +93,8 @@ def path_sentence(of: Explanation) -> str | None:
 
 
 def cause_sentence(of: Explanation, one: PhaseAccount, part: Part) -> str:
-    """`Decode, dequantization: 6.7 ms of the 9.9 ms beyond the expected 12.1 ms. …`"""
-    assert one.expected_s is not None
-    assert one.excess_s is not None
-    head = (
-        f"{_phase(one)}, {CAUSE_NAMES[part.cause]}: {show_seconds(part.excess_s)} of the {show_seconds(one.excess_s)} "
-        f"({show_percent(part.excess_s / one.excess_s)}) beyond the expected {show_seconds(one.expected_s)}"
-    )
+    """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
+    head = f"{_phase(one)}, {CAUSE_NAMES[part.cause]}: {show_seconds(part.excess_s)} more per step than expected"
     return f"{head}: {_why(of, part)}."
 
 

@@ -3,17 +3,20 @@
 With r = expected time / time of the baseline, each group of the profiles takes g(variant) − r · g(baseline) more than
 its share of what was expected: a group that did not shrink though the step should have, or one that grew. These and the
 unexplained rest add up to the whole difference. A profile divides its own step; its shares are applied to the steps of
-the same instance with the profiler off, and what the trials took beyond those is not explained.
+the same instance with the profiler off, and what the trials took beyond those is not explained by it.
 """
 
 from collections.abc import Mapping, Sequence
 from math import hypot
+from statistics import median
 
 from bitbench.core.cell import Contender
 from bitbench.core.explanation import Cause, Part, PhaseAccount, PhaseSide, Side, Source
 from bitbench.core.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.summary import Interval, Ratio
 from bitbench.core.trial import KernelPath
+
+Seconds = dict[Cause, float]  # per step
 
 CAUSES = {
     ProfileGroup.QUANTIZED_MATMUL: Cause.KERNEL,
@@ -43,7 +46,11 @@ def account(
         return PhaseAccount(phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None)
     share = 1 / gain
     expanded = _expanded(own, baseline, share, sides[0])
-    parts = _from_profiles(profiles, share, sides[0], expanded) if profiles else [expanded] if expanded else []
+    parts = [expanded] if expanded else []
+    if profiles is not None:
+        groups = (_seconds(profiles[0], own.step.mean), _seconds(profiles[1], baseline.step.mean))
+        sources = tuple(Source(file=f"profiles/{one.id}.json") for one in profiles)
+        parts = _from_groups(groups, share, sides[0], sources, is_dense=expanded is not None)
     excess = own.step.mean - share * baseline.step.mean
     rest = excess - sum(part.excess_s for part in parts)
     return PhaseAccount(
@@ -56,7 +63,7 @@ def account(
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
         unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest, sources=tuple(side.trials for side in sides)),
         unexplained_interval=_interval(own, baseline, share, rest, confidence),
-        profiler_overheads=(profiles[0].overhead, profiles[1].overhead) if profiles else None,
+        profiler_overheads=(_overhead(profiles[0]), _overhead(profiles[1])) if profiles else None,
     )
 
 
@@ -100,11 +107,11 @@ def _expanded(own: PhaseSide, baseline: PhaseSide, share: float, side: Side) -> 
     return Part(cause=Cause.DEQUANTIZATION, excess_s=excess, sources=(side.instances,)) if excess > 0 else None
 
 
-def _from_profiles(
-    profiles: tuple[OperatorProfile, OperatorProfile], share: float, side: Side, expanded: Part | None
+def _from_groups(
+    groups: tuple[Seconds, Seconds], share: float, side: Side, sources: tuple[Source, ...], *, is_dense: bool
 ) -> list[Part]:
-    own, baseline = (_seconds(one) for one in profiles)
-    sources = tuple(Source(file=f"profiles/{one.id}.json") for one in profiles)
+    """`is_dense`: its weights were expanded while they were loaded."""
+    own, baseline = groups
     parts = []
     for cause in dict.fromkeys(CAUSES.values()):
         before, after = baseline.get(cause, 0.0), own.get(cause, 0.0)
@@ -112,7 +119,7 @@ def _from_profiles(
             continue
         excess = after - share * before
         part = Part(cause=cause, excess_s=excess, baseline_s=before, own_s=after, sources=sources)
-        if cause is Cause.KERNEL and expanded is not None and excess > 0:
+        if cause is Cause.KERNEL and is_dense and excess > 0:
             # The products read dense weights: so far as they take no longer than the baseline's, that is why.
             dense = min(excess, (1 - share) * before)
             parts.append(
@@ -125,20 +132,28 @@ def _from_profiles(
                 )
             )
             part = part.model_copy(update={"excess_s": excess - dense, "baseline_s": None, "own_s": None})
-        elif cause is Cause.CASTS and side.path is KernelPath.DEQUANTIZED and expanded is None and after > before:
+        elif cause is Cause.CASTS and side.path is KernelPath.DEQUANTIZED and not is_dense and after > before:
             part = part.model_copy(update={"cause": Cause.DEQUANTIZATION, "sources": (*sources, side.instances)})
         parts.append(part)
     return parts
 
 
-def _seconds(profile: OperatorProfile) -> dict[Cause, float]:
-    """Of a step with the profiler off."""
-    scale = profile.unprofiled.mean_s / profile.groups_s
-    found: dict[Cause, float] = {}
+def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
+    """Of a usual step with the profiler off: the median, since a busy machine makes single steps many times longer.
+
+    A profile that was taken while the machine was slower than in the trials gives its shares of a trial's step: no
+    group takes more than there is.
+    """
+    scale = min(median(profile.unprofiled.seconds), step_s) / profile.groups_s
+    found: Seconds = {}
     for one in profile.groups:
         if one.group in CAUSES:
             found[CAUSES[one.group]] = found.get(CAUSES[one.group], 0.0) + scale * one.step_s
     return found
+
+
+def _overhead(profile: OperatorProfile) -> float | None:
+    return profile.overhead if profile.overhead_is_clear else None
 
 
 def _interval(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Interval | None:

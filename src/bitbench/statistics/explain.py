@@ -115,7 +115,7 @@ def _gaps(
     variant = variant_of(of.plan, pair[0])
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
-    elif not all(one.is_profiled for one in phases):
+    elif not all(one.is_profiled for one in phases if one.expected_gain is not None):
         own, other = ({one.batch for one in of.profiles if one.contender == contender} for contender in pair)
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
