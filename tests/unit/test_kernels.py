@@ -153,7 +153,14 @@ def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     text = kernel_markdown(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
     overview = [line for line in text.split("vptq (ms)")[0].splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in overview]
-    assert cells[0] == ["case", "ratio to `torch-linear`", "ratio to `torch-mv`", "GB/s", "of roofline", "ns per vector"]
+    assert cells[0] == [
+        "case",
+        "ratio to `torch-linear`",
+        "ratio to `torch-mv`",
+        "GB/s",
+        "of roofline",
+        "ns per vector",
+    ]
     assert cells[-2] == ["`vptq-4096-256`", "0.20", "0.25", "18.3", "92", "0.31"]
     assert cells[2] == ["`torch-linear`", "–", "1.25", "21.0", "105", "–"]
 
