@@ -109,6 +109,7 @@ print(json.dumps({"wrong": len(wrong)}))
 def in_torch(script: str, asked: object = None) -> Any:
     python = environments.python_of("transformers", Lab().home)
     folder, native = registry.package_folders(())["bitbench"], registry.native_module()
+    assert native is not None
     done = subprocess.run(
         [python, "-I", "-c", LOAD + script, folder, native, json.dumps(asked)],
         capture_output=True,

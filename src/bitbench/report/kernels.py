@@ -104,7 +104,7 @@ def _spread(values: Sequence[float], digits: int = 2) -> str:
     if not values:
         return UNKNOWN
     ordered = sorted(values)
-    picked = (ordered[0], median_of(ordered), ordered[-1]) if len(ordered) > 1 else ordered
+    picked: Sequence[float] = (ordered[0], median_of(ordered), ordered[-1]) if len(ordered) > 1 else ordered
     return " – ".join(f"{value:.{digits}f}" for value in picked)
 
 
