@@ -4,6 +4,7 @@ transformers itself loads them with the package vptq and refuses without CUDA. A
 puts our layers in their place, everywhere in the process.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,8 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
             if isinstance(module, torch.nn.Linear) and config is not None:
                 model.set_submodule(name, VptqLinear(module.in_features, module.out_features))
                 self._configs[name] = config
-        ours = [rf"^{name}\." for name in self._configs]
-        model._keys_to_ignore_on_load_unexpected = [*(model._keys_to_ignore_on_load_unexpected or ()), *ours]
+        ours = {rf"^{re.escape(name)}\." for name in self._configs}
+        model._keys_to_ignore_on_load_unexpected = set(model._keys_to_ignore_on_load_unexpected or ()) | ours
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         found = read_tensors(self._files, self._configs)
