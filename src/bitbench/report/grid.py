@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from bitbench.report.text import MAX_TEXT, plain
+from bitbench.units import UNKNOWN
 
-_MARKUP = re.compile(r"([\\*`|_])")
+# A colon before a word makes a link of an address or a role, an @ in a word an address of mail.
+_MARKUP = re.compile(r"([\\*`|_]|:(?=\S)|(?<=\S)@)")
 _BEGINS_A_LIST = re.compile(r"(\w+[.)]|\(\w+\))(\s|$)")
 WIDEST_TEXT = 44  # characters of a column of words
 
 
 def rst(text: str, limit: int = MAX_TEXT) -> str:
-    """As it is, to a reader of the rendered page."""
-    line = _MARKUP.sub(r"\\\1", plain(text, limit)).replace("::", ":\\:")
+    """As it is, to a reader of the rendered page; nothing at all is what is not known."""
+    line = _MARKUP.sub(r"\\\1", plain(text, limit)) or UNKNOWN
     begins = line[:1]
     if begins and not begins.isalnum() and begins not in "\\–":
         return f"\\{line}"
