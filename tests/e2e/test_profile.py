@@ -21,7 +21,7 @@ ALLOWED = 0.05  # between the sum of the groups and the step that the client mea
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     into = tmp_path_factory.mktemp("profile") / "study"
-    # One thread: on a busy machine two of them wait for each other at every product, a hundred times longer than it takes.
+    # One thread: on a busy machine two of them wait for each other in every product, far longer than it takes.
     options = ["--engine", "transformers", "--arg", "threads=1", "--output", "16", "--into", str(into)]
     command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", *options]
     shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
