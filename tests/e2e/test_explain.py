@@ -19,7 +19,7 @@ STUDY = """
 name: why
 models: [smollm2-135m]
 recipes: [bf16, torchao-int8wo]
-engines: [transformers]
+engines: [{engine: transformers, args: {threads: 1}}]  # a busy machine makes two wait for each other
 workloads: [{name: one, concurrency: 1, input_tokens: 64, output_tokens: 16}]
 measure: {instances: 2, trials: 2}
 profile: {batch: 1, input_tokens: 64, output_tokens: 16}

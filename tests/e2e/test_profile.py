@@ -21,10 +21,10 @@ ALLOWED = 0.05  # between the sum of the groups and the step that the client mea
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     into = tmp_path_factory.mktemp("profile") / "study"
-    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", "--engine", "transformers"]
-    shown = subprocess.run(
-        [*command, "--output", "24", "--into", str(into)], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout
+    # One thread: on a busy machine two of them wait for each other in every product, far longer than it takes.
+    options = ["--engine", "transformers", "--arg", "threads=1", "--output", "16", "--into", str(into)]
+    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", *options]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "the profiler costs" in shown
     assert "aten::mm" in shown
     return StudyFolder(into)

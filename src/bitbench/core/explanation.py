@@ -72,8 +72,8 @@ class PhaseAccount(Record):
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
     unexplained_interval: Interval | None = None
-    # What the profiler itself cost, as a share of a step: of the contender and of the baseline, None where it is lost
-    # in the noise. None of both: not profiled.
+    # What the profiler itself cost, as a share of a step, of the contender and of the baseline; None where it is lost
+    # in the noise. None instead of the pair: not profiled.
     profiler_overheads: tuple[float | None, float | None] | None = None
 
     @property
