@@ -144,7 +144,7 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
 
 def test_an_unknown_name_names_the_known_ones(home: Path) -> None:
     assert environment_names() == ("llamacpp", "lmeval", "quantize", "transformers", "vllm")
-    with pytest.raises(EngineEnvironmentError, match="llamacpp, quantize, transformers, vllm"):
+    with pytest.raises(EngineEnvironmentError, match="llamacpp, lmeval, quantize, transformers, vllm"):
         create("tensorrt", home)
 
 
