@@ -185,7 +185,7 @@ def _summarize(
         top_tokens=record.top_tokens,
         corpus=record.corpus.description if record.corpus else None,
         answers=compare_answers(record.answers, other.answers if other else ()),
-        tasks=compare_tasks(record.tasks, other.tasks if other else ()),
+        tasks=compare_tasks(record.tasks, other.tasks if other and other is not record else ()),
         task_failures=record.task_failures,
     )
     if record.outcome is not Outcome.OK:
