@@ -80,16 +80,14 @@ def measure_contender(
     endpoint: Endpoint,
     *,
     plan: Plan,
-    engine: Engine,
     kit: QualityKit,
     draft: QualityRecord,
     on_step: Callable[[str], None],
 ) -> QualityDraft:
     """The draft, filled with what an instance that is ready says."""
-    quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
+    quality, started = plan.study.quality, time.monotonic()
     assert quality is not None
-    assert scoring is not None  # others are not in the plan
-    job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
+    job = QualityJob(endpoint, quality, kit.material, kit.tools, plan.study.limits.request)
     try:
         result = measure_quality(job, on_step)
     except AskingFailed as failed:

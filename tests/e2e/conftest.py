@@ -18,7 +18,7 @@ workloads:
   - {name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}
 measure: {instances: 1, trials: 2}
 baseline: smollm2-135m/bf16 @ vllm
-quality: {windows: 16, window_tokens: 128, answer_tokens: 8}
+quality: {windows: 32, window_tokens: 128, answer_tokens: 8}
 """
 
 

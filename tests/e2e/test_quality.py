@@ -56,7 +56,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     shutil.copytree(variant, home / "variants" / variant.name)
     (weights,) = (home / "variants" / variant.name).rglob("*.safetensors")
     double_scales(weights, DAMAGED_LAYER)
-    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn", "--windows", "16"]
+    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn", "--windows", "32"]
     subprocess.run(
         [*command, "--window-tokens", "128", "--no-answers", "--into", "out"],
         cwd=place,
@@ -102,7 +102,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     plain = math.exp(float(done.stdout))
     for engine in ("transformers", "vllm"):
         found = quality(summary, f"bf16 @ {engine}")
-        assert found.tokens == 16 * 127
+        assert found.tokens == 32 * 127
         assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -11,7 +10,6 @@ from typing import Any
 from bitbench.core.ports import Endpoint
 
 VOCABULARY = 64
-HALF_A_CHARACTER = 60
 
 
 def logprob(after: int, token: int) -> float:
@@ -24,19 +22,6 @@ def place(after: int, token: int, top: int) -> dict[str, Any]:
     known = {one: logprob(after, one) for one in range(VOCABULARY)}
     likeliest = sorted(known, key=lambda one: -known[one])[:top]
     return {str(one): {"logprob": known[one], "rank": 1} for one in [token, *likeliest]}
-
-
-def forced(body: dict[str, Any]) -> dict[str, Any]:
-    """As llama.cpp's server: what the grammar leaves, each with how likely it was; nothing about half characters."""
-    tokens = [int(token) for token in re.findall(r"<\[(\d+)\]>", body["grammar"])]
-    said = []
-    for before, token in pairwise([*body["prompt"], *tokens]):
-        known = place(before, token, body["n_probs"])
-        ranked = sorted(known.items(), key=lambda one: -one[1]["logprob"])[: body["n_probs"]]
-        likely = [{"id": int(one), "logprob": value["logprob"]} for one, value in ranked]
-        if token != HALF_A_CHARACTER:
-            said.append({"id": token, "logprob": known[str(token)]["logprob"], "top_logprobs": likely})
-    return {"content": "", "tokens": tokens, "completion_probabilities": said}
 
 
 class QualityServer(ThreadingHTTPServer):
@@ -60,17 +45,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append({**body, "key": self.headers["Authorization"]})
-        if self.path == "/completion":
-            return self._answer(200, json.dumps(forced(body)).encode())
         prompt = body["prompt"]
         choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
         if "prompt_logprobs" in body:
             pairs = pairwise(prompt)
             choice["prompt_logprobs"] = [None, *(place(a, b, body["prompt_logprobs"]) for a, b in pairs)]
         status, data = self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode())
-        return self._answer(status, data)
-
-    def _answer(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -28,7 +28,7 @@ from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality_run import QualityDraft, QualityKit
 from bitbench.store.folder import StudyFolder
 from bitbench.visit import Bench, VisitRunner
-from tests.unit.quality_server import HALF_A_CHARACTER, QualityServer, logprob
+from tests.unit.quality_server import QualityServer, logprob
 from tests.unit.test_schedule import progress_of
 from tests.unit.test_visit import NoLoad, Silent
 
@@ -104,7 +104,7 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
     seen: list[int] = []
-    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
+    with Asker(server.endpoint, 5.0) as asker:
         table = score_windows(asker, WINDOWS, 3, seen.append)
     rows = table.to_pylist()
     assert seen == [0, 1]
@@ -122,17 +122,8 @@ def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) 
     assert server.asked[0]["temperature"] == 0
 
 
-def test_a_server_that_only_scores_what_it_writes_is_made_to_write_the_text(server: QualityServer) -> None:
-    with Asker(server.endpoint, Scoring.FORCED_TOKENS, 5.0) as asker:
-        forced = score_windows(asker, WINDOWS, 3, lambda _: None).to_pylist()
-    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
-        asked = score_windows(asker, WINDOWS, 3, lambda _: None).to_pylist()
-    assert forced == [row for row in asked if row["token"] != HALF_A_CHARACTER]
-    assert len(forced) == len(asked) - 1
-
-
 def test_answers_end_before_the_first_special_token(server: QualityServer) -> None:
-    with Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker:
+    with Asker(server.endpoint, 5.0) as asker:
         (whole,) = ask_answers(asker, MATERIAL.prompts, 5, (0,), lambda _: None)
         (none,) = ask_answers(asker, MATERIAL.prompts, 5, (7,), lambda _: None)
     assert (whole.prompt, whole.text, whole.tokens) == ("Why?", "ttttt", (7,) * 5)
@@ -158,7 +149,7 @@ def test_an_answer_that_is_none_becomes_an_outcome(
 ) -> None:
     server.answers_with = answer
     with (
-        Asker(server.endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker,
+        Asker(server.endpoint, 5.0) as asker,
         pytest.raises(AskingFailed, match=message) as caught,
     ):
         score_windows(asker, WINDOWS, 3, lambda _: None)
@@ -170,10 +161,10 @@ def test_a_server_that_is_gone_is_a_crash(server: QualityServer) -> None:
     server.shutdown()
     server.server_close()
     with (
-        Asker(endpoint, Scoring.PROMPT_LOGPROBS, 5.0) as asker,
+        Asker(endpoint, 5.0) as asker,
         pytest.raises(AskingFailed, match="connection broke") as caught,
     ):
-        asker.complete(prompt=[1], max_tokens=1)
+        asker.ask(prompt=[1], max_tokens=1)
     assert caught.value.failure.outcome is Outcome.CRASHED
 
 

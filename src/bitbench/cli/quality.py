@@ -12,7 +12,7 @@ def quality(
     recipes: Annotated[
         str, typer.Option(metavar="A,B,…", help="Compared with bf16, which is added where it is missing.")
     ],
-    engine: Annotated[str, typer.Option(help="transformers, vllm or llamacpp: what runs them.")] = "transformers",
+    engine: Annotated[str, typer.Option(help="transformers or vllm: what runs them.")] = "transformers",
     corpus: Annotated[
         list[Path] | None, typer.Option(help="Text or JSONL to score; may be repeated [default: text of Python's own].")
     ] = None,

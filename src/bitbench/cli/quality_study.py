@@ -11,8 +11,7 @@ from bitbench.core.study import Study
 from bitbench.errors import QualityError
 from bitbench.planning.write_study import study_text
 
-BASELINES = {"llamacpp": "gguf-bf16"}
-BASELINE = "bf16"  # of every other engine
+BASELINE = "bf16"
 STUDY_FILE = "quality-study.yaml"
 
 
@@ -54,13 +53,12 @@ def quality_study(options: QualityOptions, folder: Path) -> Study:
         "task_samples": options.task_samples,
         "answer_tokens": None if options.answers else 0,
     }
-    baseline = BASELINES.get(options.engine, BASELINE)
     try:
         return Study.model_validate(
             {
                 "name": f"quality-{Path(options.model).name}",
                 "models": [_model(options.model)],
-                "recipes": list(dict.fromkeys([baseline, *options.recipes])),
+                "recipes": list(dict.fromkeys([BASELINE, *options.recipes])),
                 "engines": [options.engine],
                 "quality": {name: value for name, value in wanted.items() if value is not None},
                 "seed": options.seed,

@@ -21,7 +21,6 @@ class Scoring(StrEnum):
     """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
 
     PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
-    FORCED_TOKENS = "forced_tokens"  # llama.cpp: a grammar makes it write the text, token by token, and say how likely
 
 
 class Quality(Spec):

@@ -24,7 +24,6 @@ from bitbench.statistics.intervals import Resampler, Sample, sample, sides
 from bitbench.statistics.tasks import compare_tasks
 from bitbench.units import show_percent
 
-GGUF_BASELINE = "gguf-bf16"
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 
 PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
@@ -142,7 +141,7 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     wanted = plan.variant(contender.variant).model
     for other in plan.quality:
         variant = plan.variant(other.variant)
-        is_dense = variant.form == DENSE or variant.recipe == GGUF_BASELINE
+        is_dense = variant.form == DENSE
         if is_dense and other.engine == contender.engine and variant.model == wanted:
             return other
     return None
@@ -162,7 +161,6 @@ def summarize_quality(
 ) -> tuple[ContenderQuality, ...]:
     """Each contender whose quality was measured or tried; `rows` by the record's id."""
     last = {record.contender: record for record in records}
-    last |= {record.contender: record for record in last.values() if record.outcome is Outcome.OK}
     return tuple(_summarize(last[one], last, plan, rows) for one in plan.quality if one in last)
 
 
@@ -187,7 +185,7 @@ def _summarize(
         top_tokens=record.top_tokens,
         corpus=record.corpus.description if record.corpus else None,
         answers=compare_answers(record.answers, other.answers if other else ()),
-        tasks=compare_tasks(record.tasks, other.tasks if other else ()),
+        tasks=compare_tasks(record.tasks, other.tasks if other and other is not record else ()),
         task_failures=record.task_failures,
     )
     if record.outcome is not Outcome.OK:
