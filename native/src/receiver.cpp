@@ -17,9 +17,9 @@ constexpr std::size_t kReadyAtOnce = 256;
 // each finds so many. Two tokens of one stream within a sleep would have one time, and few streams are so quick.
 constexpr int kQuickReturns = 8;
 constexpr Nanoseconds kSoon = 100'000;
-constexpr Nanoseconds kSleep = 200'000;
+constexpr Nanoseconds kSleep = 500'000;
 constexpr int kManyReads = 5;
-constexpr Nanoseconds kLongest = 1'000'000;  // in receive(), beyond the last sleep
+constexpr Nanoseconds kLongest = 2'000'000;  // in receive(), beyond the last sleep
 
 double to_seconds(Nanoseconds time) { return static_cast<double>(time) / 1e9; }
 
