@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitbench.vptq import layout
@@ -11,6 +11,7 @@ from bitbench.vptq.layout import VptqLayer
 from tests.unit.vptq_layers import make_layer
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([(4096, 256), (65536, 256), (8192, 512), (256, 0), (16, 4096)]),

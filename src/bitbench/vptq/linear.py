@@ -9,7 +9,8 @@ from torch.nn import functional
 from bitbench.vptq import layout, packed
 from bitbench.vptq.layout import VptqLayer
 
-# The kernel decodes the weights once for 8 rows; making the whole matrix costs about as much as so many rows of it.
+# The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. Where the line
+# is was estimated, not measured on a quiet machine.
 KERNEL_ROWS = 128
 ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
 
