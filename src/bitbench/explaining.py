@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.explanation import Explanation
-from bitbench.core.host import TELLING_FACTS
+from bitbench.core.host import TELLING_FACTS, HostFacts
 from bitbench.core.roof import MachineRoof
 from bitbench.core.variant import DENSE, Variant
 from bitbench.core.workload import Workload
@@ -13,6 +13,7 @@ from bitbench.engines import environments
 from bitbench.errors import BitbenchError, CannotExplainError
 from bitbench.kernels.runner import measure_roof
 from bitbench.models.folder import read_facts
+from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
 from bitbench.statistics.sides import Evidence
@@ -21,6 +22,7 @@ from bitbench.store.folder import StudyFolder
 from bitbench.visit import now
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
+TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
 
 
 def explain_variant(
@@ -112,14 +114,9 @@ def _roof(folder: StudyFolder, home: Path) -> tuple[MachineRoof | None, str]:
     roof = folder.roof()
     if roof is not None:
         return roof, ""
-    host, here = folder.lock().get("host"), collect_host_facts()
-    if not host:
-        return None, "the study does not say which machine it ran on"
-    if host.get("accelerators"):
-        return None, "it ran on an accelerator, and bitbench measures the roof of processors only"
-    facts = here.model_dump(mode="json")
-    if any(host.get(name) != facts[name] for name in TELLING_FACTS):
-        return None, "the study ran on another machine; give this command there once"
+    here = collect_host_facts()
+    if (reason := _why_no_roof(folder, here)) is not None:
+        return None, reason
     try:
         python = environments.python_of(ENVIRONMENT, home)
         with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
@@ -128,3 +125,16 @@ def _roof(folder: StudyFolder, home: Path) -> tuple[MachineRoof | None, str]:
     except BitbenchError as error:
         return None, str(error).rstrip(".")
     return roof, ""
+
+
+def _why_no_roof(folder: StudyFolder, here: HostFacts) -> str | None:
+    host, facts = folder.lock().get("host"), here.model_dump(mode="json")
+    if not host:
+        return "the study does not say which machine it ran on"
+    if host.get("accelerators"):
+        return "it ran on an accelerator, and bitbench measures the roof of processors only"
+    if any(host.get(name) != facts[name] for name in TELLING_FACTS):
+        return "the study ran on another machine; give this command there once"
+    if (busy := cores_in_use()) > TOO_BUSY_CORES:
+        return f"not measured while other work keeps {busy:.1f} cores busy; give this command again when it is quiet"
+    return None

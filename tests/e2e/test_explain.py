@@ -44,8 +44,10 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
     assert largest.own_s > 2 * largest.baseline_s
     page = explanation_markdown(found)
     assert "its kernel expands the weights to dense ones before each product" in page
-    assert found.roof is not None
-    assert found.roof.read_bytes_per_s.best > 1e9
-    assert decode.baseline.roof_share is not None
-    assert 0 < decode.baseline.roof_share < 1.2  # a roof that is exceeded by more was not measured well
-    assert "roof.json" in page
+    if found.roof is None:  # only a busy machine has an excuse
+        assert "not measured while other work keeps" in page
+    else:
+        assert found.roof.read_bytes_per_s.best > 1e9
+        assert decode.baseline.roof_share is not None
+        assert 0 < decode.baseline.roof_share < 1
+        assert "roof.json" in page

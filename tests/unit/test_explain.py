@@ -147,6 +147,14 @@ def test_the_share_of_the_roof_is_said() -> None:
     assert "share of the roof" in page
 
 
+def test_a_roof_that_is_exceeded_is_said_to_be_no_roof() -> None:
+    _, decode, page = explained(evidence(lambda _one, _at: 0.020))
+    assert decode.baseline.roof_share is not None
+    assert decode.baseline.roof_share > 1
+    assert "the roof was measured while this machine was slower" in page
+    assert "the roof was measured while" not in explained(slower_by(1.0))[2]
+
+
 def test_every_sentence_of_the_short_answer_names_its_records() -> None:
     plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
     of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: plain, QUANTIZED: plain})

@@ -75,7 +75,13 @@ def reached_sentence(of: Explanation) -> str | None:
         for one in of.phases
         if one.own.roof_share is not None and one.baseline.roof_share is not None
     ]
-    return f"Reached: {'; '.join(parts)}." if parts else None
+    shares = [side.roof_share or 0 for one in of.phases for side in (one.own, one.baseline)]
+    exceeded = (
+        " More than all of it: the roof was measured while this machine was slower; remove roof.json to do it again."
+        if max(shares, default=0) > 1
+        else ""
+    )
+    return f"Reached: {'; '.join(parts)}.{exceeded}" if parts else None
 
 
 def path_sentence(of: Explanation) -> str | None:
