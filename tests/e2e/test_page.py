@@ -44,9 +44,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
     return write_page(summary, document(summary, records), records, bundle, tmp_path_factory.mktemp("demo"))
 
 
-def test_a_large_page_opens_quickly(browser: Browser, tmp_path: Path) -> None:
+def test_a_large_page_opens_quickly(browser: Browser, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
-    page = Lab().report(folder).with_name("index.html")
+    summary, records = Lab().summary(folder), Records(folder.lock(), instances=folder.instances())
+    page = write_page(summary, document(summary, records), records, bundle, tmp_path / "page")
     browser.size(DESK)
     browser.open(page)
     load_ms = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
@@ -58,7 +59,7 @@ def test_a_large_page_opens_quickly(browser: Browser, tmp_path: Path) -> None:
     assert browser.errors() == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
 def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: int, scheme: str) -> None:
     browser.size(width)
     browser.theme(scheme)
@@ -147,7 +148,7 @@ def test_the_theme_can_be_chosen(browser: Browser, demo: Path) -> None:
 
 def test_hostile_names_run_nothing(browser: Browser, bundle: str, tmp_path: Path) -> None:
     browser.size(PHONE)
-    for kind in ("end of a script", "image", "attribute", "expression", "right to left", "long"):
+    for kind in ("end of a script", "attribute", "long"):
         summary, _, instances, lock = hostile_study(HOSTILE[kind])
         records = Records(lock, instances=instances)
         page = write_page(summary, document(summary, records), records, bundle, tmp_path / kind.replace(" ", "-"))

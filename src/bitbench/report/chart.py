@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log10
+from typing import Literal
 
 import altair as alt
 
@@ -105,7 +106,8 @@ class Axis:
 
     def _scale(self) -> alt.Scale:
         ends = [self.low, self.high]
-        return alt.Scale(type="log", domain=ends) if self.logarithmic else alt.Scale(domain=ends, nice=False)
+        kind: Literal["log", "linear"] = "log" if self.logarithmic else "linear"
+        return alt.Scale(type=kind, domain=ends, nice=False, clamp=True)  # what lies beyond ends at the edge
 
     def share(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high one."""

@@ -186,9 +186,6 @@ def _curves(figure: Figure, *, x: Axis, y: Axis, at: str, names: Sequence[str], 
         return specification(layers, height=HEIGHT, title=figure.title)
 
     wide = spec(direct=not one)
-    if not one:
-        wide["padding"] = {"left": 5, "top": 5, "bottom": 5, "right": LABEL_ROOM}
-        wide["autosize"] = {"type": "fit-x", "contains": "padding"}
     narrow = None if one else spec(direct=False)
     return Figure(figure.name, figure.title, figure.caption, wide, _with_ends(figure.rows, y), narrow)
 

@@ -103,7 +103,7 @@ def _html(text: str, tables: Iterator[int]) -> str:
     rendered = _INTERVAL.sub(r'\1 <span class="interval">\2</span>', rendered)
     opening = '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>'
     rendered = re.sub("<table>", lambda _: opening.format(next(tables)), rendered)
-    return rendered.replace("</table>", "</table></div>")
+    return rendered.replace("</table>", "</table></div>").replace("<pre>", '<pre tabindex="0">')
 
 
 def _split(body: str, mark: str) -> tuple[str, str]:
