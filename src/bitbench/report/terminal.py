@@ -37,7 +37,10 @@ def render(summary: StudySummary, console: Console) -> None:
         console.print()
         console.print(Text(_name(ranking.workload), style="bold"))
         console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
-        console.print(_table(summary, ranking, wide=console.width >= WIDE))
+        if in_order(summary, ranking):
+            console.print(_table(summary, ranking, wide=console.width >= WIDE))
+        else:
+            console.print("Refused for every contender, see below.")
     render_crossovers(summary, console)
     _render_memory(summary, console)
     _render_quality(summary, console)
