@@ -61,7 +61,7 @@ def order(calibrated: int = 4) -> Order:
     home = Lab().home
     recipe = catalog.find("vptq-4096-256")
     step = recipe.steps[0].model_copy(
-        update={"ignore": ("lm_head", LATER_BLOCKS), "main": 256, "iterations": 2, "rounds": 1}
+        update={"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
     )
     few = recipe.calibration.model_copy(update={"samples": calibrated, "tokens": 128})
     small: Recipe = recipe.model_copy(update={"steps": (step,), "calibration": few})
@@ -85,10 +85,10 @@ def test_the_manifest_tells_errors_and_both_counts_of_bits(made: MadeVariant) ->
     errors = {error.layer: error.error for error in facts.work.layer_errors}
     assert len(errors) == LAYERS
     assert max(errors.values()) < 0.15
-    assert facts.work.index_bits_per_weight == pytest.approx((8 + 8) / 8, rel=0.01)
+    assert facts.work.index_bits_per_weight == pytest.approx((10 + 8) / 8, rel=0.01)
     layers = facts.bits_per_weight.linear_layers
     assert layers is not None
-    assert layers > facts.work.index_bits_per_weight + 16 * 8 * (256 + 256) * 7 / 3.54e6
+    assert layers > facts.work.index_bits_per_weight + 16 * 8 * (1024 + 256) * 7 / 3.54e6
     config = json.loads((made.path / "config.json").read_text())["quantization_config"]
     assert config["quant_method"] == "vptq"
     assert len(config["config_for_layers"]) == LAYERS
@@ -119,7 +119,7 @@ def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVa
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kernel"] < 2e-3  # half precision of what is stored, 16 bits of the activations
     assert found["made_dense"] < 2e-3
-    assert any(kind.startswith(f"{LAYERS} linear layers in VPTQ 256/256, native kernel") for kind in found["kinds"])
+    assert any(kind.startswith(f"{LAYERS} linear layers in VPTQ 1024/256, native kernel") for kind in found["kinds"])
     assert any("made dense while loading (no native part)" in kind for kind in found["kinds_without"])
     assert found["loaded"] < found["loaded_without"] - 2 * 3.5e6 * 3.5  # float32 against less than 4 bits
     assert "Paris" in found["answer"]

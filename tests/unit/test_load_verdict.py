@@ -148,6 +148,14 @@ def test_long_gaps_do_not_hide_a_late_first_token() -> None:
     assert "added 30.0 ms to one time to first token in a hundred, 30.0 % of 100 ms" in failure.cause
 
 
+@pytest.mark.parametrize(("lag_s", "counts"), [(0.019, True), (0.030, False)])
+def test_the_kernels_times_forgive_a_late_reader_until_two_tokens_come_in_one_read(lag_s: float, counts: bool) -> None:
+    """Tokens are 20 ms apart."""
+    late = health(mean_lag_s=0.010, p99_lag_s=lag_s).model_copy(update={"kernel_times": True})
+    failure = verdict(row(0), row(1), health=late)
+    assert (failure is None) == counts
+
+
 def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
     quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
     late_s = 0.9 * MEAN_DELAY_FLOOR_S

@@ -71,6 +71,8 @@ class WorkerHealth(Record):
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
+    # Tokens have the time at which the kernel received them, so that noticing them late does not lengthen their times.
+    kernel_times: bool = False
 
 
 class ClientHealth(WorkerHealth):

@@ -68,6 +68,7 @@ class HealthMonitor:
             loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
             cpu_share=cpu_share,
+            kernel_times=all(not exchange.unread_step_s for exchange in exchanges if exchange.unread_s is not None),
         )
 
     def _cpu_share(self, now: float) -> float:
@@ -89,13 +90,14 @@ class HealthMonitor:
 
 
 def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
-    """The largest of each figure."""
+    """The largest of each figure; the kernel's times only where all have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
         send_lateness_mean_s=max(worker.send_lateness_mean_s or 0.0 for worker in workers),
         loop_lag_p99_s=max(worker.loop_lag_p99_s for worker in workers),
         loop_lag_mean_s=max(worker.loop_lag_mean_s or 0.0 for worker in workers),
         cpu_share=max(worker.cpu_share for worker in workers),
+        kernel_times=all(worker.kernel_times for worker in workers),
     )
 
 
