@@ -166,7 +166,7 @@ class Bench:
     def _machine(self, readings: dict[str, list[float]]) -> Json:
         facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
         if native := sys.modules.get("bitbench._native"):
-            facts |= {"openmp": native.openmp_runtime() or None, "isa": native.vptq_isas()[0]}
+            facts |= {"openmp": Path(native.openmp_runtime()).name or None, "isa": native.vptq_isas()[0]}
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
         return facts | best | {"readings": readings}
 
