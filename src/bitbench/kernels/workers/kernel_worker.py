@@ -4,58 +4,26 @@ Writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "do
 installed where this runs: the job says where its package and its native module are.
 """
 
-import ctypes
 import gc
 import importlib
 import importlib.util
-import json
-import os
 import random
-import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
-PR_SET_PDEATHSIG = 1
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
 
 
-def main(job_file: str) -> int:
-    reports = Reports()
-    try:
-        job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-        die_with(job["parent"])
-        make_importable(job["packages"], job["native"])
-        Bench(job, reports).run()
-        reports.send("done")
-    except Exception as error:
-        traceback.print_exc()
-        reports.send("failed", cause=f"{type(error).__name__}: {error}".splitlines()[0])
-        return 1
-    return 0
-
-
-class Reports:
-    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-
-    def send(self, event: str, **content: Any) -> None:
-        self._file.write(json.dumps({"event": event, **content}) + "\n")
-        self._file.flush()
-
-
-def die_with(parent: int) -> None:
-    """Nobody would read what this process measures once its parent is gone, even after `kill -9`."""
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        os._exit(1)
+def work(job: Json, reports: Reports) -> Json:
+    make_importable(job["packages"], job["native"])
+    Bench(job, reports).run()
+    return {}
 
 
 def make_importable(packages: dict[str, str], native: str | None) -> None:
@@ -243,4 +211,4 @@ class Bench:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run(sys.argv[1], work))

@@ -4,53 +4,22 @@ Writes lines of JSON to its output ({"event": "stage" | "part" | "done" | "faile
 error stream. Imports nothing of bitbench.
 """
 
-import ctypes
 import importlib.metadata
 import json
-import os
 import random
 import re
-import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
-PR_SET_PDEATHSIG = 1
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
-def main(job_file: str) -> int:
-    reports = Reports()
-    try:
-        job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-        die_with(job["parent"])
-        reports.send("done", facts=compress(job, reports))
-    except Exception as error:
-        traceback.print_exc()
-        reports.send("failed", cause=sentence(error))
-        return 1
-    return 0
-
-
-class Reports:
-    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-
-    def send(self, event: str, **content: Any) -> None:
-        self._file.write(json.dumps({"event": event, **content}) + "\n")
-        self._file.flush()
-
-
-def die_with(parent: int) -> None:
-    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        os._exit(1)
+def work(job: Json, reports: Reports) -> Json:
+    return {"facts": compress(job, reports)}
 
 
 def compress(job: Json, reports: Reports) -> Json:
@@ -231,10 +200,5 @@ def peak_memory_bytes() -> int | None:
     return None
 
 
-def sentence(error: Exception) -> str:
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run(sys.argv[1], work))

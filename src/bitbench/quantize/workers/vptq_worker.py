@@ -11,59 +11,29 @@ import os
 # One thread solves one layer, and a block has about seven; set before numpy is imported.
 os.environ["OPENBLAS_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 7))
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import json
 import random
 import re
-import signal
 import sys
 import time
-import traceback
 import zlib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-Json = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
-PR_SET_PDEATHSIG = 1
 REPORTED_PACKAGES = ("numpy", "torch", "transformers")
 PACKAGE = Path(__file__).parents[2]
 ERROR = "proxy_error"  # in the header of a kept file
 
 
-def main(job_file: str) -> int:
-    reports = Reports()
-    try:
-        job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-        die_with(job["parent"])
-        make_importable()
-        reports.send("done", facts=Quantizer(job, reports).run())
-    except Exception as error:
-        traceback.print_exc()
-        reports.send("failed", cause=f"{type(error).__name__}: {error}".splitlines()[0])
-        return 1
-    return 0
-
-
-class Reports:
-    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-
-    def send(self, event: str, **content: Any) -> None:
-        self._file.write(json.dumps({"event": event, **content}) + "\n")
-        self._file.flush()
-
-
-def die_with(parent: int) -> None:
-    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        os._exit(1)
+def work(job: Json, reports: Reports) -> Json:
+    make_importable()
+    return {"facts": Quantizer(job, reports).run()}
 
 
 def make_importable() -> None:
@@ -338,4 +308,4 @@ def peak_memory_bytes() -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run(sys.argv[1], work))
