@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from bitbench.vptq import layout, packed
 from bitbench.vptq.layout import VptqLayer
+from bitbench.vptq.multiply import multiply
 
 # The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. Where the line
 # is was estimated, not measured on a quiet machine.
@@ -63,10 +64,8 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         if x.numel() > KERNEL_ROWS * self.in_features:
             bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
-        given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
-        y = torch.empty((*x.shape[:-1], self.out_features), dtype=given.dtype)
-        self._kernel.multiply(given, y, activation_bits=ACTIVATION_BITS, threads=torch.get_num_threads())
-        return y.to(x.dtype)
+        threads = torch.get_num_threads()
+        return multiply(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
 
     def dense(self) -> torch.Tensor:
         """The weights [out, in] that the kernel computes with, in single precision."""

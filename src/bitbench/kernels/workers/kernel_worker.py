@@ -61,9 +61,18 @@ class Pool:
         self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16)
         fill(self._bytes, torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8))
         fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16())
+        self._huge_pages: Any = None
+        self._from_numpy = torch.from_numpy
 
     def bytes_at(self, offset: int, count: int) -> Any:
         return cut(self._bytes, offset, count)
+
+    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
+        if self._huge_pages is None:
+            from bitbench.vptq.huge_pages import Arena
+
+            self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
+        return cut(self._huge_pages, offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return cut(self._bfloat16, offset, count)
@@ -78,6 +87,9 @@ class Part:
 
     def bytes_at(self, offset: int, count: int) -> Any:
         return self._pool.bytes_at(self._first_byte + offset, count)
+
+    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
+        return self._pool.huge_page_bytes_at(self._first_byte + offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return self._pool.bfloat16_at(self._first_byte // 2 + offset, count)
@@ -123,8 +135,10 @@ class Bench:
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
         roof = measure(pool)
-        for shape in self._shapes:
-            for batch in self._job["batches"]:
+        points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
+        for _ in range(self._job["passes"]):
+            self._rng.shuffle(points)
+            for shape, batch in points:
                 self._point(shape, batch, pool)
                 add_readings(roof, measure(pool))
                 gc.collect()
