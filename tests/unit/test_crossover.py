@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bitbench.core.cell import Plan
-from bitbench.core.crossover import Axis, Crossover, Standing
+from bitbench.core.crossover import Axis, Crossover, Point, Standing, Stretch
 from bitbench.core.study import Count, Measure
 from bitbench.core.trial import TrialMetrics, TrialRecord
 from bitbench.core.workload import Workload
@@ -93,6 +93,19 @@ def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
     assert found.stretches[0].standing is Standing.FASTER
     assert found.stretches[-1].standing is Standing.UNSURE
     assert not any(one.is_sure for one in found.crossings)
+
+
+def test_a_point_that_is_sure_alone_is_named() -> None:
+    unsure = Stretch(low=1, high=4, standing=Standing.UNSURE)
+    points = (
+        Point(at=1, workload="one", speed=1.49, low=1.12, high=2.07),
+        Point(at=4, workload="four", speed=1.01, low=0.61, high=1.41),
+    )
+    found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
+    found = found.model_copy(update={"points": points, "stretches": (unsure,), "crossings": (), "none_confidence": 0.4})
+    assert verdict(found) == "cannot tell: nowhere from 1 to 4 surely faster or slower but faster at 1"
+    both = found.model_copy(update={"points": (points[1], points[1])})
+    assert verdict(both).endswith("surely faster or slower")
 
 
 def test_several_crossings_are_all_named() -> None:

@@ -60,13 +60,23 @@ def verdict(one: Crossover) -> str:
     side = "faster" if faster else "slower"
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
     if all(stretch.standing is Standing.UNSURE for stretch in one.stretches):
-        return f"cannot tell: nowhere from {reached} surely faster or slower"
+        sure = [f"{_side(point)} at {point.at:,}" for point in one.points if _side(point)]
+        return f"cannot tell: nowhere from {reached} surely faster or slower" + (
+            f" but {listing(sure)}" if sure else ""
+        )
     if one.none_confidence is None:
         return f"cannot tell: it changes sides within its error ({reached})"
     if all(stretch.standing is not Standing.UNSURE for stretch in one.stretches):
         return f"none in the range measured: {side} from {reached} ({_sure(one.none_confidence)} sure)"
     unsure = [f"{_number(gap.low)} to {_number(gap.high)}" for gap in one.stretches if gap.standing is Standing.UNSURE]
     return f"none seen: {side} at every point from {reached}, but not surely from {listing(unsure)}"
+
+
+def _side(point: Point) -> str:
+    """Empty where the point's own interval does not tell."""
+    if point.low is None or point.high is None or point.low <= 1 <= point.high:
+        return ""
+    return "faster" if point.low > 1 else "slower"
 
 
 def crossing(found: Crossing, axis: Axis) -> str:
