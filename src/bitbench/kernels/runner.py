@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
 from bitbench.core.roof import ROOF_FORMAT, MachineRoof
 from bitbench.errors import KernelError
 from bitbench.kernels.case import Shape
 from bitbench.kernels.registry import CaseSource, native_module, package_folders
 
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
-# More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model.
+# More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;
+# on a device whose cache is larger than a quarter of it, the worker takes more.
 COLD_BYTES = 512 * 2**20
 
 
@@ -43,6 +44,7 @@ class KernelJob:
     warm: bool = False
     seed: int = 0
     threads: int | None = None  # None: what torch chooses
+    device: KernelDevice = KernelDevice.CPU
 
 
 def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
@@ -53,9 +55,7 @@ def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[st
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
         if event["event"] == "machine":
-            machine = KernelMachine.model_validate(
-                event | {"cpu_model": cpu_model, "warm": job.warm, "cold_bytes": COLD_BYTES, "seed": job.seed}
-            )
+            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "warm": job.warm, "seed": job.seed})
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
@@ -129,6 +129,7 @@ def _as_json(job: KernelJob) -> Json:
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
         "batches": list(job.batches),
         "threads": job.threads,
+        "device": job.device,
         "warm": job.warm,
         "cold_bytes": COLD_BYTES,
         "point_seconds": job.effort.point_s,

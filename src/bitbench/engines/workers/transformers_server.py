@@ -131,7 +131,7 @@ class Model:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
-        vptq_checkpoint.prepare(Path(arguments.model))
+        vptq_checkpoint.prepare(Path(arguments.model), self._device)
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation

@@ -1,4 +1,4 @@
-"""Makes transformers load VPTQ checkpoints on a CPU, with the layers of `bitbench.vptq` from the package around us."""
+"""Makes transformers load VPTQ checkpoints with the layers of `bitbench.vptq` from the package around us."""
 
 import importlib
 import importlib.util
@@ -9,11 +9,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2]
 
 
-def prepare(folder: Path) -> None:
-    """Nothing, unless the checkpoint is one."""
+def prepare(folder: Path, device: str) -> None:
+    """Nothing, unless the checkpoint is one. `device` is where the model will compute."""
     if is_vptq(folder):
         make_importable()
-        importlib.import_module("bitbench.vptq.hugging_face").register()
+        importlib.import_module("bitbench.vptq.hugging_face").register(device)
 
 
 def is_vptq(folder: Path) -> bool:
