@@ -159,7 +159,7 @@ def bench(
         device=device,
     )
     python = environments.python_of("triton", Lab().home)
-    return runner.run_job(job, python, "a processor", lambda *_: None)
+    return runner.run_kernels(job, python, "a processor", lambda *_: None)
 
 
 def test_it_compiles_for_an_a100(tmp_path: Path) -> None:

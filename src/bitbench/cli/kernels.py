@@ -74,7 +74,7 @@ def kernels(
             else:
                 console.print(line)
 
-        run = runner.run_job(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
+        run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, baselines)
     text = kernel_markdown(summary)
     into.mkdir(parents=True, exist_ok=True)
