@@ -1,1 +1,1 @@
-"""Both ends of a worker that runs isolated in another environment: `job_process` here, `job_worker` there."""
+"""Both ends of a worker that runs isolated in another environment: `job_process` here, the others there."""

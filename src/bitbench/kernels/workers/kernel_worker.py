@@ -6,7 +6,6 @@ installed where this runs: the job says where its package and its native module 
 
 import gc
 import importlib
-import importlib.util
 import random
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from bitbench_package import load  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
@@ -33,20 +33,10 @@ def make_importable(packages: dict[str, str], native: str | None) -> None:
     for name, folder in packages.items():
         load(name, Path(folder) / "__init__.py", [folder])
     if native is not None:
-        load("bitbench._native", Path(native), None)
-
-
-def load(name: str, path: Path, folders: list[str] | None) -> None:
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:  # the case that needs it says so
-        del sys.modules[name]
-        print(error, file=sys.stderr)
+        try:
+            load("bitbench._native", Path(native))
+        except ImportError as error:  # the case that needs it says so
+            print(error, file=sys.stderr)
 
 
 class Pool:
