@@ -154,7 +154,7 @@ def bench(
         batches=batches,
         cases=registry.case_sources(names),
         all_cases=named,
-        effort=runner.Effort(point_s=0.0, least_rounds=2, most_rounds=2),
+        effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
         warm=True,
         device=device,
     )

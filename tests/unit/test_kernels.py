@@ -14,7 +14,7 @@ from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
 from bitbench.report.kernel_figure import roofline_svg
 from bitbench.report.kernels import kernel_markdown
-from bitbench.statistics.kernels import median, ratio, summarize_kernels
+from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
 
 MACHINE = KernelMachine(
@@ -108,6 +108,16 @@ def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
     assert many.low is not None
     assert many.high is not None
     assert 35 <= many.low < many.value == 49.5 < many.high <= 64
+
+
+def test_the_interval_holds_what_each_pass_says() -> None:
+    quiet, busy = [1.0 + 0.001 * i for i in range(20)], [2.0 + 0.001 * i for i in range(20)]
+    both = median_of_passes(quiet + busy, (20, 20))
+    first, second = median(quiet), median(busy)
+    assert (both.low, both.high) == (first.low, second.high)
+    assert both.value == pytest.approx(1.5, rel=0.01)
+    assert median_of_passes(quiet, ()) == first
+    assert median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
 
 
 def test_a_ratio_is_taken_within_rounds() -> None:

@@ -140,3 +140,15 @@ def test_a_stream_that_is_too_short_is_refused() -> None:
         )
     with pytest.raises(ValueError, match="no segment yet"):
         made.multiply(np.zeros((1, 64), np.float32), np.zeros((1, 16), np.float32))
+
+
+def test_addresses_give_what_arrays_give() -> None:
+    rng = np.random.default_rng(7)
+    made = packed.native_matrix(packed.pack_layer(make_layer(rng, out_features=16, columns_per_group=64)))
+    x = rng.standard_normal((3, 64), dtype=np.float32)
+    one, other = np.zeros((3, 16), np.float32), np.zeros((3, 16), np.float32)
+    made.multiply(x, one, activation_bits=16)
+    made.multiply_at(x.ctypes.data, other.ctypes.data, rows=3, bfloat16=False, activation_bits=16, threads=1)
+    assert np.array_equal(one, other)
+    with pytest.raises(ValueError, match="at least one row"):
+        made.multiply_at(x.ctypes.data, other.ctypes.data, rows=0, bfloat16=False, activation_bits=16, threads=1)

@@ -87,16 +87,25 @@ class OwningMatrix {
         require(x.ndim() > 0 && x.shape(x.ndim() - 1) == std::size_t(matrix_.in_features), "x ends in in_features");
         const std::size_t batch = x.size() / std::size_t(matrix_.in_features);
         require(y.size() == batch * std::size_t(matrix_.out_features), "y is [..., out_features] with the rows of x");
+        run(floats_of(x), floats_of(y), int(batch), activation_bits, threads, isa);
+    }
+
+    void multiply_at(std::uintptr_t x, std::uintptr_t y, int rows, bool bfloat16, int activation_bits, int threads) const {
+        require(covered_ == matrix_.in_features, "some columns of the matrix have no segment yet");
+        require(x != 0 && y != 0 && rows > 0, "x and y are addresses of at least one row");
+        run({reinterpret_cast<void*>(x), bfloat16}, {reinterpret_cast<void*>(y), bfloat16}, rows, activation_bits, threads, "");
+    }
+
+  private:
+    void run(Floats x, Floats y, int rows, int activation_bits, int threads, const std::string& isa) const {
         require(activation_bits == 8 || activation_bits == 16, "activation_bits is 8 or 16");
         require(threads > 0, "threads is at least 1");
         const Isa* chosen = isa.empty() ? usable_isas().front() : isa_named(isa);
         require(chosen != nullptr, "this machine cannot run that instruction set");
-        const Floats from = floats_of(x), to = floats_of(y);
         nb::gil_scoped_release released;
-        vptq::multiply(matrix_, from, int(batch), to, activation_bits == 16, threads, *chosen);
+        vptq::multiply(matrix_, x, rows, y, activation_bits == 16, threads, *chosen);
     }
 
-  private:
     static std::size_t entry_bytes(int bits) { return (std::size_t(1) << bits) * kVector; }
 
     template <class Array>
@@ -141,7 +150,10 @@ void add_to(nb::module_& module) {
              "stream"_a, "main"_a, "main_scale"_a, "residual"_a = nb::none(), "residual_scale"_a = 0.0f)
         // A copy of x would cost time, and one of y would get the result instead of y: what is not contiguous is refused.
         .def("multiply", &OwningMatrix::multiply, "x"_a.noconvert(), "y"_a.noconvert(), nb::kw_only(),
-             "activation_bits"_a = 8, "threads"_a = 1, "isa"_a = "");
+             "activation_bits"_a = 8, "threads"_a = 1, "isa"_a = "")
+        // The same for who knows what lies there: to ask a tensor of torch for DLPack takes 3 us, twice per product.
+        .def("multiply_at", &OwningMatrix::multiply_at, "x"_a, "y"_a, nb::kw_only(), "rows"_a, "bfloat16"_a,
+             "activation_bits"_a, "threads"_a);
     module.def("vptq_isas", &isa_names, "The instruction sets that this machine can run, best first.");
     module.def("openmp_runtime", &openmp_runtime,
                "The file of the OpenMP runtime whose threads are used; empty while none is loaded.");

@@ -6,9 +6,8 @@ from pydantic import Field
 
 from bitbench.core.base import Record
 
-# 1: the first
-# 2: device, device_name, cuda
-KERNEL_FORMAT = 2
+# 3: device, device_name, cuda; 2: rounds of each pass; 1: the first
+KERNEL_FORMAT = 3
 
 
 class KernelDevice(StrEnum):
@@ -49,6 +48,7 @@ class KernelTiming(Record):
     error: float | None  # relative, against double precision; None where it could not run
     cause: str | None = None  # why there are no seconds
     seconds: tuple[float, ...] = ()
+    pass_rounds: tuple[int, ...] = ()  # how many of them each pass over all points gave; empty: one pass
 
     @property
     def size_bytes(self) -> int:

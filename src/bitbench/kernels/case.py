@@ -33,6 +33,9 @@ class Pool(Protocol):
     def bytes_at(self, offset: int, count: int) -> "torch.Tensor":
         """uint8; wraps around at the end."""
 
+    def huge_page_bytes_at(self, offset: int, count: int) -> "torch.Tensor":
+        """The same in huge pages, for cases that would ask for these in a model too."""
+
     def bfloat16_at(self, offset: int, count: int) -> "torch.Tensor":
         """Normally distributed; wraps around at the end."""
 

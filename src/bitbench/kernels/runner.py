@@ -1,7 +1,7 @@
 """Runs the kernel bench: a job for the worker in an environment with torch, records back."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,15 +21,18 @@ COLD_BYTES = 512 * 2**20
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to look at one shape and batch: rounds until the time is over, but not fewer or more than said."""
+    """How often to pass over all shapes and batches, and how long to look at each of them at a time: rounds until the
+    time is over, but not fewer or more than said."""
 
+    passes: int
     point_s: float
     least_rounds: int
     most_rounds: int
 
 
-FULL = Effort(point_s=4.0, least_rounds=15, most_rounds=200)
-BRIEF = Effort(point_s=1.0, least_rounds=7, most_rounds=60)
+# A shared machine is slower for seconds on end, and not for every kernel alike: a point is looked at more than once.
+FULL = Effort(passes=3, point_s=2.5, least_rounds=11, most_rounds=100)
+BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class KernelJob:
 def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
     """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
     machine: KernelMachine | None = None
-    timings: list[KernelTiming] = []
-    count, total = 0, len(job.shapes) * len(job.batches)
+    timings: dict[tuple[str, int, int, int], KernelTiming] = {}
+    count, total = 0, job.effort.passes * len(job.shapes) * len(job.batches)
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
         if event["event"] == "machine":
@@ -57,12 +60,14 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
-            timings += [_timing(case, event["seconds"].get(name, ())) for name, case in waiting.items()]
+            for name, case in waiting.items():
+                key = (name, *event["shape"], event["batch"])
+                timings[key] = _with_pass(timings.get(key) or _timing(case), event["seconds"].get(name, ()))
             waiting, count = {}, count + 1
             on_point(f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total)
     if machine is None:
         raise KernelError("The kernel worker measured nothing; give at least one shape and one batch.")
-    return KernelRun(machine=machine, timings=tuple(timings))
+    return KernelRun(machine=machine, timings=_in_order(timings.values(), job))
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
@@ -77,7 +82,7 @@ def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> Machi
     )
 
 
-def _timing(case: Json, seconds: Sequence[float]) -> KernelTiming:
+def _timing(case: Json) -> KernelTiming:
     return KernelTiming(
         case=case["name"],
         in_features=case["shape"][0],
@@ -87,8 +92,22 @@ def _timing(case: Json, seconds: Sequence[float]) -> KernelTiming:
         weight_bytes=case["weight_bytes"],
         error=case["error"],
         cause=case["cause"],
-        seconds=tuple(seconds),
     )
+
+
+def _with_pass(timing: KernelTiming, seconds: Sequence[float]) -> KernelTiming:
+    known = {"seconds": (*timing.seconds, *seconds), "pass_rounds": (*timing.pass_rounds, len(seconds))}
+    return timing.model_copy(update=known)
+
+
+def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTiming, ...]:
+    """As the job names shapes and batches; the worker takes them at random."""
+    shapes = [(shape.in_features, shape.out_features) for shape in job.shapes]
+
+    def place(timing: KernelTiming) -> tuple[int, int]:
+        return shapes.index((timing.in_features, timing.out_features)), job.batches.index(timing.batch)
+
+    return tuple(sorted(timings, key=place))
 
 
 def _events(job: KernelJob, python: Path) -> Iterator[Json]:
@@ -113,6 +132,7 @@ def _as_json(job: KernelJob) -> Json:
         "device": job.device,
         "warm": job.warm,
         "cold_bytes": COLD_BYTES,
+        "passes": job.effort.passes,
         "point_seconds": job.effort.point_s,
         "least_rounds": job.effort.least_rounds,
         "most_rounds": job.effort.most_rounds,

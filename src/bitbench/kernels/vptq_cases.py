@@ -7,6 +7,7 @@ import torch
 
 from bitbench.kernels.case import Pool, Prepared, Shape, Traits
 from bitbench.vptq import packed
+from bitbench.vptq.multiply import multiply
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,8 @@ class Vptq(Traits):
         kernels = [packed.native_matrix(matrix) for matrix in matrices]
 
         def run(x: torch.Tensor, copy: int) -> torch.Tensor:
-            y = torch.empty((x.shape[0], shape.out_features), dtype=x.dtype)
-            kernels[copy].multiply(x, y, activation_bits=self.activation_bits, threads=pool.threads)
-            return y
+            bits, threads = self.activation_bits, pool.threads
+            return multiply(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads)
 
         return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape))
 
@@ -55,11 +55,11 @@ class Vptq(Traits):
     def _matrix(self, shape: Shape, offset: int, pool: Pool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
-        stream = pool.bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
+        stream = pool.huge_page_bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
         offset += stream_bytes
         books = []
         for entries, bits, scale in ((self.main, self._main_bits, 2**-7), (self.residual, self._residual_bits, 2**-9)):
-            book = pool.bytes_at(offset, entries * packed.VECTOR).numpy().reshape(entries, packed.VECTOR)
+            book = pool.huge_page_bytes_at(offset, entries * packed.VECTOR).numpy().reshape(entries, packed.VECTOR)
             books.append(packed.PackedCodebook(book, scale, bits))
             offset += entries * packed.VECTOR
         segment = packed.PackedSegment(shape.in_features, books[0], books[1], stream)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from bitbench.vptq import layout, packed
 from bitbench.vptq.layout import VptqLayer
+from bitbench.vptq.multiply import multiply
 
 if TYPE_CHECKING:
     from bitbench.vptq.triton_layer import TritonLayer
@@ -103,10 +104,8 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         if x.numel() > KERNEL_ROWS * self.in_features:
             bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
-        given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
-        y = torch.empty((*x.shape[:-1], self.out_features), dtype=given.dtype)
-        self._kernel.multiply(given, y, activation_bits=ACTIVATION_BITS, threads=torch.get_num_threads())
-        return y.to(x.dtype)
+        threads = torch.get_num_threads()
+        return multiply(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
 
     def _forward_on_gpu(self, x: torch.Tensor, layer: "TritonLayer") -> torch.Tensor:
         if x.numel() > TRITON_ROWS * self.in_features:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bitbench.vptq.huge_pages import Arena
 from bitbench.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_columns
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MAIN_BITS = (12, 13, 16)
 RESIDUAL_BITS = (8, 9, 16)
 _MAIN_BYTES = {12: 96, 13: 104, 16: 128}
 _RESIDUAL_BYTES = {0: 0, 8: 64, 9: 72, 16: 128}
+_arena = Arena()  # of all layers: one of a small model fills no huge page
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def pack_codebook(centroids: Floats, bits: int) -> PackedCodebook:
     rounded = np.rint(centroids / scale).clip(-INT8_MAX, INT8_MAX).astype(np.int16) + OFFSET
     entries = np.full((1 << bits, VECTOR), OFFSET, dtype=np.uint8)
     entries[: len(rounded)] = rounded
-    return PackedCodebook(entries, scale, bits)
+    return PackedCodebook(_arena.place(entries), scale, bits)
 
 
 def pack_stream(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Bytes:
@@ -178,7 +180,7 @@ def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
         residual = pack_codebook(second, index_bits(len(second), RESIDUAL_BITS))
         residual_indices = layer.residual_indices[group]
     stream = pack_stream(indices, residual_indices, main.bits, residual.bits if residual else 0)
-    return PackedSegment(indices.shape[1], main, residual, stream)
+    return PackedSegment(indices.shape[1], main, residual, _arena.place(stream))
 
 
 def _dense_outliers(layer: VptqLayer) -> Floats | None:

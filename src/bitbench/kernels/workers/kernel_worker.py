@@ -54,9 +54,18 @@ class Pool:
         numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
         fill(self._bytes, numbers.to(device))
         fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
+        self._huge_pages: Any = None
+        self._from_numpy = torch.from_numpy
 
     def bytes_at(self, offset: int, count: int) -> Any:
         return cut(self._bytes, offset, count)
+
+    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
+        if self._huge_pages is None:
+            from bitbench.vptq.huge_pages import Arena
+
+            self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
+        return cut(self._huge_pages, offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return cut(self._bfloat16, offset, count)
@@ -71,6 +80,9 @@ class Part:
 
     def bytes_at(self, offset: int, count: int) -> Any:
         return self._pool.bytes_at(self._first_byte + offset, count)
+
+    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
+        return self._pool.huge_page_bytes_at(self._first_byte + offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return self._pool.bfloat16_at(self._first_byte // 2 + offset, count)
@@ -120,8 +132,10 @@ class Bench:
         size = max(self._cold_bytes, largest) + 2**20
         pool = Pool(size, self._threads, self._job["seed"], self._device.name)
         roof = measure(pool, self._device)
-        for shape in self._shapes:
-            for batch in self._job["batches"]:
+        points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
+        for _ in range(self._job["passes"]):
+            self._rng.shuffle(points)
+            for shape, batch in points:
                 self._point(shape, batch, pool)
                 add_readings(roof, measure(pool, self._device))
                 gc.collect()
