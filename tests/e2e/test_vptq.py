@@ -22,12 +22,13 @@ LAYERS = 7 * 2
 # Prints how far three ways to compute the same checkpoint are apart, what the server would say about its layers, and
 # an answer.
 COMPARE = """
-import json, runpy, sys
+import json, sys
 from pathlib import Path
 import torch
 from transformers import AutoTokenizer
-server = runpy.run_path(sys.argv[2])
-server["vptq_checkpoint"].make_importable()
+sys.path.append(sys.argv[2])
+import transformers_model as worker
+worker.vptq_checkpoint.make_importable()
 from bitbench.vptq import hugging_face, linear
 folder = Path(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -35,7 +36,7 @@ ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
 model = hugging_face.load(folder, torch.float32)
 with torch.inference_mode():
     by_kernel = model(ids).logits
-    kinds, loaded = server["linear_layers"](model), server["loaded_bytes"](model)
+    kinds, loaded = worker.linear_layers(model), worker.loaded_bytes(model)
     linear.KERNEL_ROWS = 0
     made_dense = model(ids).logits
     linear.KERNEL_ROWS = 128
@@ -47,7 +48,7 @@ print(json.dumps({
     "kernel": float((by_kernel - dense).norm() / dense.norm()),
     "made_dense": float((made_dense - dense).norm() / dense.norm()),
     "kinds": kinds, "loaded": loaded,
-    "kinds_without": server["linear_layers"](without_native), "loaded_without": server["loaded_bytes"](without_native),
+    "kinds_without": worker.linear_layers(without_native), "loaded_without": worker.loaded_bytes(without_native),
     "answer": tokenizer.decode(answer),
 }))
 """
@@ -112,9 +113,9 @@ def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant,
 
 def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVariant) -> None:
     python = environments.python_of("transformers", Lab().home)
-    server = Path(__file__).parents[2] / "src/bitbench/engines/workers/transformers_server.py"
+    workers = Path(__file__).parents[2] / "src/bitbench/engines/workers"
     done = subprocess.run(
-        [python, "-I", "-c", COMPARE, made.path, server], check=True, capture_output=True, text=True, timeout=300
+        [python, "-I", "-c", COMPARE, made.path, workers], check=True, capture_output=True, text=True, timeout=300
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["kernel"] < 2e-3  # half precision of what is stored, 16 bits of the activations

@@ -1,4 +1,4 @@
-"""`python triton_child.py multiply CASES OUTPUT` or `… compile`, in the environment `triton`, bitbench on its path."""
+"""`python triton_child.py multiply|layer CASES OUTPUT`, or `… compile`, in the environment `triton` with bitbench."""
 
 import pickle
 import sys
@@ -10,11 +10,26 @@ import torch
 
 def multiply(cases_file: str, output_file: str) -> None:
     """Each (layer, x) of a pickle through Triton's interpreter (TRITON_INTERPRET=1), results to a .npz."""
-    from bitbench.kernels.vptq_triton import TritonLayer
+    from bitbench.vptq.triton_layer import TritonLayer
 
     cases = pickle.loads(Path(cases_file).read_bytes())
-    results = [TritonLayer(layer, "cpu", torch.float32)(torch.from_numpy(x)).numpy() for layer, x in cases]
-    np.savez(output_file, *results)
+    np.savez(output_file, *(TritonLayer(layer)(torch.from_numpy(x)).numpy() for layer, x in cases))
+
+
+def layer(cases_file: str, output_file: str) -> None:
+    """The same through the layer of a model that is meant for a GPU: few rows, then more than the kernel takes."""
+    from bitbench.vptq.linear import TRITON_ROWS, VptqLinear
+
+    results = {}
+    for number, (layer, x) in enumerate(pickle.loads(Path(cases_file).read_bytes())):
+        module = VptqLinear(layer.in_features, layer.out_features)
+        module.fill(layer, torch.float32, "cuda")
+        few = torch.from_numpy(x)[None]  # as in a model: [sequences, tokens, in]
+        results[f"few{number}"] = module(few)[0].numpy()
+        results[f"many{number}"] = module(few.expand(TRITON_ROWS + 1, -1, -1))[-1].numpy()
+        results[f"bytes{number}"] = np.array(sum(buffer.nbytes for buffer in module.buffers()))
+        results[f"kind{number}"] = np.array(module.kind)
+    np.savez(output_file, **results)
 
 
 def compile_ahead() -> None:
@@ -23,9 +38,9 @@ def compile_ahead() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from bitbench.kernels.vptq_triton import COLUMN_TILE, ROW_TILE, multiply_segment
+    from bitbench.vptq.triton_kernel import COLUMN_TILE, ROW_TILE, multiply_segment
 
-    types = {"x": "*bf16", "words": "*i32", "main": "*bf16", "residual": "*bf16", "partial": "*fp32"}
+    types = {"x": "*bf16", "words": "*i32", "main": "*fp16", "residual": "*fp16", "partial": "*fp32"}
     for main_bits, residual_bits, batch in ((12, 8, 1), (13, 9, 1), (16, 8, 8), (12, 0, 1)):
         constants = {
             "main_bits": main_bits,
@@ -44,7 +59,4 @@ def compile_ahead() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "multiply":
-        multiply(*sys.argv[2:])
-    else:
-        compile_ahead()
+    {"multiply": multiply, "layer": layer, "compile": compile_ahead}[sys.argv[1]](*sys.argv[2:])

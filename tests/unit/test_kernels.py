@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.engines import environments
 from bitbench.errors import KernelError
 from bitbench.kernels import registry
 from bitbench.kernels.case import Shape
@@ -14,6 +15,7 @@ from bitbench.kernels.shapes import parse_shapes
 from bitbench.report.kernel_figure import roofline_svg
 from bitbench.report.kernels import kernel_markdown
 from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
+from tests.command_line import bitbench
 
 MACHINE = KernelMachine(
     cpu_model="A processor",
@@ -173,6 +175,38 @@ def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     ]
     assert cells[-2] == ["`vptq-4096-256`", "0.20", "0.25", "18.3", "92", "0.31"]
     assert cells[2] == ["`torch-linear`", "–", "1.25", "21.0", "105", "–"]
+
+
+def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_device() -> None:
+    gpu = {"device": KernelDevice.CUDA, "device_name": "NVIDIA A100-SXM4-80GB", "cuda": "13.0", "isa": None}
+    run = a_run().model_copy(update={"machine": MACHINE.model_copy(update=gpu)})
+    text = kernel_markdown(summarize_kernels(run, ["torch-linear"]))
+    assert text.startswith("NVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold")
+    assert "its time is that of the whole device" in text
+    overview = next(line for line in text.splitlines() if "`vptq-4096-256`" in line)
+    assert overview.strip(" |").endswith(" 0.15")
+
+
+def test_a_record_from_before_there_was_a_choice_of_devices_is_the_processors() -> None:
+    before = MACHINE.model_dump(exclude={"device", "device_name", "cuda"}) | {"format": 1}
+    assert KernelMachine.model_validate(before).device is KernelDevice.CPU
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environments, "has_cuda", lambda: False)
+    answer = bitbench(capsys, "kernels", "--device", "cuda")
+    assert (answer.exit_code, answer.out) == (1, "")
+    assert answer.err == (
+        "error: There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
+        "or without --device to measure the processor.\n"
+    )
+
+
+def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
+    names = {source.name for source in registry.case_sources()}
+    assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 
 def test_the_figure_is_svg_with_a_mark_per_timing() -> None:

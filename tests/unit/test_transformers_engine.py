@@ -73,11 +73,13 @@ def test_facts_come_from_the_servers_own_line() -> None:
     assert read_facts("nothing yet", ModelFacts()).engine_version is None
 
 
-def test_loaded_bytes_are_parameters_and_buffers(server: types.ModuleType) -> None:
+@pytest.mark.usefixtures("server")
+def test_loaded_bytes_are_parameters_and_buffers() -> None:
     def tensors(*sizes: int) -> Callable[[], Iterator[types.SimpleNamespace]]:
         return lambda: (types.SimpleNamespace(nbytes=size) for size in sizes)
 
-    assert server.loaded_bytes(types.SimpleNamespace(parameters=tensors(100, 10), buffers=tensors(4))) == 114
+    model = types.SimpleNamespace(parameters=tensors(100, 10), buffers=tensors(4))
+    assert sys.modules["transformers_model"].loaded_bytes(model) == 114
 
 
 class Decoder:
@@ -137,7 +139,7 @@ class RoteModel:
         self.batches.append([len(job.prompt) for job in jobs])
         if self.error:
             raise self.error
-        streamer = self._server.BatchStreamer(jobs, self.profiler)
+        streamer = self._server.streamed_answers.BatchStreamer(jobs, self.profiler)
         streamer.put(Row())
         for step in range(max(job.max_tokens for job in jobs) - self.too_few):
             streamer.put(Row(100 * number + step for number in range(len(jobs))))

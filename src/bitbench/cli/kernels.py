@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.core.kernel import KernelDevice
+
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = "torch-linear,torch-mv"
 
@@ -19,6 +21,9 @@ def kernels(
     cases: Annotated[
         str | None, typer.Option("--cases", help="Only these, such as vptq-4096-256,vptq-4096-256-a16.")
     ] = None,
+    device: Annotated[
+        KernelDevice, typer.Option("--device", help="Where to run; cuda was not yet run on a GPU.")
+    ] = KernelDevice.CPU,
     quick: Annotated[bool, typer.Option("--quick", help="Two shapes of the seed's, one second each.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Keep one copy of the weights instead of rotating.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="[default: what torch chooses]")] = None,
@@ -44,6 +49,7 @@ def kernels(
     from bitbench.report.kernels import kernel_markdown, kernel_overview
     from bitbench.statistics.kernels import summarize_kernels
 
+    _check_device(device)
     lab, console = Lab(), Console(stderr=True, highlight=False)
     baselines = _words(against)
     job = runner.KernelJob(
@@ -55,6 +61,7 @@ def kernels(
         warm=warm,
         seed=seed,
         threads=threads,
+        device=device,
     )
     registry.case_sources(baselines)  # a baseline that nobody offers is named before anything is measured
     python = environments.python_of(ENVIRONMENT, lab.home)
@@ -67,7 +74,7 @@ def kernels(
             else:
                 console.print(line)
 
-        run = runner.run_job(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
+        run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, baselines)
     text = kernel_markdown(summary)
     into.mkdir(parents=True, exist_ok=True)
@@ -78,6 +85,17 @@ def kernels(
     if console.is_terminal:  # the long table has pushed it out of sight
         console.print(kernel_overview(summary), soft_wrap=True, markup=False)
     console.print(f"table, records and figure: {into}", soft_wrap=True)
+
+
+def _check_device(device: KernelDevice) -> None:
+    from bitbench.engines import environments
+    from bitbench.errors import KernelError
+
+    if device is KernelDevice.CUDA and not environments.has_cuda():
+        raise KernelError(
+            "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
+            "or without --device to measure the processor."
+        )
 
 
 def _words(text: str) -> list[str]:

@@ -1,17 +1,29 @@
 """What the kernel bench records: raw seconds per round, and what they rest on."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from bitbench.core.base import Record
 
-# 2: rounds of each pass; 1: the first
-KERNEL_FORMAT = 2
+# 3: device, device_name, cuda; 2: rounds of each pass; 1: the first
+KERNEL_FORMAT = 3
+
+
+class KernelDevice(StrEnum):
+    """Where kernels run, as torch spells it."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
 
 
 class KernelMachine(Record):
     """Where the kernels ran, and what it can do at most, as the bench measured it."""
 
     format: int = KERNEL_FORMAT
+    device: KernelDevice = KernelDevice.CPU
+    device_name: str | None = None  # of a GPU
+    cuda: str | None = None  # the version that torch was built for
     cpu_model: str
     threads: int
     torch: str

@@ -25,7 +25,7 @@ class Shape:
 
 
 class Pool(Protocol):
-    """Memory with random content that cases cut their weights from, larger than every cache of the machine.
+    """The device's memory with random content that cases cut their weights from, larger than all of its caches.
 
     Filling gigabytes anew for each shape would take longer than timing it.
     """
@@ -57,7 +57,7 @@ class Prepared:
 class Case(Protocol):
     name: str
     needs: tuple[str, ...]  # words for a person: what it does not run without
-    device: str
+    devices: tuple[str, ...]  # as torch spells them; on another one it is left out unless it is named
     dtype: str  # of activations and results when it is timed
     check_dtype: str  # of activations and results when it is checked: float32 where the case takes it
     allowed_error: float  # relative to the norm of the reference's result
@@ -79,7 +79,7 @@ class Traits:
 
     name: str = ""
     needs: tuple[str, ...] = ()
-    device: str = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
     dtype: str = "bfloat16"
     check_dtype: str = "bfloat16"
     allowed_error: float = 0.01  # a bfloat16 result is rounded to 8 bits: 0.2 %, with room for its accumulation

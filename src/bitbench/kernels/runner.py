@@ -1,22 +1,21 @@
 """Runs the kernel bench: a job for the worker in an environment with torch, records back."""
 
-import json
-import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
 from bitbench.core.roof import ROOF_FORMAT, MachineRoof
 from bitbench.errors import KernelError
+from bitbench.isolated.job_process import WorkerFailed, run_job
 from bitbench.kernels.case import Shape
 from bitbench.kernels.registry import CaseSource, native_module, package_folders
 
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
-# More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model.
+# More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;
+# on a device whose cache is larger than a quarter of it, the worker takes more.
 COLD_BYTES = 512 * 2**20
 
 
@@ -46,9 +45,10 @@ class KernelJob:
     warm: bool = False
     seed: int = 0
     threads: int | None = None  # None: what torch chooses
+    device: KernelDevice = KernelDevice.CPU
 
 
-def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
+def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
     """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
     machine: KernelMachine | None = None
     timings: dict[tuple[str, int, int, int], KernelTiming] = {}
@@ -56,9 +56,7 @@ def run_job(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[st
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
         if event["event"] == "machine":
-            machine = KernelMachine.model_validate(
-                event | {"cpu_model": cpu_model, "warm": job.warm, "cold_bytes": COLD_BYTES, "seed": job.seed}
-            )
+            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "warm": job.warm, "seed": job.seed})
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
@@ -114,33 +112,16 @@ def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTi
 
 def _events(job: KernelJob, python: Path) -> Iterator[Json]:
     with tempfile.TemporaryDirectory(prefix="bitbench-kernels-") as folder:
-        job_file, log_file = Path(folder) / "job.json", Path(folder) / "worker.log"
-        job_file.write_text(json.dumps(_as_json(job)), encoding="utf-8")
-        with log_file.open("wb") as log:
-            worker = subprocess.Popen(
-                [python, "-I", _WORKER, job_file],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        last: Json = {}
+        log_file = Path(folder) / "worker.log"
         try:
-            for line in worker.stdout or ():
-                last = json.loads(line)
-                yield last
-            exit_code = worker.wait()
-        finally:
-            worker.kill()
-            worker.wait()
-        if last.get("event") != "done":
-            told = last["cause"] if last.get("event") == "failed" else _last_line(log_file, exit_code)
-            raise KernelError(f"The kernel worker failed: {told}")
+            yield from run_job(_WORKER, python, _as_json(job), folder=Path(folder), log_file=log_file)
+        except WorkerFailed as failure:
+            told = failure.cause or _last_line(log_file, failure.exit_code)
+            raise KernelError(f"The kernel worker failed: {told}") from None
 
 
 def _as_json(job: KernelJob) -> Json:
     return {
-        "parent": os.getpid(),
         "packages": package_folders(job.cases),
         "native": native_module(),
         "cases": [[source.module, source.attribute] for source in job.cases],
@@ -148,6 +129,7 @@ def _as_json(job: KernelJob) -> Json:
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
         "batches": list(job.batches),
         "threads": job.threads,
+        "device": job.device,
         "warm": job.warm,
         "cold_bytes": COLD_BYTES,
         "passes": job.effort.passes,

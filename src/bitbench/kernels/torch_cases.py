@@ -14,6 +14,8 @@ BLOCK = 64  # rows that torch packs together in int4
 
 @dataclass(frozen=True)
 class _Bfloat16(Traits):
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
     def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
         return None
 
@@ -27,7 +29,7 @@ class _Bfloat16(Traits):
 
 
 def _rows(weight: torch.Tensor, rows: slice) -> npt.NDArray[np.float64]:
-    return np.asarray(weight[rows].double().numpy())
+    return np.asarray(weight[rows].double().cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median as median_of
 
-from bitbench.core.kernel import KernelFigures, KernelMachine, KernelSummary, Median
+from bitbench.core.kernel import KernelDevice, KernelFigures, KernelMachine, KernelSummary, Median
 from bitbench.report.text import code, escape, table
 from bitbench.units import UNKNOWN
 
@@ -30,14 +30,22 @@ def kernel_markdown(summary: KernelSummary) -> str:
 
 
 def _conditions(machine: KernelMachine) -> str:
-    state = "warm: one copy of the weights" if machine.warm else "cold: rotating over more than 512 MiB of weights"
+    cold = f"cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights"
+    state = "warm: one copy of the weights" if machine.warm else cold
     return (
-        f"{escape(machine.cpu_model)}, {machine.threads} threads, torch {escape(machine.torch)}"
-        + (f", native kernel on {code(machine.isa)}" if machine.isa else "")
-        + f"; {state}. Roofline, measured here: {machine.read_bytes_per_s / 1e9:.1f} GB/s read, "
+        f"{_place(machine)}; {state}. Roofline, measured here: {machine.read_bytes_per_s / 1e9:.1f} GB/s read, "
         f"{machine.flops_per_s / 1e9:,.0f} Gflop/s bfloat16. Times are medians of interleaved rounds; a ratio is the "
         "median of the rounds' ratios, with its 95 % interval; below 1 the kernel is faster than the one compared with."
     )
+
+
+def _place(machine: KernelMachine) -> str:
+    torch = f"torch {escape(machine.torch)}"
+    if machine.device is KernelDevice.CUDA:
+        cuda = f" for CUDA {escape(machine.cuda)}" if machine.cuda else ""
+        return f"{escape(machine.device_name or UNKNOWN)} in a machine with {escape(machine.cpu_model)}, {torch}{cuda}"
+    native = f", native kernel on {code(machine.isa)}" if machine.isa else ""
+    return f"{escape(machine.cpu_model)}, {machine.threads} threads, {torch}{native}"
 
 
 def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> str:
@@ -82,6 +90,8 @@ def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> str
 def kernel_overview(summary: KernelSummary) -> str:
     """Per case the least, middle and largest figures over shapes and batches: what one looks for in a long table."""
     timed = [row for row in summary.figures if row.seconds]
+    on_gpu = summary.machine.device is KernelDevice.CUDA
+    workers = 1 if on_gpu else summary.machine.threads
     header = ["case", *(f"ratio to {code(name)}" for name in summary.baselines), "GB/s", "of roofline", "ns per vector"]
     lines = []
     for case in dict.fromkeys(row.timing.case for row in timed):
@@ -90,13 +100,12 @@ def kernel_overview(summary: KernelSummary) -> str:
         cells += [_spread([row.ratios[name].value for row in rows if name in row.ratios]) for name in summary.baselines]
         cells.append(_spread([row.bytes_per_s / 1e9 for row in rows if row.bytes_per_s], digits=1))
         cells.append(_spread([100 * row.roof_share for row in rows if row.roof_share], digits=0))
-        cells.append(_spread([time for row in rows if (time := _vector_ns(row, summary.machine.threads))]))
+        cells.append(_spread([time for row in rows if (time := _vector_ns(row, workers))]))
         lines.append(cells)
     text = "Least – median – most over the shapes; of roofline in %"
     if any(_CODEBOOKS[0] in row.timing.labels for row in timed):
-        text += (
-            "; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of one thread"
-        )
+        whose = "the whole device" if on_gpu else "one thread"
+        text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
     return f"{text}:\n\n{table(header, lines)}"
 
 
@@ -108,13 +117,13 @@ def _spread(values: Sequence[float], digits: int = 2) -> str:
     return " – ".join(f"{value:.{digits}f}" for value in picked)
 
 
-def _vector_ns(row: KernelFigures, threads: int) -> float | None:
-    """Time of one thread for one vector of one activation row; None for a case without vectors."""
+def _vector_ns(row: KernelFigures, workers: int) -> float | None:
+    """Time of one worker for one vector of one activation row; None for a case without vectors."""
     timing = row.timing
     if row.seconds is None or _CODEBOOKS[0] not in timing.labels:
         return None
     vectors = timing.batch * timing.in_features * timing.out_features / _VECTOR
-    return 1e9 * row.seconds.value * threads / vectors
+    return 1e9 * row.seconds.value * workers / vectors
 
 
 def _not_timed(rows: Sequence[KernelFigures]) -> str:

@@ -76,7 +76,8 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "scores_file": "VARCHAR",
     },
     "kernels": {
-        "machine": "STRUCT(cpu_model VARCHAR, threads INTEGER, torch VARCHAR, isa VARCHAR)",
+        "machine": "STRUCT(device VARCHAR, device_name VARCHAR, cpu_model VARCHAR, threads INTEGER, torch VARCHAR, "
+        "isa VARCHAR)",
         "timings": 'STRUCT("case" VARCHAR, in_features INTEGER, out_features INTEGER, batch INTEGER, weight_bytes '
         "BIGINT, error DOUBLE, cause VARCHAR, seconds DOUBLE[])[]",
     },

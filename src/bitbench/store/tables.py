@@ -186,6 +186,8 @@ KERNELS = QueryTable(
         TableColumn("rounds", "BIGINT", "how many", "len(timing.seconds)"),
         _at("timing", "error", "DOUBLE", "relative, against double precision"),
         _at("timing", "cause", "VARCHAR", "why it was not timed"),
+        _at("machine", "device", "VARCHAR", "where the kernels ran; NULL in records from before there was a choice"),
+        _at("machine", "device_name", "VARCHAR", "of a GPU"),
         _at("machine", "cpu_model", "VARCHAR", "processor"),
         _at("machine", "threads", "INTEGER", "threads that it used"),
         _at("machine", "torch", "VARCHAR", "version of torch"),

@@ -19,7 +19,9 @@ from bitbench.vptq.checkpoint import METHOD, QuantizationConfig, Tensor, config_
 from bitbench.vptq.linear import VptqLinear
 
 
-def register() -> None:
+def register(device: str = "cpu") -> None:
+    """`device` is where models will be moved to once they are loaded."""
+    VptqQuantizer.device = device
     AUTO_QUANTIZER_MAPPING[METHOD] = VptqQuantizer
 
 
@@ -32,6 +34,7 @@ def load(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> A
 class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
     """Our tensors go past transformers' own loading: it would round codebooks to the model's type."""
 
+    device = "cpu"
     requires_calibration = True
     is_trainable = False
 
@@ -55,7 +58,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         found = read_tensors(self._files, self._configs)
         for name, config in self._configs.items():
             layer = read_layer(found.pop(name, {}), config)
-            model.get_submodule(name).fill(layer, model.dtype)
+            model.get_submodule(name).fill(layer, model.dtype, self.device)
         return model
 
     def _said(self) -> QuantizationConfig:

@@ -1,6 +1,7 @@
 """A linear layer of torch over VPTQ's tensors. Imported where torch is: in an engine's environment."""
 
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,9 +11,13 @@ from bitbench.vptq import layout, packed
 from bitbench.vptq.layout import VptqLayer
 from bitbench.vptq.multiply import multiply
 
+if TYPE_CHECKING:
+    from bitbench.vptq.triton_layer import TritonLayer
+
 # The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. The line was
 # measured with layers of 0.3 to 0.9 million weights; larger ones would gain from the kernel up to some 500 rows.
 KERNEL_ROWS = 128
+TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registers; an estimate
 ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
 
 
@@ -25,10 +30,27 @@ def isa() -> str | None:
     return vptq_isas()[0]
 
 
-class VptqLinear(torch.nn.Module):  # type: ignore[misc]
-    """Empty until `fill`. Few rows go through the native kernel, many through a dense matrix made for the occasion.
+def native_fault(layer: VptqLayer) -> str | None:
+    """Why the native kernel cannot multiply a layer; None where it can."""
+    if isa() is None:
+        return "no native part"
+    vector = layer.centroids.shape[2]
+    return None if vector == packed.VECTOR else f"vectors of {vector}"
 
-    Without a native part, or for vectors that it does not read, the weights are made dense once and for all.
+
+def triton_fault(layer: VptqLayer) -> str | None:
+    """The same of the GPU kernel."""
+    if importlib.util.find_spec("triton") is None:
+        return "no Triton"
+    vectors = [layer.centroids.shape[2], *([layer.outliers.centroids.shape[1]] if layer.outliers else [])]
+    return next((f"vectors of {vector}" for vector in vectors if vector.bit_count() != 1), None)
+
+
+class VptqLinear(torch.nn.Module):  # type: ignore[misc]
+    """Empty until `fill`. Few rows go through a kernel, many through a dense matrix made for the occasion.
+
+    The kernel is the native one, or on a GPU the one in Triton (NOT YET RUN ON A GPU). Without it, or for vectors that
+    it does not read, the weights are made dense once and for all.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -37,28 +59,46 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         self.kind = "empty"
         self._matrix: packed.PackedMatrix | None = None
         self._kernel: Any = None
+        self.on_gpu: TritonLayer | None = None
 
-    def fill(self, layer: VptqLayer, dtype: torch.dtype) -> None:
+    def fill(self, layer: VptqLayer, dtype: torch.dtype, device: str = "cpu") -> None:
+        """`device` is where it will be moved to afterwards; the kernels there differ in what they read."""
         entries, residual = layer.centroids.shape[1], layer.residual_centroids
         codebooks = f"VPTQ {entries}" + ("" if residual is None else f"/{residual.shape[1]}")
-        found = isa()
-        if found is None or layer.centroids.shape[2] != packed.VECTOR:
-            reason = "no native part" if found is None else f"vectors of {layer.centroids.shape[2]}"
-            self.kind = f"{codebooks}, made dense while loading ({reason})"
-            self.register_buffer("weight", torch.from_numpy(layout.dequantize(layer)).to(dtype), persistent=False)
-            bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
-            self.register_buffer("bias", bias, persistent=False)
-            return
-        self.kind = (
-            f"{codebooks}, native kernel {found} with {ACTIVATION_BITS}-bit activations up to {KERNEL_ROWS} rows, "
-            "dense above"
-        )
+        for_gpu = device.startswith("cuda")
+        fault = triton_fault(layer) if for_gpu else native_fault(layer)
+        if fault is not None:
+            self.kind = f"{codebooks}, made dense while loading ({fault})"
+            self._fill_dense(layer, dtype)
+        elif for_gpu:
+            self.kind = f"{codebooks}, Triton kernel up to {TRITON_ROWS} rows, dense above"
+            self._fill_triton(layer)
+        else:
+            self.kind = (
+                f"{codebooks}, native kernel {isa()} with {ACTIVATION_BITS}-bit activations up to {KERNEL_ROWS} rows, "
+                "dense above"
+            )
+            self._fill_native(layer)
+
+    def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
+        self.register_buffer("weight", torch.from_numpy(layout.dequantize(layer)).to(dtype), persistent=False)
+        bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
+        self.register_buffer("bias", bias, persistent=False)
+
+    def _fill_triton(self, layer: VptqLayer) -> None:
+        from bitbench.vptq.triton_layer import TritonLayer
+
+        self.on_gpu = TritonLayer(layer)
+
+    def _fill_native(self, layer: VptqLayer) -> None:
         self._matrix = packed.pack_layer(layer)
         self._kernel = packed.native_matrix(self._matrix)
         for number, array in enumerate(_arrays(self._matrix)):
             self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.on_gpu is not None:
+            return self._forward_on_gpu(x, self.on_gpu)
         if self._matrix is None:
             return functional.linear(x, self.weight, self.bias)
         if x.numel() > KERNEL_ROWS * self.in_features:
@@ -67,8 +107,16 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         threads = torch.get_num_threads()
         return multiply(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
 
+    def _forward_on_gpu(self, x: torch.Tensor, layer: "TritonLayer") -> torch.Tensor:
+        if x.numel() > TRITON_ROWS * self.in_features:
+            bias = None if layer.bias is None else layer.bias.to(x.dtype)
+            return functional.linear(x, layer.dense().to(x.dtype), bias)
+        return layer(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+
     def dense(self) -> torch.Tensor:
         """The weights [out, in] that the kernel computes with, in single precision."""
+        if self.on_gpu is not None:
+            return self.on_gpu.dense()
         if self._matrix is None:
             return self.weight
         return dense(self._matrix)

@@ -1,19 +1,16 @@
 """A small OpenAI-style server over `transformers.generate`, for measuring it: static batches, one event per token.
 
 Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
-run by one call of `generate` (greedy, exactly `max_tokens` tokens each), and every step's tokens are written to their
-sockets at once by the thread that computes them. Requests without `stream` are answered by `whole_answers.py`;
-for a VPTQ checkpoint `vptq_checkpoint.py` brings the layers.
+run by one call of `generate` (greedy, exactly `max_tokens` tokens each) in `transformers_model.py`. Streams are written
+by `streamed_answers.py`, requests without `stream` are answered by `whole_answers.py`.
 """
 
 import argparse
 import hmac
-import importlib
 import json
 import os
 import queue
 import resource
-import socket
 import sys
 import threading
 import time
@@ -23,16 +20,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-from tokenizers.decoders import DecodeStream  # type: ignore[import-not-found]
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers.generation.streamers import BaseStreamer
-
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-import vptq_checkpoint  # type: ignore[import-not-found]
+import streamed_answers  # type: ignore[import-not-found]
 import whole_answers  # type: ignore[import-not-found]
-from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
+from streamed_answers import Job
+from transformers_model import QUANTIZE, Model  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
@@ -41,174 +33,6 @@ BATCH_HEADER = "X-Batch-Size"
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
 GATHER_S = 0.250
-QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-class Job:
-    """One request and the socket that waits for its answer. Written to by the computing thread alone."""
-
-    def __init__(self, body: dict[str, Any], batch_size: int, connection: socket.socket, tokenizer: Any) -> None:
-        self.prompt: list[int] = body["prompt"]
-        self.max_tokens: int = body["max_tokens"]
-        self.batch_size = batch_size
-        self.done = threading.Event()
-        self.error: str | None = None
-        self.count = 0
-        self._model = body.get("model", "")
-        self._wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        self._connection = connection
-        self._tokenizer = tokenizer
-        self._decoder = DecodeStream(skip_special_tokens=False)
-        self._pending = STREAM_HEAD
-        self.is_broken = False
-
-    def add(self, token: int) -> None:
-        """Sends a token at once; its text may be empty while a character is incomplete."""
-        self.count += 1
-        text = self._decoder.step(self._tokenizer, token) or ""
-        self._send_event({"choices": [{"index": 0, "text": text, "token_ids": [token], "finish_reason": None}]})
-        if self.count == self.max_tokens:
-            self._finish()
-
-    def _finish(self) -> None:
-        self._send_event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
-        if self._wants_usage:
-            sent = len(self.prompt)
-            usage = {"prompt_tokens": sent, "completion_tokens": self.count, "total_tokens": sent + self.count}
-            self._send_event({"choices": [], "usage": usage})
-        self._send(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        self.done.set()
-
-    def _send_event(self, event: dict[str, Any]) -> None:
-        text = json.dumps({"object": "text_completion", "model": self._model, **event}, separators=(",", ":"))
-        self._send(_chunk(f"data: {text}\n\n".encode()))
-
-    def _send(self, data: bytes) -> None:
-        """A client that went away is noted; the others of its batch go on."""
-        if self.is_broken:
-            return
-        try:
-            self._connection.sendall(self._pending + data)
-            self._pending = b""
-        except OSError:
-            self.is_broken = True
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-class BatchStreamer(BaseStreamer):  # type: ignore[misc]
-    """Receives the prompts, then one token per request and step."""
-
-    def __init__(self, jobs: list[Job], profiler: StepProfiler) -> None:
-        self._jobs = jobs
-        self._profiler = profiler
-        self._saw_prompts = False
-
-    def put(self, value: torch.Tensor) -> None:
-        if not self._saw_prompts:
-            self._saw_prompts = True
-            return
-        for job, token in zip(self._jobs, value.tolist(), strict=True):
-            if job.count < job.max_tokens:
-                job.add(token)
-        if any(job.count < job.max_tokens for job in self._jobs):
-            self._profiler.begin_step(sequences=len(self._jobs))
-
-    def end(self) -> None:
-        pass
-
-
-class Model:
-    """The loaded model and what it says about itself."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        if arguments.threads:
-            torch.set_num_threads(arguments.threads)
-        self.profiler = StepProfiler(arguments.trace_folder)
-        self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        # It imports every quantization package that is there: not a part of loading weights.
-        importlib.import_module("transformers.quantizers.auto")
-        vptq_checkpoint.prepare(Path(arguments.model))
-        began = time.perf_counter()
-        self._model = AutoModelForCausalLM.from_pretrained(
-            arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
-        )
-        self._model.to(self._device).eval()
-        # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
-        # model's own configuration: where a request's configuration has none, `generate` falls back to that.
-        self._eos = self._model.generation_config.eos_token_id
-        self._model.generation_config.eos_token_id = None
-        self._quantize: str | None = arguments.quantize
-        if self._quantize:
-            quantize(self._model, self._quantize)
-        if getattr(self._model.config, "quantization_config", None) is not None:
-            with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
-                self._model(torch.tensor([[0]], device=self._device))
-        self._load_s = time.perf_counter() - began
-        self._whole_tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-        self.tokenizer = self._whole_tokenizer.backend_tokenizer
-        self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
-
-    def generate(self, jobs: list[Job]) -> None:
-        self.profiler.begin_step(prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs))
-        longest = max(len(job.prompt) for job in jobs)
-        padding = [longest - len(job.prompt) for job in jobs]
-        prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
-        mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
-        config = GenerationConfig(
-            do_sample=False, max_new_tokens=max(job.max_tokens for job in jobs), eos_token_id=None, pad_token_id=0
-        )
-        with torch.inference_mode():
-            self._model.generate(
-                torch.tensor(prompts, device=self._device),
-                attention_mask=torch.tensor(mask, device=self._device),
-                generation_config=config,
-                streamer=BatchStreamer(jobs, self.profiler),
-            )
-        self.profiler.end_step()
-
-    def answer(self, job: Any) -> None:
-        whole_answers.answer(job, self._model, self._whole_tokenizer, self._eos)
-
-    def facts(self) -> dict[str, Any]:
-        threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""
-        return {
-            "engine_version": transformers.__version__,
-            "versions": {
-                "transformers": transformers.__version__,
-                "torch": torch.__version__,
-                **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
-                "python": ".".join(map(str, sys.version_info[:3])),
-            },
-            "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
-            "kernel_choices": kernel_choices(self._model),
-            "weight_bytes_loaded": loaded_bytes(self._model),
-            "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
-            "weight_load_s": round(self._load_s, 3),
-            "prefix_caching": False,
-            "notes": [f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"],
-        }
-
-
-def quantize(model: Any, method: str) -> None:
-    """Every linear layer but the last one, whose weights most small models share with their input."""
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
-
-    configs = {"torchao-int8wo": Int8WeightOnlyConfig, "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig}
-    last = model.get_output_embeddings()
-    quantize_(
-        model,
-        configs[method](),
-        filter_fn=lambda module, _: isinstance(module, torch.nn.Linear) and module is not last,
-    )
-
-
-def loaded_bytes(model: Any) -> int:
-    """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
-    return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))
 
 
 def peak_bytes() -> int:
@@ -256,8 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(content)
             whole = isinstance(body, dict) and not body.get("stream")
-            check = whole_answers.fault_of if whole else fault_of
-            fault = check(body, self.server.model.context_tokens)
+            kind = whole_answers if whole else streamed_answers
+            fault = kind.fault_of(body, self.server.model.context_tokens)
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
@@ -299,22 +123,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """A line per request would be written while the next batch is computed."""
-
-
-def fault_of(body: Any, context_tokens: int | None) -> str | None:
-    """What is wrong with a request, or None."""
-    if not isinstance(body, dict):
-        return "the body must be a JSON object"
-    prompt, count = body.get("prompt"), body.get("max_tokens")
-    if not (isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)):
-        return "prompt must be a list of token ids"
-    if not (type(count) is int and count > 0):
-        return "max_tokens must be a positive number"
-    if body.get("ignore_eos") is not True:
-        return "a stream of this server always has max_tokens tokens: set ignore_eos"
-    if context_tokens is not None and len(prompt) + count > context_tokens:
-        return f"{len(prompt)} tokens in and {count} out are more than the model's context of {context_tokens}"
-    return None
 
 
 class Server(ThreadingHTTPServer):

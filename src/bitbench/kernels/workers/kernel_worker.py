@@ -6,18 +6,20 @@ installed where this runs: the job says where its package and its native module 
 
 import gc
 import importlib
-import importlib.util
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from bitbench_package import load  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
+COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device's last cache
 
 
 def work(job: Json, reports: Reports) -> Json:
@@ -31,20 +33,10 @@ def make_importable(packages: dict[str, str], native: str | None) -> None:
     for name, folder in packages.items():
         load(name, Path(folder) / "__init__.py", [folder])
     if native is not None:
-        load("bitbench._native", Path(native), None)
-
-
-def load(name: str, path: Path, folders: list[str] | None) -> None:
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except ImportError as error:  # the case that needs it says so
-        del sys.modules[name]
-        print(error, file=sys.stderr)
+        try:
+            load("bitbench._native", Path(native))
+        except ImportError as error:  # the case that needs it says so
+            print(error, file=sys.stderr)
 
 
 class Pool:
@@ -52,15 +44,16 @@ class Pool:
 
     PIECE = 8 * 2**20
 
-    def __init__(self, size_bytes: int, threads: int, seed: int) -> None:
+    def __init__(self, size_bytes: int, threads: int, seed: int, device: str) -> None:
         import torch
 
         generator = torch.Generator().manual_seed(seed)
         self.size_bytes, self.threads = size_bytes, threads
-        self._bytes = torch.empty(size_bytes, dtype=torch.uint8)
-        self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16)
-        fill(self._bytes, torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8))
-        fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16())
+        self._bytes = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+        self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16, device=device)
+        numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
+        fill(self._bytes, numbers.to(device))
+        fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
         self._huge_pages: Any = None
         self._from_numpy = torch.from_numpy
 
@@ -119,13 +112,16 @@ class Bench:
         import torch
 
         from bitbench.kernels.case import Shape
+        from bitbench.kernels.device import open_device
 
         self._torch, self._job, self._reports = torch, job, reports
         self._threads = job["threads"] or torch.get_num_threads()
         torch.set_num_threads(self._threads)
+        self._device = open_device(job["device"], torch, warm=job["warm"])
+        self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
         self._cases = [importlib.import_module(module).__dict__[name] for module, name in job["cases"]]
         self._cases = [case() if isinstance(case, type) else case for case in self._cases]
-        self._cases = [case for case in self._cases if job["all_cases"] or not case.on_request]
+        self._cases = [case for case in self._cases if job["all_cases"] or self._is_usual(case)]
         self._shapes = [Shape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
@@ -133,20 +129,33 @@ class Bench:
         from bitbench.kernels.roofline import measure
 
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
-        pool = Pool(max(self._job["cold_bytes"], largest) + 2**20, self._threads, self._job["seed"])
-        roof = measure(pool)
+        size = max(self._cold_bytes, largest) + 2**20
+        pool = Pool(size, self._threads, self._job["seed"], self._device.name)
+        roof = measure(pool, self._device)
         points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
         for _ in range(self._job["passes"]):
             self._rng.shuffle(points)
             for shape, batch in points:
                 self._point(shape, batch, pool)
-                add_readings(roof, measure(pool))
+                add_readings(roof, measure(pool, self._device))
                 gc.collect()
-        add_readings(roof, measure(pool))
+        add_readings(roof, measure(pool, self._device))
         self._reports.send("machine", **self._machine(roof))
+
+    def _is_usual(self, case: Any) -> bool:
+        return not case.on_request and self._device.name in case.devices
+
+    def _why_not(self, case: Any, shape: Any, batch: int) -> str | None:
+        if self._device.name not in case.devices:
+            return f"runs on {' or '.join(case.devices)}, not on {self._device.name}"
+        if not case.batches[0] <= batch <= case.batches[1]:
+            return f"takes batches from {case.batches[0]} to {case.batches[1]}"
+        cause: str | None = case.why_not(shape)
+        return cause
 
     def _machine(self, readings: dict[str, list[float]]) -> Json:
         facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
+        facts |= {"cold_bytes": self._cold_bytes, **self._device.facts()}
         if native := sys.modules.get("bitbench._native"):
             facts |= {"openmp": Path(native.openmp_runtime()).name or None, "isa": native.vptq_isas()[0]}
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
@@ -156,12 +165,10 @@ class Bench:
         """All cases of one shape and batch, each checked, then timed in turn in random order."""
         prepared = {}
         for place, case in enumerate(self._cases):
-            cause = case.why_not(shape)
-            if cause is None and not case.batches[0] <= batch <= case.batches[1]:
-                cause = f"takes batches from {case.batches[0]} to {case.batches[1]}"
+            cause = self._why_not(case, shape, batch)
             error = None
             if cause is None:
-                copies = 1 if self._job["warm"] else -(-self._job["cold_bytes"] // case.weight_bytes(shape))
+                copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
                 made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
                 error = self._error(case, made, shape, batch)
                 if error <= case.allowed_error:
@@ -187,7 +194,7 @@ class Bench:
 
     def _error(self, case: Any, made: Any, shape: Any, batch: int) -> float:
         x = self._activations(shape, batch).to(getattr(self._torch, case.check_dtype))
-        y = made.run(x, 0).double()
+        y = made.run(x.to(self._device.name), 0).double().cpu()
         n = shape.out_features
         wrong = norm = 0.0
         for start in sorted({0, max(0, n - n % CHECKED_ROWS - CHECKED_ROWS)}):
@@ -203,7 +210,9 @@ class Bench:
 
     def _times(self, prepared: Json, shape: Any, batch: int) -> dict[str, list[float]]:
         """Seconds per round; a round runs each case once. The first round warms up and does not count."""
-        inputs = {name: self._activations(shape, batch) for name in prepared}
+        inputs = {name: self._activations(shape, batch).to(self._device.name) for name in prepared}
+        for name, (_, made, _) in prepared.items():
+            made.run(inputs[name], 0)  # may compile for this type of activations
         seconds: dict[str, list[float]] = {name: [] for name in prepared}
         order = list(prepared)
         began = time.perf_counter()
@@ -213,10 +222,7 @@ class Bench:
                 self._rng.shuffle(order)
                 for name in order:
                     _, made, copies = prepared[name]
-                    copy, x = turn % copies, inputs[name]
-                    start = time.perf_counter_ns()
-                    made.run(x, copy)
-                    seconds[name].append((time.perf_counter_ns() - start) / 1e9)
+                    seconds[name].append(self._device.seconds(partial(made.run, inputs[name], turn % copies)))
                 if turn >= self._job["least_rounds"] and time.perf_counter() - began > self._job["point_seconds"]:
                     break
         finally:

@@ -1,13 +1,12 @@
-"""One run of a worker in its own environment: a job file in, lines of JSON out."""
+"""One run of a quantizer's worker in its own environment."""
 
-import json
-import os
-import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from bitbench.core.base import Json
 from bitbench.errors import QuantizeError
+from bitbench.isolated.job_process import WorkerFailed, run_job
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import Work
 
@@ -15,46 +14,23 @@ from bitbench.quantize.work import Work
 def run_worker(
     script: Path, work: Work, job: Mapping[str, Json], *, maker: str, on_event: Callable[[Json], None]
 ) -> WorkerFacts:
-    """Runs the worker to its end. It dies with this process, even after `kill -9`: it asks the kernel for that."""
-    job_file = work.folder / "job.json"
-    job_file.write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
+    """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
     last: Json = {}
-    with work.log_file.open("wb") as log:
-        worker = subprocess.Popen(
-            [work.python, "-I", script, job_file],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            cwd=work.folder,
-            env=_environment(),
-            pass_fds=(work.lock_fd,),
-        )
     try:
-        for line in worker.stdout or ():
-            last = json.loads(line)
-            on_event(last)
-        exit_code = worker.wait()
-    finally:
-        worker.kill()
-        worker.wait()
-    if exit_code != 0 or last.get("event") != "done":
-        raise QuantizeError(f"{maker} could not make {work.recipe.name}: {_cause(last, exit_code)}")
+        with closing(
+            run_job(script, work.python, job, folder=work.folder, log_file=work.log_file, pass_fds=(work.lock_fd,))
+        ) as events:
+            for last in events:
+                on_event(last)
+    except WorkerFailed as failure:
+        raise QuantizeError(f"{maker} could not make {work.recipe.name}: {_cause(failure)}") from None
     return WorkerFacts.model_validate(last["facts"])
 
 
-def _environment() -> dict[str, str]:
-    """Ours without what would leak packages into another Python; nothing is asked of a hub."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "HF_TOKEN")}
-    return ours | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-
-
-def _cause(last: Json, exit_code: int) -> str:
-    if last.get("event") == "failed":
-        return str(last["cause"])
-    if exit_code < 0:
+def _cause(failure: WorkerFailed) -> str:
+    if failure.cause is None and failure.exit_code < 0:
         return (
-            f"the worker was killed by signal {-exit_code}, most often for want of memory; free some (calibration with "
-            "fewer or shorter samples needs less)"
+            f"the worker was killed by signal {-failure.exit_code}, most often for want of memory; free some "
+            "(calibration with fewer or shorter samples needs less)"
         )
-    return f"the worker ended with {exit_code}"
+    return str(failure)

@@ -12,9 +12,7 @@ import os
 os.environ["OPENBLAS_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 7))
 
 import importlib.metadata
-import importlib.util
 import json
-import random
 import re
 import sys
 import time
@@ -23,28 +21,26 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+# Run in isolated mode, python looks nowhere else.
+sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
+from bitbench_package import make_importable  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from vptq_calibration import (  # type: ignore[import-not-found]
+    Call,
+    blocks_of,
+    calibration_samples,
+    first_calls,
+    observe,
+    pass_on,
+)
 
 REPORTED_PACKAGES = ("numpy", "torch", "transformers")
-PACKAGE = Path(__file__).parents[2]
 ERROR = "proxy_error"  # in the header of a kept file
 
 
 def work(job: Json, reports: Reports) -> Json:
     make_importable()
     return {"facts": Quantizer(job, reports).run()}
-
-
-def make_importable() -> None:
-    """Our package alone, and nothing that lies beside it."""
-    spec = importlib.util.spec_from_file_location(
-        "bitbench", PACKAGE / "__init__.py", submodule_search_locations=[str(PACKAGE)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{PACKAGE} cannot be imported")
-    sys.modules["bitbench"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["bitbench"])
 
 
 class Quantizer:
@@ -73,8 +69,7 @@ class Quantizer:
             self._report()
             for block, layers in zip(self._blocks, self._layers, strict=True):
                 self._solve_block(block, layers, calls)
-                for call in calls:
-                    call.hidden = output_of(block(call.hidden, *call.arguments, **call.options))
+                pass_on(block, calls)
             self._reports.send("stage", name="writing the checkpoint")
             self._write()
         print(self._bits.sentence(), file=sys.stderr)
@@ -98,7 +93,7 @@ class Quantizer:
         share = sum(sizes[name] for name in done) / max(1, sum(sizes.values()))
         self._reports.send("part", part=len(done), parts=len(sizes), share=share)
 
-    def _solve_block(self, block: Any, layers: dict[str, Any], calls: list["Call"]) -> None:
+    def _solve_block(self, block: Any, layers: dict[str, Any], calls: list[Call]) -> None:
         missing = {name: module for name, module in layers.items() if not self._file(name).exists()}
         if missing:
             hessians = observe(block, missing, calls)
@@ -199,96 +194,6 @@ class Bits:
     def sentence(self) -> str:
         indices, together = self.indices / self.weights, self.all / self.weights
         return f"bits per weight: {indices:.3f} for the indices, {together:.3f} with codebooks and all else"
-
-
-class Call:
-    """What a block is called with for one sample; the hidden state is replaced by its output."""
-
-    def __init__(self, hidden: Any, arguments: tuple[Any, ...], options: Json) -> None:
-        self.hidden, self.arguments, self.options = hidden, arguments, options
-
-
-class FirstBlockReached(Exception):
-    """Nothing behind it is needed."""
-
-
-def first_calls(model: Any, block: Any, samples: list[list[int]]) -> list[Call]:
-    import torch
-
-    calls: list[Call] = []
-
-    def catch(_: Any, arguments: tuple[Any, ...], options: Json) -> None:
-        calls.append(Call(arguments[0], arguments[1:], options))
-        raise FirstBlockReached
-
-    handle = block.register_forward_pre_hook(catch, with_kwargs=True)
-    for sample in samples:
-        try:
-            model(torch.tensor([sample]), use_cache=False)
-        except FirstBlockReached:
-            continue
-    handle.remove()
-    return calls
-
-
-def blocks_of(model: Any) -> Any:
-    """The list of blocks that repeat: the one that holds most of the weights."""
-    from torch.nn import ModuleList
-
-    lists = [module for module in model.modules() if isinstance(module, ModuleList)]
-    if not lists:
-        raise ValueError("this model has no list of blocks that repeat, which VPTQ goes through")
-    return max(lists, key=lambda found: sum(weight.numel() for weight in found.parameters()))
-
-
-def observe(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, Any]:
-    """E[x x^T] of each layer's inputs. Layers that are given the same tensor share one."""
-    import torch
-
-    sums: dict[str, Any] = {}
-    sharing: dict[str, str] = {}
-    seen: Json = {}
-
-    def note(name: str) -> Any:
-        def hook(_: Any, arguments: tuple[Any, ...]) -> None:
-            x = arguments[0]
-            first = sharing.setdefault(name, seen.get("name", name) if seen.get("tensor") is x else name)
-            if first == name:
-                flat = x.reshape(-1, x.shape[-1]).float()
-                sums[name] = torch.addmm(sums[name], flat.T, flat) if name in sums else flat.T @ flat
-                seen.update(tensor=x, name=name)
-
-        return hook
-
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in layers.items()]
-    for call in calls:
-        block(call.hidden, *call.arguments, **call.options)
-    for handle in handles:
-        handle.remove()
-    tokens = sum(call.hidden.shape[1] for call in calls)
-    return {name: sums[sharing[name]] / tokens for name in layers}
-
-
-def output_of(result: Any) -> Any:
-    return result[0] if isinstance(result, tuple) else result
-
-
-def calibration_samples(job: Json, tokenizer: Any) -> list[list[int]]:
-    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
-    length = job["tokens"]
-    pieces: list[list[int]] = []
-    stream: list[int] = []
-    for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
-        document = json.loads(line)
-        if "messages" in document:
-            text = tokenizer.apply_chat_template(document["messages"], tokenize=False)
-            pieces.append(tokenizer(text, add_special_tokens=False)["input_ids"][:length])
-        else:
-            stream += tokenizer(document["text"])["input_ids"]
-    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
-    pieces = [piece for piece in pieces if piece] or [stream]
-    random.Random(job["seed"]).shuffle(pieces)
-    return pieces[: job["samples"]]
 
 
 def is_ignored(layer: str, ignore: list[str]) -> bool:

@@ -1,0 +1,113 @@
+"""A model in transformers: how it is loaded, how it generates, and what it says about itself.
+
+A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours. For a VPTQ checkpoint
+`vptq_checkpoint.py` brings the layers.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import vptq_checkpoint  # type: ignore[import-not-found]
+import whole_answers  # type: ignore[import-not-found]
+from streamed_answers import BatchStreamer, Job  # type: ignore[import-not-found]
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
+from transformers_profile import StepProfiler  # type: ignore[import-not-found]
+
+QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
+
+
+class Model:
+    """The loaded model and what it says about itself."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        if arguments.threads:
+            torch.set_num_threads(arguments.threads)
+        self.profiler = StepProfiler(arguments.trace_folder)
+        self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        # It imports every quantization package that is there: not a part of loading weights.
+        importlib.import_module("transformers.quantizers.auto")
+        vptq_checkpoint.prepare(Path(arguments.model), self._device)
+        began = time.perf_counter()
+        self._model = AutoModelForCausalLM.from_pretrained(
+            arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
+        )
+        self._model.to(self._device).eval()
+        # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
+        # model's own configuration: where a request's configuration has none, `generate` falls back to that.
+        self._eos = self._model.generation_config.eos_token_id
+        self._model.generation_config.eos_token_id = None
+        self._quantize: str | None = arguments.quantize
+        if self._quantize:
+            quantize(self._model, self._quantize)
+        if getattr(self._model.config, "quantization_config", None) is not None:
+            with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
+                self._model(torch.tensor([[0]], device=self._device))
+        self._load_s = time.perf_counter() - began
+        self._whole_tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+        self.tokenizer = self._whole_tokenizer.backend_tokenizer
+        self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
+
+    def generate(self, jobs: list[Job]) -> None:
+        self.profiler.begin_step(prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs))
+        longest = max(len(job.prompt) for job in jobs)
+        padding = [longest - len(job.prompt) for job in jobs]
+        prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
+        mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
+        config = GenerationConfig(
+            do_sample=False, max_new_tokens=max(job.max_tokens for job in jobs), eos_token_id=None, pad_token_id=0
+        )
+        with torch.inference_mode():
+            self._model.generate(
+                torch.tensor(prompts, device=self._device),
+                attention_mask=torch.tensor(mask, device=self._device),
+                generation_config=config,
+                streamer=BatchStreamer(jobs, self.profiler),
+            )
+        self.profiler.end_step()
+
+    def answer(self, job: Any) -> None:
+        whole_answers.answer(job, self._model, self._whole_tokenizer, self._eos)
+
+    def facts(self) -> dict[str, Any]:
+        threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""
+        return {
+            "engine_version": transformers.__version__,
+            "versions": {
+                "transformers": transformers.__version__,
+                "torch": torch.__version__,
+                **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
+                "python": ".".join(map(str, sys.version_info[:3])),
+            },
+            "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
+            "kernel_choices": kernel_choices(self._model),
+            "weight_bytes_loaded": loaded_bytes(self._model),
+            "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
+            "weight_load_s": round(self._load_s, 3),
+            "prefix_caching": False,
+            "notes": [f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"],
+        }
+
+
+def quantize(model: Any, method: str) -> None:
+    """Every linear layer but the last one, whose weights most small models share with their input."""
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+
+    configs = {"torchao-int8wo": Int8WeightOnlyConfig, "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig}
+    last = model.get_output_embeddings()
+    quantize_(
+        model,
+        configs[method](),
+        filter_fn=lambda module, _: isinstance(module, torch.nn.Linear) and module is not last,
+    )
+
+
+def loaded_bytes(model: Any) -> int:
+    """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
+    return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))

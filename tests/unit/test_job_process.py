@@ -1,0 +1,80 @@
+"""A worker in another Python, from its start to its end. The workers here are small scripts over the real other end."""
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bitbench.isolated import job_worker
+from bitbench.isolated.job_process import WorkerFailed, run_job
+
+ISOLATED = Path(job_worker.__file__).parent
+
+
+def worker(folder: Path, body: str) -> Path:
+    script = folder / "worker.py"
+    script.write_text(
+        f"import os, sys, time\nsys.path.append({str(ISOLATED)!r})\nfrom job_worker import run\n"
+        f"def work(job, reports):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+        "sys.exit(run(sys.argv[1], work))\n"
+    )
+    return script
+
+
+def run(folder: Path, body: str, **job: object) -> list[job_worker.Json]:
+    return list(run_job(worker(folder, body), Path(sys.executable), job, folder=folder, log_file=folder / "log"))
+
+
+def test_events_come_in_order_and_the_last_one_is_what_the_work_returned(tmp_path: Path) -> None:
+    body = """
+        print("what a library prints")
+        reports.send("step", number=job["first"], cwd=os.getcwd())
+        return {"answer": job["first"] + 1}
+    """
+    assert run(tmp_path, body, first=41) == [
+        {"event": "step", "number": 41, "cwd": str(tmp_path)},
+        {"event": "done", "answer": 42},
+    ]
+    assert (tmp_path / "log").read_text() == "what a library prints\n"
+
+
+def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    body = 'return {name: os.environ.get(name) for name in ("PYTHONPATH", "HF_TOKEN", "HF_HUB_OFFLINE", *job["more"])}'
+    (done,) = run(tmp_path, body, more=["TRITON_INTERPRET"])
+    wanted = {"PYTHONPATH": None, "HF_TOKEN": None, "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "1"}
+    assert done == {"event": "done", **wanted}
+
+
+@pytest.mark.parametrize(
+    ("body", "cause", "exit_code"),
+    [
+        ('raise ValueError("no such layer\\nand more")', "ValueError: no such layer", 1),
+        ("os._exit(7)", None, 7),
+        ("os.kill(os.getpid(), 9)", None, -signal.SIGKILL),
+        ("os._exit(0)", None, 0),  # without a word: not done either
+    ],
+)
+def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(
+    tmp_path: Path, body: str, cause: str | None, exit_code: int
+) -> None:
+    with pytest.raises(WorkerFailed) as failed:
+        run(tmp_path, body)
+    assert (failed.value.cause, failed.value.exit_code) == (cause, exit_code)
+
+
+def test_a_worker_that_nobody_listens_to_any_more_is_ended(tmp_path: Path) -> None:
+    script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(60)')
+    began = time.monotonic()
+    with closing(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log")) as events:
+        pid = next(events)["pid"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert time.monotonic() - began < 30
