@@ -216,7 +216,11 @@ def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "recipes"),
-    [("llamacpp", ("gguf-bf16", "gguf-q4_0")), ("vllm", ("bf16", "gguf-q4_0")), ("transformers", ("bf16", "gguf-q4_0"))],
+    [
+        ("llamacpp", ("gguf-bf16", "gguf-q4_0")),
+        ("vllm", ("bf16", "gguf-q4_0")),
+        ("transformers", ("bf16", "gguf-q4_0")),
+    ],
 )
 def test_the_command_adds_the_baseline_that_its_engine_can_load(
     engine: str, recipes: tuple[str, ...], tmp_path: Path

@@ -108,6 +108,8 @@ def test_a_step_for_each_token_takes_longer_than_a_prompt() -> None:
     facts = ModelFacts(parameters=135_000_000)
     variant = Variant(name="v", model="m", recipe="r", path=Path("/m"), weight_bytes=270_000_000, facts=facts)
     quality = Quality(windows=10, window_tokens=100, answer_tokens=0)
-    steps_s, prompts_s = (guess_quality_s(variant, quality, one) for one in (Scoring.NEXT_TOKEN, Scoring.PROMPT_LOGPROBS))
+    steps_s, prompts_s = (
+        guess_quality_s(variant, quality, one) for one in (Scoring.NEXT_TOKEN, Scoring.PROMPT_LOGPROBS)
+    )
     assert steps_s == pytest.approx(1000 * (0.027 + 0.010 + 0.004))
     assert prompts_s == pytest.approx(1000 * (0.0009 + 0.004))
