@@ -356,7 +356,7 @@ def test_a_study_asks_for_speed_or_quality_or_both() -> None:
 def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer, tmp_path: Path) -> None:
     """Our own interpreter has no lm-eval."""
     tools = TaskTools(Path(sys.executable), tmp_path, tmp_path, 64)
-    outcome = run_tasks(server.endpoint, Quality(tasks=("capitals",)), tools, lambda _: None)
+    outcome = run_tasks(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(tasks=("capitals",)), tools, lambda _: None)
     (failure,) = outcome.failures
     assert failure.task == "capitals"
     assert "No module named 'lm_eval'" in failure.cause

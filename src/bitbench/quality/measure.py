@@ -50,5 +50,5 @@ def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityR
             job.material.end_tokens,
             lambda number: on_step(f"answer {number + 1} of {len(prompts)}"),
         )
-    tasks = run_tasks(job.endpoint, job.quality, job.tools, on_step) if job.tools else NO_TASKS
+    tasks = run_tasks(job.endpoint, job.scoring, job.quality, job.tools, on_step) if job.tools else NO_TASKS
     return QualityResult(scores, answers, tasks)
