@@ -26,7 +26,7 @@ from bitbench.workshop import Workshop
 pytestmark = pytest.mark.timeout(900)  # seconds for one test, with what its fixtures run
 
 MODEL = "smollm2-135m"
-WINDOWS, TOKENS, TOP = 4, 96, 32
+WINDOWS, TOKENS, TOP = 4, 64, 32
 # Two threads wait for each other in a loop: where other work takes a core, a token takes ten times as long.
 ARGS = {"threads": 1}
 STUDY = f"""
@@ -37,7 +37,7 @@ engines: [{{engine: llamacpp, args: {json.dumps(ARGS)}}}]
 workloads:
   - {{name: short, concurrency: 2, input_tokens: 32, output_tokens: 8}}
 measure: {{instances: 1, trials: 2}}
-quality: {{windows: {WINDOWS}, window_tokens: {TOKENS}, top_tokens: {TOP}, answer_tokens: 8}}
+quality: {{windows: {WINDOWS}, window_tokens: {TOKENS}, top_tokens: {TOP}, answer_tokens: 4}}
 """
 # In 32 bits, because of the two it is the closer one: llama.cpp rounds fewer numbers to bf16 than transformers does.
 PLAIN = """
@@ -92,7 +92,7 @@ def test_log_probabilities_are_those_of_a_plain_computation(study: StudyFolder) 
     assert len(found) == WINDOWS * (TOKENS - 1)
     assert np.sqrt(np.mean((found - plain) ** 2)) < 0.03  # nats; 0.016 was measured, and 0.05 for transformers in bf16
     perplexity = quality(study, "gguf-bf16").estimates["perplexity"].value
-    assert perplexity == pytest.approx(math.exp(-plain.mean()), rel=0.003)  # 380 tokens of the above: 3.6 errors
+    assert perplexity == pytest.approx(math.exp(-plain.mean()), rel=0.004)  # 252 tokens of the above: four errors
 
 
 def test_another_start_gives_the_same_numbers_whatever_ran_before(
