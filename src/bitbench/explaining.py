@@ -68,7 +68,7 @@ def _baseline(plan: Plan, contender: Contender) -> Contender:
     the study."""
     chosen = find_baseline(plan)
     same_engine = [one for one in plan.contenders if one.engine == contender.engine and one != contender]
-    dense = {one.name for one in plan.variants if one.form == DENSE}
+    dense = {one.name for one in plan.variants if one.is_dense}
     wanted = [one for one in same_engine if chosen and one.variant == chosen.variant]
     found = next(iter([*wanted, *(one for one in same_engine if one.variant in dense)]), chosen)
     if found is None:

@@ -10,11 +10,11 @@ from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Endpoint, Engine
 from bitbench.core.quality_record import QualityMaterial, QualityRecord
 from bitbench.core.trial import Failure, Outcome
-from bitbench.quality.asking import AskingFailed
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import make_material
 from bitbench.quality.measure import QualityJob, measure_quality
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
+from bitbench.quality.wire import AskingFailed
 from bitbench.store.folder import Writer
 
 if TYPE_CHECKING:
@@ -80,14 +80,16 @@ def measure_contender(
     endpoint: Endpoint,
     *,
     plan: Plan,
+    engine: Engine,
     kit: QualityKit,
     draft: QualityRecord,
     on_step: Callable[[str], None],
 ) -> QualityDraft:
     """The draft, filled with what an instance that is ready says."""
-    quality, started = plan.study.quality, time.monotonic()
+    quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
     assert quality is not None
-    job = QualityJob(endpoint, quality, kit.material, kit.tools, plan.study.limits.request)
+    assert scoring is not None  # other engines are not in the plan
+    job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
     try:
         result = measure_quality(job, on_step)
     except AskingFailed as failed:

@@ -175,6 +175,7 @@ class VisitRunner:
         measured = measure_contender(
             endpoint,
             plan=self.plan,
+            engine=self._engine,
             kit=self.bench.quality[self._variant.model],
             draft=new_draft(self.visit.contender, self.instance_id, now()),
             on_step=lambda step: self.observer.quality_running(self.visit, step),

@@ -1,10 +1,11 @@
 """llama.cpp with files that its own tools made from the demo model: GGUF recipes in a study, and what the server does.
 
-Needs the environment llamacpp and the model smollm2-135m.
+Needs the environments llamacpp and transformers, and the model smollm2-135m.
 """
 
 import http.client
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,7 @@ from bitbench.load.worker import LoadWorker
 from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
 from bitbench.workshop import Workshop
+from tests.e2e.test_quality import AGREES, PLAIN
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
@@ -56,6 +58,13 @@ workloads:
   - {name: eight, concurrency: 8, input_tokens: 64, output_tokens: 32}
 measure: {instances: 1, trials: 2}
 baseline: smollm2-135m/gguf-bf16 @ llamacpp
+"""
+QUALITY_STUDY = """
+name: gguf-quality
+models: [smollm2-135m]
+recipes: [gguf-bf16]
+engines: [{engine: llamacpp, args: {threads: 1}}]
+quality: {windows: 16, window_tokens: 256, answer_tokens: 0}
 """
 
 
@@ -208,6 +217,20 @@ def test_it_says_what_it_is(served: Served) -> None:
     assert any(kernel.startswith("CPU features") for kernel in facts.kernels)
     assert any("threads" in note for note in facts.notes)
     assert served.endpoint.api_key not in " ".join(facts.command)
+
+
+def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(QUALITY_STUDY)
+    bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path)
+    folder, home = StudyFolder.existing(tmp_path / "out"), Lab().home
+    done = subprocess.run(
+        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / "smollm2-135m",
+         folder.quality / "windows-smollm2-135m.json"],
+        check=True, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    (found,) = Lab().summary(folder).quality
+    assert found.tokens == 16 * 255
+    assert found.estimates["perplexity"].value == pytest.approx(math.exp(float(done.stdout)), rel=AGREES)
 
 
 def test_the_manifest_says_what_is_stored(variant: Variant) -> None:

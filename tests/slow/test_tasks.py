@@ -1,6 +1,6 @@
-"""Tasks of lm-eval against a running transformers endpoint, without a network.
+"""Tasks of lm-eval against running transformers and llama.cpp endpoints, without a network.
 
-Slow, because making the environment takes a minute and a half: bitbench env create lmeval, transformers.
+Slow, because making the environments takes minutes: bitbench env create lmeval, transformers, llamacpp.
 """
 
 import os
@@ -34,15 +34,24 @@ metric_list:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    return measured(tmp_path_factory.mktemp("tasks"), engine="transformers", recipe="bf16")
+
+
+@pytest.fixture(scope="module")
+def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    return measured(tmp_path_factory.mktemp("tasks"), engine="llamacpp", recipe="gguf-bf16")
+
+
+def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
     try:
-        environments.python_of("lmeval", Lab().home)
+        for needed in ("lmeval", engine):
+            environments.python_of(needed, Lab().home)
     except EngineEnvironmentError as error:
         pytest.skip(str(error))
-    place = tmp_path_factory.mktemp("tasks")
     (place / "written.yaml").write_text(WRITTEN)
     (place / "written.jsonl").write_text('{"next": " five"}\n' * 3)
-    command = [sys.executable, "-m", "bitbench", "quality", "smollm2-135m", "--recipes", "bf16", "--windows", "2"]
-    command += ["--window-tokens", "32", "--no-answers", "--into", "out"]
+    command = [sys.executable, "-m", "bitbench", "quality", "smollm2-135m", "--recipes", recipe, "--engine", engine]
+    command += ["--windows", "2", "--window-tokens", "32", "--no-answers", "--into", "out"]
     command += ["--tasks", f"{TASKS / 'capitals.yaml'},written.yaml,no_such_task"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     subprocess.run(command, cwd=place, check=True, timeout=600, env={**os.environ, **offline})
@@ -67,3 +76,11 @@ def test_a_task_that_fails_leaves_the_others_alone(folder: StudyFolder) -> None:
     assert failure.task == "no_such_task"
     assert "no_such_task" in failure.cause
     assert "capitals" in (folder.report / "report.md").read_text(encoding="utf-8")
+
+
+def test_llama_cpp_runs_tasks_that_write_and_refuses_those_that_compare_likelihoods(on_llamacpp: StudyFolder) -> None:
+    (record,) = on_llamacpp.quality_records()
+    assert {one.task for one in record.tasks} == {"written"}
+    causes = {Path(failure.task).name: failure.cause for failure in record.task_failures}
+    assert set(causes) == {"capitals.yaml", "no_such_task"}
+    assert "run it on vllm or transformers" in causes["capitals.yaml"]

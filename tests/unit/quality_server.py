@@ -1,4 +1,4 @@
-"""A server that gives log-probabilities as vLLM does, from a distribution that is known."""
+"""A server that gives log-probabilities as vLLM and llama.cpp do, from a distribution that is known."""
 
 import json
 import math
@@ -10,6 +10,9 @@ from typing import Any
 from bitbench.core.ports import Endpoint
 
 VOCABULARY = 64
+LETTER = 33  # what llama.cpp's server makes of "a"
+# As there: what begins a character is written without a word about it, what goes on with one is an error.
+BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER = 60, 61
 
 
 def logprob(after: int, token: int) -> float:
@@ -22,6 +25,25 @@ def place(after: int, token: int, top: int) -> dict[str, Any]:
     known = {one: logprob(after, one) for one in range(VOCABULARY)}
     likeliest = sorted(known, key=lambda one: -known[one])[:top]
     return {str(one): {"logprob": known[one], "rank": 1} for one in [token, *likeliest]}
+
+
+def completion(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """As llama.cpp's server, which adds the bias before it writes and tells how likely tokens were without."""
+    after = body["prompt"][-1]
+    known = {one: logprob(after, one) for one in range(VOCABULARY)}
+    bias = {LETTER if one == "a" else one: value for one, value in body["logit_bias"]}
+    written = max(known, key=lambda one: known[one] + bias.get(one, 0.0))
+    if written == GOES_ON_WITH_A_CHARACTER:
+        return 500, {"error": {"code": 500, "message": "The model produced output that does not match"}}
+    if written == BEGINS_A_CHARACTER:
+        return 200, {}
+
+    def said(token: int) -> dict[str, Any]:
+        return {"id": token, "bytes": [token + 64], "logprob": known[token]}
+
+    ranked = sorted(known, key=lambda one: -known[one])[: body["n_probs"]]
+    place = {**said(written), "top_logprobs": [said(token) for token in ranked]}
+    return 200, {"completion_probabilities": [place]}
 
 
 class QualityServer(ThreadingHTTPServer):
@@ -45,12 +67,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append({**body, "key": self.headers["Authorization"]})
+        if self.path == "/completion":
+            status, answer = completion(body)
+            return self._answer(*(self.server.answers_with or (status, json.dumps(answer).encode())))
         prompt = body["prompt"]
         choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
         if "prompt_logprobs" in body:
             pairs = pairwise(prompt)
             choice["prompt_logprobs"] = [None, *(place(a, b, body["prompt_logprobs"]) for a, b in pairs)]
-        status, data = self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode())
+        return self._answer(*(self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode())))
+
+    def _answer(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

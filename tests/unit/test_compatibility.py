@@ -36,10 +36,14 @@ W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
         ("w4a16-awq", "compressed-tensors/w4a16-int"),
         ("fp8-dynamic", "compressed-tensors/w8a8-float"),
         ("torchao-int8wo", "torchao-int8wo"),
+        ("gguf-bf16", "gguf/dense"),
+        ("gguf-q8_0", "gguf"),
     ],
 )
 def test_the_form_is_what_an_engine_gets_to_load(recipe: str, form: str) -> None:
     assert catalog.find(recipe).form == form
+    variant = Variant(name="v", model="m", recipe=recipe, form=form)
+    assert variant.is_dense == (recipe in ("bf16", "gguf-bf16"))
 
 
 def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:

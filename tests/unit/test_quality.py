@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bitbench.cli.quality_study import QualityOptions, quality_study
 from bitbench.core.cell import Contender, Plan, Visit
 from bitbench.core.ports import Endpoint, Launch
 from bitbench.core.quality import Quality, Scoring
@@ -16,16 +17,20 @@ from bitbench.core.quality_record import CorpusFacts, Prompt, QualityMaterial, Q
 from bitbench.core.study import EngineSetup, Study
 from bitbench.core.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.variant import Variant
+from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.errors import QualityError, StudyFileError
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, launch_size
-from bitbench.quality.asking import Asker, AskingFailed, ask_answers, score_windows
+from bitbench.quality.asking import ask_answers, score_windows
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut
+from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
+from bitbench.quality.wire import AskingFailed, Connection
 from bitbench.quality_run import QualityDraft, QualityKit
+from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from bitbench.visit import Bench, VisitRunner
 from tests.unit.quality_server import QualityServer, logprob
@@ -104,8 +109,8 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
     seen: list[int] = []
-    with Asker(server.endpoint, 5.0) as asker:
-        table = score_windows(asker, WINDOWS, 3, seen.append)
+    with Connection(server.endpoint, 5.0) as connection:
+        table = score_windows(PromptLogprobs(connection), WINDOWS, 3, seen.append)
     rows = table.to_pylist()
     assert seen == [0, 1]
     assert [(row["window"], row["position"], row["token"]) for row in rows] == [
@@ -123,7 +128,8 @@ def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) 
 
 
 def test_answers_end_before_the_first_special_token(server: QualityServer) -> None:
-    with Asker(server.endpoint, 5.0) as asker:
+    with Connection(server.endpoint, 5.0) as connection:
+        asker = PromptLogprobs(connection)
         (whole,) = ask_answers(asker, MATERIAL.prompts, 5, (0,), lambda _: None)
         (none,) = ask_answers(asker, MATERIAL.prompts, 5, (7,), lambda _: None)
     assert (whole.prompt, whole.text, whole.tokens) == ("Why?", "ttttt", (7,) * 5)
@@ -136,6 +142,8 @@ def test_answers_end_before_the_first_special_token(server: QualityServer) -> No
     [
         ((500, b"out of luck"), Outcome.INVALID, "HTTP 500: out of luck"),
         ((200, b"[]"), Outcome.INVALID, "not a completion"),
+        ((200, b'{"choices": []}'), Outcome.INVALID, "not a completion"),
+        ((200, b"no"), Outcome.INVALID, "not JSON"),
         ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "no `prompt_logprobs`"),
         (
             (200, json.dumps({"choices": [{"prompt_logprobs": [None, {}, {}, {}]}]}).encode()),
@@ -149,10 +157,10 @@ def test_an_answer_that_is_none_becomes_an_outcome(
 ) -> None:
     server.answers_with = answer
     with (
-        Asker(server.endpoint, 5.0) as asker,
+        Connection(server.endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match=message) as caught,
     ):
-        score_windows(asker, WINDOWS, 3, lambda _: None)
+        score_windows(PromptLogprobs(connection), WINDOWS, 3, lambda _: None)
     assert caught.value.failure.outcome is outcome
 
 
@@ -161,19 +169,24 @@ def test_a_server_that_is_gone_is_a_crash(server: QualityServer) -> None:
     server.shutdown()
     server.server_close()
     with (
-        Asker(endpoint, 5.0) as asker,
+        Connection(endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match="connection broke") as caught,
     ):
-        asker.ask(prompt=[1], max_tokens=1)
+        connection.ask("/v1/completions", prompt=[1], max_tokens=1)
     assert caught.value.failure.outcome is Outcome.CRASHED
 
 
 def planned(*recipes: str, engine: str = "transformers", **quality: object) -> Plan:
-    forms = {"bf16": "dense", "w8a8-rtn": "compressed-tensors/w8a8-int", "gguf-q4_0": "gguf"}
+    forms = {
+        "bf16": "dense",
+        "w8a8-rtn": "compressed-tensors/w8a8-int",
+        "gguf-bf16": "gguf/dense",
+        "gguf-q4_0": "gguf",
+    }
     study = Study.model_validate(
         {"name": "s", "models": ["m"], "recipes": recipes, "engines": [engine], "quality": quality}
     )
-    engines = {"transformers": TransformersEngine(), "vllm": VllmEngine()}
+    engines = {"transformers": TransformersEngine(), "vllm": VllmEngine(), "llamacpp": LlamaCppEngine()}
 
     def resolve(model: str, recipe: str) -> Variant:
         return Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, path=Path("/m"), form=forms[recipe])
@@ -190,6 +203,42 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert plan.contenders == plan.quality
     assert launch_size(plan, plan.study.engines[0]) == (256 + 48, 1)
     assert launch_size(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (4001, 1)
+
+
+def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
+    plan = planned("bf16", "gguf-bf16", "gguf-q4_0", engine="llamacpp")
+    assert [one.name for one in plan.quality] == ["m/gguf-bf16 @ llamacpp", "m/gguf-q4_0 @ llamacpp"]
+    (refusal,) = plan.quality_refusals
+    assert "add the recipe gguf-bf16" in refusal.reason
+    for contender in plan.quality:
+        assert baseline_of(contender, plan) == plan.quality[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "recipes"),
+    [
+        ("llamacpp", ("gguf-bf16", "gguf-q4_0")),
+        ("vllm", ("bf16", "gguf-q4_0")),
+        ("transformers", ("bf16", "gguf-q4_0")),
+    ],
+)
+def test_the_command_adds_the_baseline_that_its_engine_can_load(
+    engine: str, recipes: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = QualityOptions(
+        model="m",
+        recipes=("gguf-q4_0",),
+        engine=engine,
+        corpus=(),
+        windows=None,
+        window_tokens=None,
+        top_tokens=None,
+        tasks=(),
+        task_samples=None,
+        answers=True,
+        seed=0,
+    )
+    assert quality_study(options, tmp_path, "cpu").recipes == recipes
 
 
 def test_more_top_tokens_than_vllm_gives_are_asked_for_at_its_start() -> None:
@@ -307,7 +356,7 @@ def test_a_study_asks_for_speed_or_quality_or_both() -> None:
 def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer, tmp_path: Path) -> None:
     """Our own interpreter has no lm-eval."""
     tools = TaskTools(Path(sys.executable), tmp_path, tmp_path, 64)
-    outcome = run_tasks(server.endpoint, Quality(tasks=("capitals",)), tools, lambda _: None)
+    outcome = run_tasks(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(tasks=("capitals",)), tools, lambda _: None)
     (failure,) = outcome.failures
     assert failure.task == "capitals"
     assert "No module named 'lm_eval'" in failure.cause

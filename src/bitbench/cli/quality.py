@@ -10,9 +10,9 @@ def quality(
     model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
     *,
     recipes: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Compared with bf16, which is added where it is missing.")
+        str, typer.Option(metavar="A,B,…", help="Compared with bf16 (on llamacpp gguf-bf16), which is added.")
     ],
-    engine: Annotated[str, typer.Option(help="transformers or vllm: what runs them.")] = "transformers",
+    engine: Annotated[str, typer.Option(help="transformers, vllm or llamacpp: what runs them.")] = "transformers",
     corpus: Annotated[
         list[Path] | None, typer.Option(help="Text or JSONL to score; may be repeated [default: text of Python's own].")
     ] = None,
@@ -58,7 +58,7 @@ def quality(
     )
     lab, console = Lab(), Console()
     folder = into or Path(f"quality-{Path(model).name}")
-    study = write_quality_study(options, folder)
+    study = write_quality_study(options, folder, lab.device)
     with RunDisplay(console) as display:
         filled = lab.run(study, folder, display)
     path = lab.report(filled)

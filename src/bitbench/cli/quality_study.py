@@ -8,10 +8,12 @@ from pydantic import ValidationError
 
 from bitbench.core.base import Json
 from bitbench.core.study import Study
+from bitbench.core.variant import is_dense
 from bitbench.errors import QualityError
+from bitbench.planning.compatibility import Device, look_up
 from bitbench.planning.write_study import study_text
+from bitbench.quantize.catalog import built_in_recipes
 
-BASELINE = "bf16"
 STUDY_FILE = "quality-study.yaml"
 
 
@@ -32,16 +34,16 @@ class QualityOptions:
     seed: int
 
 
-def write_quality_study(options: QualityOptions, folder: Path) -> Path:
+def write_quality_study(options: QualityOptions, folder: Path, device: Device) -> Path:
     """The study file in the folder that its run fills; files that it names are relative to that folder."""
-    study = quality_study(options, folder)
+    study = quality_study(options, folder, device)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STUDY_FILE
     path.write_text(study_text(study), encoding="utf-8")
     return path
 
 
-def quality_study(options: QualityOptions, folder: Path) -> Study:
+def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
     files = [os.path.relpath(path, folder) for path in options.corpus]
     tasks = [os.path.relpath(task, folder) if task.endswith((".yaml", ".yml")) else task for task in options.tasks]
     wanted: dict[str, Json] = {
@@ -58,7 +60,7 @@ def quality_study(options: QualityOptions, folder: Path) -> Study:
             {
                 "name": f"quality-{Path(options.model).name}",
                 "models": [_model(options.model)],
-                "recipes": list(dict.fromkeys([BASELINE, *options.recipes])),
+                "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *options.recipes])),
                 "engines": [options.engine],
                 "quality": {name: value for name, value in wanted.items() if value is not None},
                 "seed": options.seed,
@@ -68,6 +70,13 @@ def quality_study(options: QualityOptions, folder: Path) -> Study:
         error = invalid.errors()[0]
         field = ".".join(str(part) for part in error["loc"])
         raise QualityError(f"{field}: {error['msg'].removeprefix('Value error, ')}") from None
+
+
+def baseline_recipe(engine: str, device: Device) -> str:
+    """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
+    dense = [recipe for recipe in built_in_recipes() if is_dense(recipe.form)]
+    rows = {recipe.name: look_up(recipe.form, engine, device) for recipe in dense}
+    return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
 
 
 def _model(model: str) -> str:

@@ -14,8 +14,9 @@ COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writ
 
 # What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
 # tensors. The two floats are written by the converter.
+DENSE_GGUF_TYPES = ("BF16", "F16")
 GGUF_TYPES = (
-    *("BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
+    *(*DENSE_GGUF_TYPES, "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
     *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
 )
 
@@ -201,6 +202,8 @@ class Recipe(Spec):
         if self.at_load is not None:
             return self.at_load.quantize
         if self.scheme is None:
+            if self.gguf_type in DENSE_GGUF_TYPES:
+                return f"{self.backend.value}/{DENSE}"
             return DENSE if self.backend is Backend.NONE else self.backend.value
         numbers = f"w{self.scheme.weight_bits}a{self.scheme.activation_bits}-{self.scheme.type}"
         is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)

@@ -5,7 +5,7 @@ from pathlib import Path
 from bitbench.core.base import Record
 
 NO_MODEL = "none"  # what an engine that needs no weights (null) runs
-DENSE = "dense"  # the form of a model that is not quantized
+DENSE = "dense"  # the form of a model that is not quantized, also as the last part of one
 
 
 class ModelFacts(Record):
@@ -54,3 +54,12 @@ class Variant(Record):
     facts: ModelFacts = ModelFacts()
     refusal: str | None = None  # why it cannot be made, known before any work
     failure: str | None = None  # why it could not be made when it was tried just now
+
+    @property
+    def is_dense(self) -> bool:
+        return self.form is not None and is_dense(self.form)
+
+
+def is_dense(form: str) -> bool:
+    """The model as it is, not quantized, in whatever kind of file."""
+    return form.rpartition("/")[2] == DENSE

@@ -30,7 +30,7 @@ class LlamaCppEngine:
 
     name = "llamacpp"
     needs_model = True
-    scoring: Scoring | None = None  # its server gives log-probabilities of what it writes, not of a prompt
+    scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
     can_profile = False
 

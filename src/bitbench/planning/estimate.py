@@ -7,7 +7,7 @@ from bitbench.core.arrival import mean_rate
 from bitbench.core.asked import typical
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.ports import Engine
-from bitbench.core.quality import Quality
+from bitbench.core.quality import Quality, Scoring
 from bitbench.core.trial import InstanceRecord, TrialRecord
 from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
@@ -32,14 +32,14 @@ def guess_trial_s(variant: Variant, workload: Workload) -> float:
     return max(busy_s, _schedule_s(workload) + last_s)
 
 
-def guess_quality_s(variant: Variant, quality: Quality) -> float:
+def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None) -> float:
     """Windows one after the other, then answers; tasks are not known."""
     if variant.facts.parameters is None:
         return 0.0
     scored = quality.windows * quality.window_tokens
     step_s = (variant.weight_bytes or 0) / ASSUMED_READ_BYTES_PER_S + ASSUMED_TOKEN_OVERHEAD_S
-    scoring_s = 2 * variant.facts.parameters * scored / ASSUMED_FLOPS_PER_S + scored * ASSUMED_SCORE_OVERHEAD_S
-    return scoring_s + ASSUMED_ANSWERS * quality.answer_tokens * step_s
+    token_s = step_s if scoring is Scoring.NEXT_TOKEN else 2 * variant.facts.parameters / ASSUMED_FLOPS_PER_S
+    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + ASSUMED_ANSWERS * quality.answer_tokens * step_s
 
 
 def _round_s(variant: Variant, workload: Workload, streams: int) -> float:
@@ -101,7 +101,10 @@ class Estimator:
     def start_s(self, setup_name: str) -> float:
         if setup_name in self._start_s:
             return mean(self._start_s[setup_name])
-        return self._engines[self._plan.study.engine(setup_name).engine].start_s
+        return self._engine(setup_name).start_s
+
+    def _engine(self, setup_name: str) -> Engine:
+        return self._engines[self._plan.study.engine(setup_name).engine]
 
     @property
     def _timed(self) -> set[Contender]:
@@ -120,7 +123,10 @@ class Estimator:
         quality = self._plan.study.quality
         if quality is None:
             return 0.0
-        return sum(guess_quality_s(self._plan.variant(one.variant), quality) for one in self._plan.quality)
+        return sum(
+            guess_quality_s(self._plan.variant(one.variant), quality, self._engine(one.engine).scoring)
+            for one in self._plan.quality
+        )
 
     def remaining_s(self, done: Mapping[Cell, int], starts_done: int) -> float:
         """Time for the minimum that is left; `done` counts measured trials of each cell."""

@@ -65,7 +65,7 @@ def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: V
     if not engine.needs_model:
         return f"{engine.name} runs no variant of ours."
     if engine.scoring is None:
-        return f"The {engine.name} engine gives no log-probabilities of a prompt, which quality is measured from."
+        return f"The {engine.name} engine gives no log-probabilities of a text, which quality is measured from."
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)

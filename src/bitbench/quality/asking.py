@@ -4,68 +4,39 @@ One at a time, because how requests are batched changes how an engine rounds: as
 same engine give the same numbers to the last bit, and a variant has no divergence from itself.
 """
 
-import http.client
-import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint
+from bitbench.core.quality import Scoring
 from bitbench.core.quality_record import SCORE_COLUMNS, Answer, Prompt
-from bitbench.core.trial import Failure, Outcome
+from bitbench.quality.next_token import NextToken
+from bitbench.quality.prompt_logprobs import PromptLogprobs
+from bitbench.quality.wire import Connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 OnStep = Callable[[int], None]
-Place = tuple[int, dict[int, float]]  # position in the window; token -> log-probability there
-_SHOWN = 300  # characters of a server's message that go into a cause
 
 
-class AskingFailed(Exception):
-    """The endpoint did not answer as it should; becomes the outcome of the measurement."""
+class Asker(Protocol):
+    """One way to ask; raises AskingFailed."""
 
-    def __init__(self, outcome: Outcome, cause: str) -> None:
-        super().__init__(cause)
-        self.failure = Failure(outcome=outcome, cause=cause)
+    def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
+        """For each token but the first: the likeliest tokens there and the one that stands there, with
+        log-probabilities."""
+
+    def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
+        """A greedy answer of at most so many tokens, cut before the first that ends a text; and as text."""
 
 
-class Asker:
-    """One connection to an endpoint, opened again where the server closes it."""
-
-    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._endpoint = endpoint
-        parts = urlsplit(endpoint.url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
-
-    def __enter__(self) -> "Asker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def ask(self, **fields: Json) -> Json:
-        """The first choice of the completion that a request with these fields gives; raises AskingFailed."""
-        body = json.dumps({"model": self._endpoint.model, "temperature": 0, **fields})
-        headers = {"Content-Type": "application/json"}
-        if self._endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
-        try:
-            self._connection.request("POST", "/v1/completions", body, headers)
-            response = self._connection.getresponse()
-            content = response.read()
-        except TimeoutError as error:
-            raise AskingFailed(Outcome.TIMEOUT, "It gave no answer within the study's limit for a request.") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise AskingFailed(Outcome.CRASHED, f"The connection broke: {error}") from error
-        if response.status != http.client.OK:
-            said = content.decode(errors="replace")[:_SHOWN]
-            raise AskingFailed(Outcome.INVALID, f"It answered with HTTP {response.status}: {said}")
-        try:
-            return json.loads(content)["choices"][0]
-        except (ValueError, LookupError, TypeError) as error:
-            raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
+def asker_of(scoring: Scoring, connection: Connection) -> Asker:
+    askers: dict[Scoring, Callable[[Connection], Asker]] = {
+        Scoring.PROMPT_LOGPROBS: PromptLogprobs,
+        Scoring.NEXT_TOKEN: NextToken,
+    }
+    return askers[scoring](connection)
 
 
 def score_windows(asker: Asker, windows: Sequence[Sequence[int]], top: int, on_window: OnStep) -> "pa.Table":
@@ -75,7 +46,7 @@ def score_windows(asker: Asker, windows: Sequence[Sequence[int]], top: int, on_w
     columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
     for number, window in enumerate(windows):
         on_window(number)
-        for position, place in _prompt_logprobs(asker, window, top):
+        for position, place in enumerate(asker.score(window, top), start=1):
             ranked = sorted(place.items(), key=lambda one: -one[1])[:top]
             token = window[position]
             row = (number, position, token, place[token], [one for one, _ in ranked], [value for _, value in ranked])
@@ -89,30 +60,12 @@ def score_windows(asker: Asker, windows: Sequence[Sequence[int]], top: int, on_w
     )
 
 
-def _prompt_logprobs(asker: Asker, window: Sequence[int], top: int) -> list[Place]:
-    """For each place but the first: the likeliest tokens and the one that stands there, with log-probabilities."""
-    choice = asker.ask(prompt=list(window), max_tokens=1, prompt_logprobs=top)
-    places = choice.get("prompt_logprobs")
-    if not isinstance(places, list) or len(places) != len(window):
-        raise AskingFailed(
-            Outcome.UNSUPPORTED, "Its answer holds no `prompt_logprobs` of each token: the server does not know them."
-        )
-    known = [{int(token): float(said["logprob"]) for token, said in place.items()} for place in places[1:]]
-    if any(token not in place for token, place in zip(window[1:], known, strict=True)):
-        raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` do not hold the prompt's own tokens.")
-    return list(enumerate(known, start=1))
-
-
 def ask_answers(
     asker: Asker, prompts: Sequence[Prompt], length: int, end_tokens: Sequence[int], on_prompt: OnStep
 ) -> tuple[Answer, ...]:
     answers = []
     for number, prompt in enumerate(prompts):
         on_prompt(number)
-        said = asker.ask(prompt=list(prompt.tokens), max_tokens=length, return_token_ids=True)
-        tokens, text = said.get("token_ids"), said.get("text")
-        if not isinstance(tokens, list) or not isinstance(text, str):
-            raise AskingFailed(Outcome.INVALID, "Its answer holds no `token_ids`, so answers cannot be compared.")
-        end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
-        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens[:end])))
+        tokens, text = asker.answer(prompt.tokens, length, end_tokens)
+        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens)))
     return tuple(answers)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bitbench.core.ports import Endpoint
-from bitbench.core.quality import Quality
+from bitbench.core.quality import Quality, Scoring
 from bitbench.core.quality_record import Answer, QualityMaterial
-from bitbench.quality.asking import Asker, ask_answers, score_windows
+from bitbench.quality.asking import ask_answers, asker_of, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
+from bitbench.quality.wire import Connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class QualityJob:
     endpoint: Endpoint
+    scoring: Scoring
     quality: Quality
     material: QualityMaterial
     tools: TaskTools | None  # None where no task is asked for
@@ -33,7 +35,8 @@ class QualityResult:
 def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:
     """Blocks until all is asked; raises AskingFailed. A task that fails is in the result."""
     windows, prompts = job.material.windows, job.material.prompts
-    with Asker(job.endpoint, job.request_timeout_s) as asker:
+    with Connection(job.endpoint, job.request_timeout_s) as connection:
+        asker = asker_of(job.scoring, connection)
         scores = score_windows(
             asker,
             windows,
@@ -47,5 +50,5 @@ def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityR
             job.material.end_tokens,
             lambda number: on_step(f"answer {number + 1} of {len(prompts)}"),
         )
-    tasks = run_tasks(job.endpoint, job.quality, job.tools, on_step) if job.tools else NO_TASKS
+    tasks = run_tasks(job.endpoint, job.scoring, job.quality, job.tools, on_step) if job.tools else NO_TASKS
     return QualityResult(scores, answers, tasks)

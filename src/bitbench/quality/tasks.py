@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from bitbench.core.ports import Endpoint
-from bitbench.core.quality import Quality
+from bitbench.core.quality import Quality, Scoring
 from bitbench.core.quality_record import TaskFailure, TaskResult
 
 ENVIRONMENT = "lmeval"
@@ -50,14 +50,16 @@ def task_files(quality: Quality) -> tuple[str, ...]:
     return tuple(name for name in quality.tasks if name.endswith((".yaml", ".yml")))
 
 
-def run_tasks(endpoint: Endpoint, quality: Quality, tools: TaskTools, on_step: Callable[[str], None]) -> TaskOutcome:
+def run_tasks(
+    endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools, on_step: Callable[[str], None]
+) -> TaskOutcome:
     """Each task in a process of its own: one that fails leaves the others alone."""
     results: list[TaskResult] = []
     failures: list[TaskFailure] = []
     versions: dict[str, str] = {}
     for number, task in enumerate(quality.tasks):
         on_step(f"task {task} ({number + 1} of {len(quality.tasks)})")
-        said = _run(task, endpoint, quality, tools)
+        said = _run(task, endpoint, scoring, quality, tools)
         results += said.results
         versions |= said.versions
         if said.failure is not None:
@@ -65,7 +67,7 @@ def run_tasks(endpoint: Endpoint, quality: Quality, tools: TaskTools, on_step: C
     return TaskOutcome(tuple(results), tuple(failures), tuple(sorted(versions.items())))
 
 
-def _run(task: str, endpoint: Endpoint, quality: Quality, tools: TaskTools) -> _Said:
+def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
     is_file = task in task_files(quality)
     job = {
         "task": str((tools.folder / task).resolve()) if is_file else task,
@@ -75,6 +77,7 @@ def _run(task: str, endpoint: Endpoint, quality: Quality, tools: TaskTools) -> _
         "tokenizer": str(tools.tokenizer),
         "max_length": tools.context_tokens,
         "limit": quality.task_samples,
+        "tells_prompts": scoring is Scoring.PROMPT_LOGPROBS,
         "parent": os.getpid(),
     }
     with tempfile.TemporaryDirectory(prefix="bitbench-task-") as place:

@@ -17,7 +17,6 @@ from bitbench.core.quality import Quality
 from bitbench.core.quality_record import QualityRecord
 from bitbench.core.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
 from bitbench.core.trial import Outcome
-from bitbench.core.variant import DENSE
 from bitbench.statistics.answers import compare_answers
 from bitbench.statistics.divergence import Floats, Integers, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, Sample, sample, sides
@@ -141,8 +140,7 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     wanted = plan.variant(contender.variant).model
     for other in plan.quality:
         variant = plan.variant(other.variant)
-        is_dense = variant.form == DENSE
-        if is_dense and other.engine == contender.engine and variant.model == wanted:
+        if variant.is_dense and other.engine == contender.engine and variant.model == wanted:
             return other
     return None
 

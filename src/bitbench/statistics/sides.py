@@ -10,7 +10,7 @@ from bitbench.core.explanation import Side, Source
 from bitbench.core.profile import OperatorProfile
 from bitbench.core.roof import MachineRoof
 from bitbench.core.trial import InstanceRecord, KernelPath, TrialRecord
-from bitbench.core.variant import DENSE, Variant
+from bitbench.core.variant import Variant
 from bitbench.core.workload import Workload
 from bitbench.statistics.summarize import counted_trials
 
@@ -47,7 +47,7 @@ def side_of(of: Evidence, contender: Contender, workload: Workload) -> Side:
     loaded = next((one.facts.weight_bytes_loaded for one in instances if one.facts.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
     kernels = tuple(dict.fromkeys(kernel for one in instances for kernel in one.facts.kernels))
-    is_quantized = bool(variant and variant.form not in (None, DENSE))
+    is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
     path = _path(instances, kernels, is_quantized=is_quantized)
     is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
     return Side(

@@ -9,10 +9,12 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities
 
 
 def main() -> None:
@@ -38,6 +40,9 @@ def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
     task = job["task"]  # a name of the registry, or a file
     if task.endswith((".yaml", ".yml")):
         os.chdir(Path(task).parent)  # data files in a task are relative to it
+    manager = TaskManager()
+    if not job["tells_prompts"]:
+        refuse_likelihoods(manager.load([task])["tasks"].values())
     found = lm_eval.simple_evaluate(
         model="local-completions",
         model_args={
@@ -51,11 +56,19 @@ def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
         },
         tasks=[task],
         limit=job["limit"],
-        task_manager=TaskManager(),
+        task_manager=manager,
         bootstrap_iters=1000,
         log_samples=False,
     )
     return [one for name, metrics in found["results"].items() for one in rows(name, metrics, found)]
+
+
+def refuse_likelihoods(tasks: Iterable[Any]) -> None:
+    if any(task.OUTPUT_TYPE != WRITES for task in tasks):
+        raise ValueError(
+            "it compares log-probabilities of prompts, which this engine's server does not tell; run it on vllm or "
+            "transformers"
+        )
 
 
 def rows(name: str, metrics: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,42 @@
+"""Servers that know vLLM's fields `prompt_logprobs` and `return_token_ids`: a window is one request."""
+
+from collections.abc import Sequence
+
+from bitbench.core.base import Json
+from bitbench.core.trial import Outcome
+from bitbench.quality.wire import AskingFailed, Connection
+
+
+class PromptLogprobs:
+    """`quality.asking.Asker` of vLLM and of our transformers server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
+        choice = self._complete(prompt=list(window), max_tokens=1, prompt_logprobs=top)
+        places = choice.get("prompt_logprobs")
+        if not isinstance(places, list) or len(places) != len(window):
+            raise AskingFailed(
+                Outcome.UNSUPPORTED,
+                "Its answer holds no `prompt_logprobs` of each token: the server does not know them.",
+            )
+        known = [{int(token): float(said["logprob"]) for token, said in place.items()} for place in places[1:]]
+        if any(token not in place for token, place in zip(window[1:], known, strict=True)):
+            raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` do not hold the prompt's own tokens.")
+        return known
+
+    def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
+        said = self._complete(prompt=list(prompt), max_tokens=length, return_token_ids=True)
+        tokens, text = said.get("token_ids"), said.get("text")
+        if not isinstance(tokens, list) or not isinstance(text, str):
+            raise AskingFailed(Outcome.INVALID, "Its answer holds no `token_ids`, so answers cannot be compared.")
+        end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
+        return tokens[:end], text
+
+    def _complete(self, **fields: Json) -> Json:
+        answer = self._connection.ask("/v1/completions", **fields)
+        try:
+            return answer["choices"][0]
+        except (LookupError, TypeError) as error:
+            raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
