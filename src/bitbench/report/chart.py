@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import ceil, floor, log10
 from typing import Literal
 
 import altair as alt
@@ -18,6 +18,7 @@ MAX_LABEL = 48
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
 LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
+FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
 Row = dict[str, str | float | int | bool | None]
@@ -46,12 +47,8 @@ class Labels:
         several = len(known) > 1
         prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
         suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
-        self._of: dict[Contender, str] = {}
-        for one in known:
-            short = plain(one.name.removeprefix(prefix).removesuffix(suffix), MAX_LABEL) or "?"
-            taken = set(self._of.values())
-            numbered = (f"{short} ({number})" for number in range(2, len(known) + 2))
-            self._of[one] = short if short not in taken else next(name for name in numbered if name not in taken)
+        shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names])
+        self._of = dict(zip(known, shorts, strict=True))
         parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
         self.shared = plain(" ".join(part for part in parts if part))
 
@@ -60,6 +57,16 @@ class Labels:
 
     def in_words(self) -> str:
         return f" All are of {self.shared}." if self.shared else ""
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """As short as a figure needs them, and no two alike."""
+    found: list[str] = []
+    for name in names:
+        short = plain(name, MAX_LABEL) or "?"
+        numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
+        found.append(short if short not in found else next(one for one in numbered if one not in found))
+    return found
 
 
 def _same(words: Iterable[str]) -> str | None:
@@ -96,13 +103,14 @@ class Axis:
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> alt.X:
-        if self.ticks:
-            axis = alt.Axis(values=list(self.ticks), format=",d")
-            return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=axis)
-        return alt.X(f"{field}:Q", title=self.title, scale=self._scale())
+        return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), **self._marked())
 
     def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale())
+        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale(), **self._marked())
+
+    def _marked(self) -> dict[str, alt.Axis]:
+        ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
+        return {"axis": alt.Axis(values=ticks, format=",~g")} if ticks else {}
 
     def _scale(self) -> alt.Scale:
         ends = [self.low, self.high]
@@ -131,6 +139,23 @@ class Axis:
             limit -= LABEL_GAP
         lift = max(0.0, -min(moved))
         return [self.value(place + lift) for place in moved]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round values, each with a label: left alone, a logarithmic axis draws nine lines a decade and names a few."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        found = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        if len(found) >= FEWEST_TICKS:
+            return found
+    return []
+
+
+def halo(
+    layer: alt.Chart, style: str, *, align: Literal["left", "right", "center"], dx: float = 0, dy: float = 0
+) -> list[alt.Chart]:
+    """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
+    return [layer.mark_text(style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
 
 
 def axis_for(
