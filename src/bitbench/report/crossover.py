@@ -9,7 +9,7 @@ from rich.text import Text
 from bitbench.core.crossover import Axis, Crossing, Crossover, Point, Standing
 from bitbench.core.summary import StudySummary
 from bitbench.core.workload import Workload
-from bitbench.report.answer import Quote
+from bitbench.report.headline import Quote
 from bitbench.report.text import MAX_NAME, code, listing, plain, table
 
 UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
@@ -65,8 +65,10 @@ def verdict(one: Crossover) -> str:
         return f"cannot tell: it changes sides within its error ({reached})"
     if all(stretch.standing is not Standing.UNSURE for stretch in one.stretches):
         return f"none in the range measured: {side} from {reached} ({_sure(one.none_confidence)} sure)"
-    unsure = [f"{_number(gap.low)} to {_number(gap.high)}" for gap in one.stretches if gap.standing is Standing.UNSURE]
-    return f"none seen: {side} at every point from {reached}, but not surely from {listing(unsure)}"
+    gaps = [stretch for stretch in one.stretches if stretch.standing is Standing.UNSURE]
+    unsure = [f"{point.at:,}" for point in one.points if any(gap.low <= point.at <= gap.high for gap in gaps)]
+    where = f"at {listing(unsure)}" if unsure else "between them"
+    return f"none seen: {side} at every point from {reached}, but not surely {where}"
 
 
 def crossing(found: Crossing, axis: Axis) -> str:
