@@ -124,7 +124,8 @@ def _bullets(sentences: Sequence[str]) -> str:
 def _how_to_read(summary: StudySummary) -> str:
     return (
         f"Figures are `mean [low, high]`, a {percent(summary.study.measure.confidence)} interval; contenders whose "
-        "difference may be noise share a rank ([how](#how-the-figures-are-made))."
+        "difference may be noise share a rank. Ranks allow for all pairs that are compared, the interval of one ratio "
+        "does not ([how](#how-the-figures-are-made))."
     )
 
 

@@ -168,20 +168,19 @@ def _by_workload(rankings: list[Ranking], sure: dict[str, list[Contender]], labe
 def _against_baseline(
     best: Contender, rankings: list[Ranking], sure: dict[str, list[Contender]], labels: Labels, quote: Quote
 ) -> Iterator[str]:
-    baseline = next((one.baseline for one in rankings if one.baseline is not None), None)
-    if baseline is None:
+    known = [one for one in rankings if one.baseline is not None]
+    ahead = [one for one in known if best in sure.get(one.workload, ())]
+    if not ahead or (baseline := ahead[0].baseline) is None:
         return
-    ahead = [one for one in rankings if best in sure.get(one.workload, ())]
     parts = [f"{quote(one.workload)} ({times(_ratio(one, best))})" for one in ahead[:MAX_NAMED]]
     if len(ahead) > MAX_NAMED:
         parts.append(f"{len(ahead) - MAX_NAMED} more")
-    rest = [one for one in rankings if one not in ahead]
-    values = sorted(ratio.value for one in rest if (ratio := _ratio(one, best)) is not None)
-    ratios = (
-        f" ({values[0]:.2f}× to {values[-1]:.2f}×)" if len(values) > 1 else f" ({values[0]:.2f}×)" if values else ""
-    )
-    others = listing([quote(one.workload) for one in rest]) if len(rest) <= 2 else f"the {len(rest)} others"
-    tied = f"; not surely at {others}{ratios}" if rest else ""
+    tied = ""
+    if rest := [one for one in known if one not in ahead]:
+        ratios = sorted(ratio.value for one in rest if (ratio := _ratio(one, best)) is not None)
+        shown = " to ".join(f"{value:.2f}×" for value in dict.fromkeys((ratios[0], ratios[-1])))
+        others = listing([quote(one.workload) for one in rest]) if len(rest) <= 2 else f"the {len(rest)} others"
+        tied = f"; not surely at {others} ({shown})"
     yield f"It is surely ahead of the baseline {quote(labels[baseline])} at {listing(parts)}{tied}."
 
 

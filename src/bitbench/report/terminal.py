@@ -8,7 +8,7 @@ from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import has_result, outcomes_of, remarks, verdicts
 from bitbench.report.causes import failures_by_cause, refusals_by_reason
 from bitbench.report.crossover import render_crossovers
-from bitbench.report.figures import mean, plus_minus
+from bitbench.report.figures import mean, mean_alone, plus_minus
 from bitbench.report.headline import lead
 from bitbench.report.labels import Labels
 from bitbench.report.memory import MemoryTable
@@ -58,7 +58,8 @@ def render(summary: StudySummary, console: Console) -> None:
     for refused in refusals_by_reason(summary.refusals):
         _line(console, refused.word, refused.affected.in_words(_name), refused.reason)
     console.print()
-    for sentence in [*verdicts(summary, _name), *remarks(summary, _name), *quality_sentences(summary, _name)]:
+    one_by_one = verdicts(summary, _name) if len(summary.rankings) == 1 else []  # of several the tables tell
+    for sentence in [*one_by_one, *remarks(summary, _name), *quality_sentences(summary, _name)]:
         console.print(Text(f"• {sentence}"))
     if (first := lead(summary, _name)) is not None:
         console.print()
@@ -122,7 +123,9 @@ def _table(summary: StudySummary, ranking: Ranking, labels: Labels, *, wide: boo
             table.add_column("vs. baseline", justify="right", no_wrap=True)
     for cell in cells:
         entry = entry_of(ranking, cell)
-        figures = [Text(mean(cell.metrics.get(metric), scales[metric])) for metric in metrics]
+        *means, size = metrics
+        figures = [Text(mean(cell.metrics.get(metric), scales[metric])) for metric in means]
+        figures.append(Text(mean_alone(cell.metrics.get(size), scales[size])))
         table.add_row(
             Text(rank_text(entry)),
             Text(labels[cell.cell.contender]),
