@@ -16,15 +16,19 @@ from docutils.core import publish_doctree
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.summary import StudySummary
 from bitbench.core.trial import TrialRecord
+from bitbench.report.chart_kernels import roofline_figure
 from bitbench.report.choices import Form
 from bitbench.report.document import Records, Section, document
 from bitbench.report.formats import STUDY_FORMS, StudyRecords
+from bitbench.report.kernels import kernel_markdown
 from bitbench.report.markdown import text
 from bitbench.report.page import page
 from bitbench.report.svg import svg
 from bitbench.report.terminal import render
+from bitbench.statistics.kernels import summarize_kernels
 from tests.unit.hostile import HOSTILE, hostile_study
 
 
@@ -102,6 +106,30 @@ def test_figures_as_files(hostile: Hostile) -> None:
         ElementTree.fromstring(made)
         harmless(Elements(made), scripts=0)
         printable(made)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_kernels(kind: str) -> None:
+    """The table and the figure of kernels whose names, machine and errors are hostile; two cases have the same name."""
+    name = HOSTILE[kind]
+    shape = {"in_features": 64, "out_features": 64, "batch": 1, "weight_bytes": 8192}
+    timings = [KernelTiming(case=case, **shape, error=0.0, seconds=(1e-5,) * 9) for case in (name, f"{name}\u200f")]
+    timings.append(KernelTiming(case=name, **shape, error=None, cause=name))
+    machine = {"read_bytes_per_s": 1e10, "flops_per_s": 1e12, "warm": False, "cold_bytes": 1, "seed": 0, "threads": 2}
+    run = KernelRun(
+        machine=KernelMachine(cpu_model=name, torch=name, isa=name, **machine),
+        timings=tuple(timings),
+    )
+    summary = summarize_kernels(run, [name])
+    figure = roofline_figure(summary)
+    assert figure is not None
+    made = svg(figure)
+    ElementTree.fromstring(made)
+    harmless(Elements(made), scripts=0)
+    printable(made)
+    markdown = kernel_markdown(summary)
+    printable(markdown)
+    harmless(Elements(str(MarkdownIt("commonmark").enable("table").render(markdown))), scripts=0)
 
 
 def test_terminal(hostile: Hostile) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import altair as alt
 import pytest
 
 from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
@@ -12,8 +13,10 @@ from bitbench.errors import KernelError
 from bitbench.kernels import registry
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
-from bitbench.report.kernel_figure import roofline_svg
+from bitbench.report.chart import numbers
+from bitbench.report.chart_kernels import WIDTH, roofline_figure
 from bitbench.report.kernels import kernel_markdown
+from bitbench.report.svg import svg
 from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
 
@@ -209,7 +212,43 @@ def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
     assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 
-def test_the_figure_is_svg_with_a_mark_per_timing() -> None:
-    root = ElementTree.fromstring(roofline_svg(summarize_kernels(a_run(), ["torch-linear"])))
-    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == [f"{case}, 1024x1024, batch 1" for case in ("torch-linear", "torch-mv", "vptq-4096-256")]
+def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
+    figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
+    assert figure is not None
+    marks = [row for row in figure.rows if row["kind"] == "kernel"]
+    assert [row["case"] for row in marks] == ["torch-linear", "torch-mv", "vptq-4096-256"]
+    assert marks[2]["y"] == pytest.approx(2 * 1024**2 / 2e-5 / 1e9)
+    assert marks[2]["series"] == "vptq-4096-256: 92 %"
+    left, right = (row for row in figure.rows if row["kind"] == "roof")  # far from the 50 flop/byte of the corner
+    for end in (left, right):
+        (x,), (y,) = numbers([end], "x"), numbers([end], "y")
+        assert y == pytest.approx(20 * x)
+    alt.LayerChart.from_dict(figure.spec)  # a valid specification
+
+
+def test_the_figure_is_no_wider_than_can_be_read_on_a_phone() -> None:
+    figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
+    assert figure is not None
+    root = ElementTree.fromstring(svg(figure, WIDTH))
+    smallest = min(float(size.removesuffix("px")) for one in root.iter() if (size := one.get("font-size")))
+    assert smallest * 390 / float(root.attrib["width"]) > 7.5
+    words = " ".join("".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "roof: 20.0 GB/s read, 1,000 Gflop/s bfloat16" in words
+    assert "torch-linear: 105 %" in words
+
+
+def test_nothing_timed_is_no_figure() -> None:
+    run = a_run()
+    untimed = run.model_copy(update={"timings": run.timings[-1:]})
+    assert roofline_figure(summarize_kernels(untimed, [])) is None
+
+
+def test_a_report_of_the_records_makes_table_and_figure_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "records.json").write_text(a_run().model_dump_json())
+    said = bitbench(capsys, "report", str(tmp_path))
+    assert said.exit_code == 0
+    assert "| `vptq-4096-256` |" in said.out
+    assert "](roofline.svg)" in (tmp_path / "kernels.md").read_text()
+    ElementTree.fromstring((tmp_path / "roofline.svg").read_text())

@@ -11,11 +11,15 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
+from bitbench.core.published import PublishedKernels
 from bitbench.core.quality_record import CorpusFacts, QualityRecord
 from bitbench.core.records import REQUEST_COLUMNS
 from bitbench.core.trial import Memory, Outcome, TrialMetrics
 from bitbench.errors import StoreError
+from bitbench.importer import import_files
+from bitbench.imports.choices import Starts, Tool
 from bitbench.store.folder import StudyFolder
+from bitbench.store.published import read_published
 from bitbench.store.query import Studies
 from bitbench.store.tables import MEMORY, METRICS, TABLES
 from tests.command_line import bitbench
@@ -23,6 +27,7 @@ from tests.unit.synthetic import LOCK, demo_study, request_rows
 from tests.unit.test_report_formats import KERNELS
 
 ROOT = Path(__file__).parents[2]
+IMPORTS = Path(__file__).parent / "data" / "imports"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +79,7 @@ def test_documented_columns_are_the_real_ones(place: Path) -> None:
         assert real == [(one.name, one.type) for one in table.columns], name
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
         assert section, f"docs/query.md has no section {name}"
-        documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+?) \|$", section.group(1), re.MULTILINE)
+        documented = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE)
         assert documented == [(one.name, one.type.lower(), one.meaning.replace("|", "\\|")) for one in table.columns]
 
 
@@ -111,8 +116,26 @@ def test_quality_and_kernels(place: Path) -> None:
     studies = Studies(str(place))
     _, rows = studies.query("SELECT folder, tokens, perplexity FROM quality")
     assert rows == [("one", 4, pytest.approx(2.718281828**2))]
-    _, rows = studies.query('SELECT "case", median_s, rounds FROM kernels ORDER BY 1')
-    assert rows == [("torch-linear", 4e-5, 9), ("vptq", 2e-5, 9)]
+    _, rows = studies.query('SELECT "case", median_s, rounds, imported_from FROM kernels ORDER BY 1')
+    assert rows == [("torch-linear", 4e-5, 9, None), ("vptq", 2e-5, 9, None)]
+
+
+def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "kernels", tmp_path / "own")
+    import_files([IMPORTS / "seed-kernels.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "theirs")
+    _, rows = Studies(str(tmp_path)).query(
+        "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
+    )
+    published = read_published(tmp_path / "theirs", PublishedKernels)
+    assert published is not None
+    count = sum(len(row.seconds) for row in published.rows)
+    assert rows == [("own", None, 2), ("theirs", "seed", count)]
+    first = published.rows[0]
+    asked = f"in_features = {first.in_features} AND out_features = {first.out_features}"
+    columns = 'folder, "case", median_s, labels, rounds, cpu_model'
+    _, rows = Studies(str(tmp_path / "theirs")).query(f"SELECT {columns} FROM kernels WHERE {asked}")
+    for name, seconds in first.seconds.items():
+        assert (".", name, pytest.approx(seconds), first.labels, None, None) in rows
 
 
 def test_a_study_folder_itself_and_an_empty_one(place: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from bitbench.core.kernel import KernelDevice
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = "torch-linear,torch-mv"
+RECORDS_FILE = "records.json"
 
 
 def kernels(
@@ -35,7 +36,7 @@ def kernels(
     """Time quantized kernels against torch on this machine, and say how far from its roofline they are.
 
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md, records.json and
-    roofline.svg.
+    roofline.svg; `bitbench report DIR` makes table and figure again from the records.
     """
     from rich.console import Console
 
@@ -45,8 +46,7 @@ def kernels(
     from bitbench.lab import Lab
     from bitbench.models import library
     from bitbench.probes.host import collect_host_facts
-    from bitbench.report.kernel_figure import roofline_svg
-    from bitbench.report.kernels import kernel_markdown, kernel_overview
+    from bitbench.report.kernels import kernel_overview, write_kernels
     from bitbench.statistics.kernels import summarize_kernels
 
     _check_device(device)
@@ -76,12 +76,9 @@ def kernels(
 
         run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, baselines)
-    text = kernel_markdown(summary)
     into.mkdir(parents=True, exist_ok=True)
-    (into / "records.json").write_text(run.model_dump_json() + "\n", encoding="utf-8")
-    (into / "kernels.md").write_text(text, encoding="utf-8")
-    (into / "roofline.svg").write_text(roofline_svg(summary), encoding="utf-8")
-    typer.echo(text)
+    (into / RECORDS_FILE).write_text(run.model_dump_json() + "\n", encoding="utf-8")
+    typer.echo(write_kernels(summary, into))
     if console.is_terminal:  # the long table has pushed it out of sight
         console.print(kernel_overview(summary), soft_wrap=True, markup=False)
     console.print(f"table, records and figure: {into}", soft_wrap=True)

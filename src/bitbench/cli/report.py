@@ -1,14 +1,15 @@
 """`bitbench report`: the report of a study from its records, or one of the forms that such records are published in."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitbench.cli.kernels import BASELINES
+from bitbench.cli.kernels import BASELINES, RECORDS_FILE
 from bitbench.report.choices import Form
 
-KERNEL_RECORDS = "records.json"
+if TYPE_CHECKING:
+    from bitbench.core.kernel import KernelSummary
 
 
 def report(
@@ -24,8 +25,8 @@ def report(
 ) -> None:
     """Write the report of a study from its records.
 
-    With --format: one of the forms in which such records are published, or the records as data. kernel-md takes a
-    folder that `bitbench kernels` filled.
+    Of a folder that `bitbench kernels` filled, its table and figure. With --format: one of the forms in which such
+    records are published, or the records as data.
     """
     from bitbench.errors import StoreError
 
@@ -51,6 +52,9 @@ def _report(folder: Path) -> None:
     from bitbench.report.terminal import render
     from bitbench.store.folder import StudyFolder
 
+    if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
+        _kernel_report(folder)
+        return
     lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
     summary = lab.summary(study)
     path = lab.report(study, summary)
@@ -76,30 +80,44 @@ def _page(path: Path) -> str:
     return page.read_text(encoding="utf-8")
 
 
-def _kernel_table(folder: Path) -> str:
-    from pydantic import ValidationError
+def _kernel_report(folder: Path) -> None:
+    from bitbench.report.kernels import kernel_overview, write_kernels
 
-    from bitbench.core.kernel import KernelRun
+    summary = _kernel_summary(folder / RECORDS_FILE)
+    write_kernels(summary, folder)
+    typer.echo(f"{kernel_overview(summary)}\n\ntable and figure: {folder}")
+
+
+def _kernel_table(folder: Path) -> str:
     from bitbench.core.published import PublishedKernels
     from bitbench.errors import StoreError
     from bitbench.report.kernels import kernel_markdown
     from bitbench.report.published import published_kernel_markdown
-    from bitbench.statistics.kernels import summarize_kernels
     from bitbench.store.published import read_published
 
     if (published := read_published(folder, PublishedKernels)) is not None:
         return published_kernel_markdown(published)
-    found = [path for path in (folder / KERNEL_RECORDS, folder / "kernels" / KERNEL_RECORDS) if path.is_file()]
+    found = [path for path in (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE) if path.is_file()]
     if not found:
         raise StoreError(
-            f"{folder} has no kernel records ({KERNEL_RECORDS}); `bitbench kernels --into {folder}` makes them"
+            f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` makes them"
         )
+    return kernel_markdown(_kernel_summary(found[0]))
+
+
+def _kernel_summary(path: Path) -> "KernelSummary":
+    from pydantic import ValidationError
+
+    from bitbench.core.kernel import KernelRun
+    from bitbench.errors import StoreError
+    from bitbench.statistics.kernels import summarize_kernels
+
     try:
-        run = KernelRun.model_validate_json(found[0].read_bytes())
+        run = KernelRun.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise StoreError(f"{found[0]} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
+        raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}
-    return kernel_markdown(summarize_kernels(run, [name for name in BASELINES.split(",") if name in cases]))
+    return summarize_kernels(run, [name for name in BASELINES.split(",") if name in cases])
 
 
 def _profiles(folder: Path) -> str:

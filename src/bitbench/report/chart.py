@@ -1,23 +1,22 @@
-"""What every figure has: a specification without colours, its rows, and names that fit into it."""
+"""What every figure has: a specification without colours, and its rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import ceil, floor, log10
 from typing import Literal
 
 import altair as alt
 
 from bitbench.core.base import Json
-from bitbench.core.cell import Contender
 from bitbench.core.summary import Estimate, MetricDefinition
 from bitbench.report.figures import Scale
 from bitbench.report.text import plain
 
 ROWS = "rows"  # the name of a figure's data in its specification
-MAX_LABEL = 48
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
 LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
+FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
 Row = dict[str, str | float | int | bool | None]
@@ -33,38 +32,6 @@ class Figure:
     spec: dict[str, Json]
     rows: list[Row]
     narrow: dict[str, Json] | None = None
-
-
-class Labels:
-    """Short names for figures: what all contenders share is said once, in `shared`. No two are alike."""
-
-    def __init__(self, contenders: Iterable[Contender]) -> None:
-        known = list(dict.fromkeys(contenders))
-        names = [one.name for one in known]
-        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
-        engine = _same(one.engine for one in known)
-        several = len(known) > 1
-        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
-        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
-        self._of: dict[Contender, str] = {}
-        for one in known:
-            short = plain(one.name.removeprefix(prefix).removesuffix(suffix), MAX_LABEL) or "?"
-            taken = set(self._of.values())
-            numbered = (f"{short} ({number})" for number in range(2, len(known) + 2))
-            self._of[one] = short if short not in taken else next(name for name in numbered if name not in taken)
-        parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
-        self.shared = plain(" ".join(part for part in parts if part))
-
-    def __getitem__(self, contender: Contender) -> str:
-        return self._of[contender]
-
-    def in_words(self) -> str:
-        return f" All are of {self.shared}." if self.shared else ""
-
-
-def _same(words: Iterable[str]) -> str | None:
-    found = set(words)
-    return found.pop() if len(found) == 1 else None
 
 
 def ends(estimate: Estimate, scale: Scale) -> tuple[float | None, float | None]:
@@ -96,13 +63,14 @@ class Axis:
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> alt.X:
-        if self.ticks:
-            axis = alt.Axis(values=list(self.ticks), format=",d")
-            return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=axis)
-        return alt.X(f"{field}:Q", title=self.title, scale=self._scale())
+        return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
 
     def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale())
+        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
+
+    def _marks(self) -> alt.Axis:
+        ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
+        return alt.Axis(values=ticks, format=",~g") if ticks else alt.Axis()
 
     def _scale(self) -> alt.Scale:
         ends = [self.low, self.high]
@@ -131,6 +99,23 @@ class Axis:
             limit -= LABEL_GAP
         lift = max(0.0, -min(moved))
         return [self.value(place + lift) for place in moved]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round values, each with a label: left alone, a logarithmic axis draws nine lines a decade and names a few."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        found = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        if len(found) >= FEWEST_TICKS:
+            return found
+    return []
+
+
+def halo(
+    layer: alt.Chart, style: str, *, align: Literal["left", "right", "center"], dx: float = 0, dy: float = 0
+) -> list[alt.Chart]:
+    """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
+    return [layer.mark_text(style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
 
 
 def axis_for(

@@ -96,6 +96,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Json]:
             "spread": {"color": colours["quiet"], "strokeWidth": 7, "opacity": 0.45},
             "tail": {"color": colours["alarm"]},
             "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
+            "roof": {"color": colours["soft"], "strokeWidth": 2},
             "name": {"color": colours["ink"], "fontSize": 12.5, "align": "left"},
             "value": {"color": colours["soft"], "fontSize": 12, "align": "right"},
             "front": {"color": colours["accent"], "strokeWidth": 1.5, "strokeDash": [5, 3], "opacity": 0.8},
@@ -103,6 +104,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Json]:
             "beaten": {"color": colours["quiet"], "strokeWidth": 1.8, "size": 60, "opacity": 1},
             "error": {"color": colours["quiet"], "strokeWidth": 1.2},
             "bright": {"color": colours["ink"], "fontSize": 12},
+            "rim": {"stroke": colours["paper"], "strokeWidth": 4, "strokeJoin": "round", "aria": False},
             "dim": {"color": colours["soft"], "fontSize": 11},
         },
     }

@@ -1,23 +1,41 @@
 """The kernel table: the columns that such tables have, and those that explain it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median as median_of
 
 from bitbench.core.kernel import KernelDevice, KernelFigures, KernelMachine, KernelSummary, Median
 from bitbench.report.text import code, escape, table
 from bitbench.units import UNKNOWN
 
+FIGURE_FILE = "roofline.svg"
 _SHAPE = ("batch_size", "in_features", "out_features")
 _CODEBOOKS = ("main_centroids", "residual_centroids")
 _VECTOR = 8  # weights in a vector of the cases that have codebooks
 _TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv"}  # as the columns of such tables are called
 
 
-def kernel_markdown(summary: KernelSummary) -> str:
+def write_kernels(summary: KernelSummary, folder: Path) -> str:
+    """kernels.md and the figure that it shows; the text is returned."""
+    from bitbench.report.chart_kernels import WIDTH, roofline_figure  # drawing: a second to import
+    from bitbench.report.svg import svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = roofline_figure(summary)
+    if figure is not None:
+        (folder / FIGURE_FILE).write_text(svg(figure, WIDTH), encoding="utf-8")
+    text = kernel_markdown(summary, with_figure=figure is not None)
+    (folder / "kernels.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def kernel_markdown(summary: KernelSummary, *, with_figure: bool = False) -> str:
     """What it comes to, the table of vector-quantized kernels, then every other case, then what did not run."""
     timed = [row for row in summary.figures if row.seconds]
     quantized = [row for row in timed if _CODEBOOKS[0] in row.timing.labels]
     parts = [_conditions(summary.machine)]
+    if with_figure:
+        parts.append(f"![What each kernel reaches of this machine's roofline]({FIGURE_FILE})")
     if timed:
         parts.append(kernel_overview(summary))
     if quantized:

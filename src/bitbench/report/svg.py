@@ -11,10 +11,10 @@ VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the one that altair
 WIDTH = 760
 
 
-def svg(figure: Figure) -> str:
+def svg(figure: Figure, width: int = WIDTH) -> str:
     spec = {
         **figure.spec,
-        "width": WIDTH,
+        "width": width,
         "padding": 16,
         "title": figure.title,
         "config": config(LIGHT),

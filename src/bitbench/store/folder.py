@@ -154,28 +154,26 @@ class Writer:
         _append_line(self.folder._instances, record)
 
     def append_trial(self, draft: TrialRecord, requests: pa.Table | None) -> TrialRecord:
-        """Give the trial its id, write its rows, then its line: the line is what makes it exist."""
+        """Give the trial its id, write its request rows, then its line."""
         trial_id = f"t{self._next_trial:05d}"
         self._next_trial += 1
-        requests_file = None
-        if requests is not None:
-            requests_file = f"requests/{trial_id}.parquet"
-            _write_table(self.folder.path / requests_file, requests)
-        record = draft.model_copy(update={"id": trial_id, "requests_file": requests_file})
-        _append_line(self.folder._trials, record)
-        return record
+        rows_file = self._write_rows(self.folder.requests, trial_id, requests)
+        return _appended(self.folder._trials, draft, {"id": trial_id, "requests_file": rows_file})
 
     def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
         """Likewise for a measurement of quality, with one row per scored token."""
         record_id = f"q{self._next_quality:04d}"
         self._next_quality += 1
-        scores_file = None
-        if scores is not None:
-            scores_file = f"quality/{record_id}.parquet"
-            _write_table(self.folder.path / scores_file, scores)
-        record = draft.model_copy(update={"id": record_id, "scores_file": scores_file})
-        _append_line(self.folder._quality, record)
-        return record
+        rows_file = self._write_rows(self.folder.quality, record_id, scores)
+        return _appended(self.folder._quality, draft, {"id": record_id, "scores_file": rows_file})
+
+    def _write_rows(self, place: Path, record_id: str, rows: pa.Table | None) -> str | None:
+        """The file's name as a record holds it; None where there are no rows."""
+        if rows is None:
+            return None
+        path = place / f"{record_id}.parquet"
+        _write_table(path, rows)
+        return str(path.relative_to(self.folder.path))
 
     def write_material(self, model: str, material: QualityMaterial) -> None:
         write_atomically(self.folder._material_file(model), material.model_dump_json() + "\n")
@@ -238,6 +236,13 @@ def _write_table(path: Path, table: pa.Table) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _appended(path: Path, draft: R, given: Mapping[str, str | None]) -> R:
+    """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
+    record = draft.model_copy(update=given)
+    _append_line(path, record)
+    return record
 
 
 def _append_line(path: Path, record: Record) -> None:

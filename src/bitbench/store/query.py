@@ -78,8 +78,13 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
     "kernels": {
         "machine": "STRUCT(device VARCHAR, device_name VARCHAR, cpu_model VARCHAR, threads INTEGER, torch VARCHAR, "
         "isa VARCHAR)",
-        "timings": 'STRUCT("case" VARCHAR, in_features INTEGER, out_features INTEGER, batch INTEGER, weight_bytes '
-        "BIGINT, error DOUBLE, cause VARCHAR, seconds DOUBLE[])[]",
+        "timings": 'STRUCT("case" VARCHAR, in_features INTEGER, out_features INTEGER, batch INTEGER, labels '
+        "MAP(VARCHAR, INTEGER), weight_bytes BIGINT, error DOUBLE, cause VARCHAR, seconds DOUBLE[])[]",
+    },
+    "imported kernels": {
+        "source": "STRUCT(tool VARCHAR)",
+        "rows": "STRUCT(in_features INTEGER, out_features INTEGER, batch INTEGER, labels MAP(VARCHAR, INTEGER), "
+        "seconds MAP(VARCHAR, DOUBLE))[]",
     },
 }  # fmt: skip
 
@@ -129,16 +134,16 @@ class Studies:
             self._make("studies")
         source = self._source(name, table)
         columns = ", ".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in table.columns)
-        if source is None:
-            columns = ", ".join(f'CAST(NULL AS {one.type}) AS "{one.name}"' for one in table.columns)
-            source = "(SELECT 1) WHERE false"
+        select = _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
         try:
-            self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {source}")
+            self._connection.execute(f"CREATE VIEW {name} AS {select}")
         except duckdb.Error as error:
             raise StoreError(f"{table.files} below {self._place} cannot be read: {error}") from error
 
     def _source(self, name: str, table: QueryTable) -> str | None:
         """What a view selects from; None where there is no such file."""
+        if name == "kernels":
+            return self._kernels()
         pattern = f"{self._place}/**/{table.files}"
         if not self._has(pattern):
             return None
@@ -148,8 +153,6 @@ class Studies:
         if name == "studies":
             self._connection.execute(f"CREATE VIEW locks AS SELECT *, plan.study.name AS study FROM ({read})")
             return "locks"
-        if name == "kernels":
-            return f"(SELECT folder, machine, unnest(timings) AS timing FROM ({read}) WHERE machine IS NOT NULL)"
         if name == "quality":
             return _with_study(self._with_perplexity(read))
         return _with_workload(read) if name == "trials" else _with_study(f"({read})")
@@ -158,7 +161,7 @@ class Studies:
         found = self._connection.execute(f"SELECT 1 FROM glob({_quoted(pattern)}) LIMIT 1").fetchone()
         return found is not None
 
-    def _json(self, pattern: str, fields: dict[str, str], *, lines: bool) -> str:
+    def _json(self, pattern: str, fields: dict[str, str], *, lines: bool, ending: str = "/[^/]*$") -> str:
         columns = ", ".join(f'"{name}": {_quoted(kind)}' for name, kind in fields.items())
         form = (
             "format = 'newline_delimited', ignore_errors = true"
@@ -166,21 +169,39 @@ class Studies:
             else f"format = 'unstructured', maximum_object_size = {LARGEST_OBJECT_BYTES}"
         )
         return (
-            f"SELECT *, {self._folder('/[^/]*$')} AS folder "
+            f"SELECT *, {self._folder(ending)} AS folder "
             f"FROM read_json({_quoted(pattern)}, columns = {{{columns}}}, filename = true, {form})"
             # What is not complete yet is read as a row of nulls.
             f"{' WHERE id IS NOT NULL' if lines else ''}"
         )
 
+    def _kernels(self) -> str:
+        """Of our own bench, and of tables that were imported: these give one time per column, and nothing else."""
+        parts = [_no_rows("kernels")]
+        if self._has(pattern := f"{self._place}/**/{TABLES['kernels'].files}"):
+            read = self._json(pattern, _SOURCES["kernels"], lines=False)
+            parts.append(
+                "SELECT folder, machine.*, timing.* EXCLUDE (seconds), list_median(timing.seconds) AS median_s, "
+                "len(timing.seconds) AS rounds FROM "
+                f"(SELECT folder, machine, unnest(timings) AS timing FROM ({read}) WHERE machine IS NOT NULL)"
+            )
+        if self._has(pattern := f"{self._place}/**/published/kernels.json"):
+            read = self._json(pattern, _SOURCES["imported kernels"], lines=False, ending="/published/[^/]*$")
+            parts.append(
+                'SELECT folder, tool AS imported_from, row.* EXCLUDE (seconds), time.key AS "case", time.value AS '
+                "median_s FROM (SELECT folder, tool, row, unnest(map_entries(row.seconds)) AS time FROM "
+                f"(SELECT folder, source.tool AS tool, unnest(rows) AS row FROM ({read})))"
+            )
+        return f"({' UNION ALL BY NAME '.join(parts)})"
+
     def _requests(self, pattern: str) -> str:
-        """Files of older versions lack columns; an empty row of the right types fills them in."""
-        own = [one for one in TABLES["requests"].columns if one.name not in ("folder", "study", "trial")]
-        empty = ", ".join(f'CAST(NULL AS {one.type}) AS "{one.name}"' for one in own)
+        """Files of older versions lack columns."""
+        empty = _no_rows("requests", without=("folder", "study", "trial"))
         return (
             f"(SELECT *, {self._folder('/requests/[^/]*$')} AS folder, "
             "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS trial FROM "
             f"(SELECT * FROM read_parquet({_quoted(pattern)}, filename = true, union_by_name = true) "
-            f"UNION ALL BY NAME SELECT {empty} WHERE false))"
+            f"UNION ALL BY NAME {empty}))"
         )
 
     def _with_perplexity(self, read: str) -> str:
@@ -208,6 +229,13 @@ class Studies:
         found = self._connection.execute(f"SELECT file FROM glob({_quoted(self._place + '/**')}) LIMIT 1").fetchone()
         written = str(found[0]).partition("://")[2] if found else path
         return written.find(path) if path in written else 0
+
+
+def _no_rows(name: str, without: Sequence[str] = ()) -> str:
+    """No row of the right types: what is united with it has every column."""
+    own = [one for one in TABLES[name].columns if one.name not in without]
+    empty = ", ".join(f'CAST(NULL AS {one.type}) AS "{one.name}"' for one in own)
+    return f"SELECT {empty} WHERE false"
 
 
 def _with_study(source: str) -> str:
