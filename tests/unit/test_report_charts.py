@@ -11,12 +11,13 @@ from bitbench.core.study import Count, Measure
 from bitbench.core.summary import RequestSpread, StudySummary
 from bitbench.core.trial import Memory
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.report.chart import LABEL_GAP, Figure, Labels, axis_for
+from bitbench.report.chart import LABEL_GAP, Figure, axis_for
 from bitbench.report.chart_curves import length_figures, load_figures
 from bitbench.report.chart_requests import request_figures
 from bitbench.report.chart_style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
 from bitbench.report.chart_trade import trade_figures
 from bitbench.report.chart_trials import trials_figure
+from bitbench.report.labels import Labels
 from bitbench.report.pareto import Reach, on_front
 from bitbench.report.series import by_input_length, by_load
 from bitbench.report.svg import svg

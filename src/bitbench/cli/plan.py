@@ -14,7 +14,7 @@ from bitbench.core.variant import NO_MODEL, Variant
 from bitbench.engines import environments
 from bitbench.errors import EngineEnvironmentError
 from bitbench.lab import Lab
-from bitbench.report.answer import refusals_by_reason
+from bitbench.report.causes import refusals_by_reason
 from bitbench.report.text import listing
 from bitbench.units import show_bytes, show_duration
 
@@ -75,8 +75,9 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
     about: dict[tuple[str, str], list[str]] = {}
     for one in refusals_by_reason(plan.refusals):
-        where = "" if len(one.workloads) == len(plan.study.workloads) else f" on {listing(one.workloads)}"
-        about.setdefault((f"refused{where}", one.reason), []).append(one.contender.name)
+        for refused, workloads in one.affected.contenders_by_workloads():
+            where = "" if len(workloads) == len(plan.study.workloads) else f" on {listing(workloads)}"
+            about.setdefault((f"refused{where}", one.reason), []).extend(contender.name for contender in refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
     for unscored in plan.quality_refusals:

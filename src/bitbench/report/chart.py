@@ -1,4 +1,4 @@
-"""What every figure has: a specification without colours, its rows, and names that fit into it."""
+"""What every figure has: a specification without colours, and its rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,11 @@ from typing import Literal
 import altair as alt
 
 from bitbench.core.base import Json
-from bitbench.core.cell import Contender
 from bitbench.core.summary import Estimate, MetricDefinition
 from bitbench.report.figures import Scale
 from bitbench.report.text import plain
 
 ROWS = "rows"  # the name of a figure's data in its specification
-MAX_LABEL = 48
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
 LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
@@ -34,44 +32,6 @@ class Figure:
     spec: dict[str, Json]
     rows: list[Row]
     narrow: dict[str, Json] | None = None
-
-
-class Labels:
-    """Short names for figures: what all contenders share is said once, in `shared`. No two are alike."""
-
-    def __init__(self, contenders: Iterable[Contender]) -> None:
-        known = list(dict.fromkeys(contenders))
-        names = [one.name for one in known]
-        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
-        engine = _same(one.engine for one in known)
-        several = len(known) > 1
-        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
-        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
-        shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names])
-        self._of = dict(zip(known, shorts, strict=True))
-        parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
-        self.shared = plain(" ".join(part for part in parts if part))
-
-    def __getitem__(self, contender: Contender) -> str:
-        return self._of[contender]
-
-    def in_words(self) -> str:
-        return f" All are of {self.shared}." if self.shared else ""
-
-
-def distinct(names: Sequence[str]) -> list[str]:
-    """As short as a figure needs them, and no two alike."""
-    found: list[str] = []
-    for name in names:
-        short = plain(name, MAX_LABEL) or "?"
-        numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
-        found.append(short if short not in found else next(one for one in numbered if one not in found))
-    return found
-
-
-def _same(words: Iterable[str]) -> str | None:
-    found = set(words)
-    return found.pop() if len(found) == 1 else None
 
 
 def ends(estimate: Estimate, scale: Scale) -> tuple[float | None, float | None]:
@@ -103,14 +63,14 @@ class Axis:
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> alt.X:
-        return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), **self._marked())
+        return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
 
     def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale(), **self._marked())
+        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
 
-    def _marked(self) -> dict[str, alt.Axis]:
+    def _marks(self) -> alt.Axis:
         ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
-        return {"axis": alt.Axis(values=ticks, format=",~g")} if ticks else {}
+        return alt.Axis(values=ticks, format=",~g") if ticks else alt.Axis()
 
     def _scale(self) -> alt.Scale:
         ends = [self.low, self.high]

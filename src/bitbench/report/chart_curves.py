@@ -14,7 +14,6 @@ from bitbench.report.chart import (
     ROWS,
     Axis,
     Figure,
-    Labels,
     Row,
     axis_for,
     axis_title,
@@ -24,6 +23,7 @@ from bitbench.report.chart import (
 )
 from bitbench.report.chart_style import MOST_SERIES
 from bitbench.report.figures import Scale, mean_and_interval, scale_for
+from bitbench.report.labels import Labels
 from bitbench.report.series import by_input_length, by_load, input_length
 from bitbench.report.sweep import level, number_of
 
@@ -31,7 +31,6 @@ HEIGHT = 320
 LABEL_ROOM = 170  # pixels at the right, for the names of the lines
 THROUGHPUT = "output_throughput"
 TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one contender alone
-CUT = "bars are cut off at the edge."
 FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
@@ -84,7 +83,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     y_definition = summary.definitions[next(iter(metrics))]
     y_name = "time to first token" if alone else y_definition.name
     title = f"{y_name.capitalize()} against throughput, {shape}"
-    load = f"A point per load ({unit}, as written at the first line), with its intervals; {CUT}"
+    load = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
     caption = f"{load} Best is the lower right.{left_out}"
     return _curves(
         Figure(f"load-{group[0].name}", title, caption + labels.in_words(), {}, rows),
@@ -106,7 +105,9 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         for cell in _cells(summary, line, group):
             place = input_length(summary.study.workload(cell.cell.workload))
             rows.append({**_point(line, cell, scale), "x": place, "order": place, "at": f"{place:,.0f}"})
-    lengths = sorted({input_length(workload) for workload in group})
+    lengths = sorted(set(numbers(rows, "x")))
+    if len(lengths) < 2:  # nothing to see along a length
+        return None
     definition = summary.definitions[metric]
     title = f"{definition.name.capitalize()} over input length"
     same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out"
@@ -115,7 +116,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         Figure(
             f"length-{metric}-{group[0].name}",
             title,
-            f"{same}. Bars are intervals; {CUT}{left_out}{labels.in_words()}",
+            f"{same}. Bars are intervals, cut off at the edge.{left_out}{labels.in_words()}",
             {},
             rows,
         ),

@@ -6,7 +6,8 @@ from statistics import median
 import altair as alt
 
 from bitbench.core.kernel import KernelFigures, KernelMachine, KernelSummary
-from bitbench.report.chart import ROWS, Axis, Figure, Row, distinct, halo, numbers, specification
+from bitbench.report.chart import ROWS, Axis, Figure, Row, halo, numbers, specification
+from bitbench.report.labels import distinct
 
 HEIGHT = 340
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there

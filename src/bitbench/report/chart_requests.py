@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import altair as alt
 
 from bitbench.core.summary import Ranking, RequestSpread, StudySummary
-from bitbench.report.chart import ROWS, Figure, Labels, Row, axis_for, axis_title, numbers, specification
+from bitbench.report.chart import ROWS, Figure, Row, axis_for, axis_title, numbers, specification
 from bitbench.report.chart_trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.figures import number, scale_for
+from bitbench.report.labels import Labels
 from bitbench.report.text import MAX_NAME, plain
 
 FIELDS = ("p5", "p50", "p95", "p99", "highest")

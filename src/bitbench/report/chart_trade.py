@@ -14,23 +14,23 @@ from bitbench.report.chart import (
     ROWS,
     Axis,
     Figure,
-    Labels,
     Row,
     axis_for,
     axis_title,
     ends,
+    halo,
     numbers,
     specification,
 )
-from bitbench.report.chart_curves import CUT
 from bitbench.report.figures import Scale, mean_and_interval, size_scale
+from bitbench.report.labels import Labels
 from bitbench.report.pareto import Reach, on_front
 from bitbench.report.text import listing
 from bitbench.report.workloads import column_scale, in_order, rank_text
 from bitbench.units import significant
 
 HEIGHT = 320
-FAR_RIGHT = 0.55  # of the axis: from here on a label stands left of its mark
+FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,10 @@ def _figure(
         )
     title = f"{ranking.workload}: {definition.name} against {cost.title.split(' (')[0].split(',')[0]}"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
-    caption = (
-        f"Filled: on the front of {listing(measures)}; nobody else is as good in all of them and surely better in one."
-        f"{' Dashed: that front.' if is_plane else ''} Bars: intervals; of memory, the lowest and the highest start; "
-        f"{CUT}{labels.in_words()}"
-    )
-    y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
+    on = [labels[contender] for contender, is_on in front.items() if is_on]
+    named = f": {listing(on)}" if len(on) <= MOST_LABELS else ""
+    caption = f"On the front of {listing(measures)}{named}.{labels.in_words()}"
+    y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"))
     x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
     spec = specification(_layers(x, y, cost, line=is_plane), height=HEIGHT, title=title)
     return Figure(
@@ -185,12 +183,11 @@ def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
         alt.Tooltip("cost:N", title=cost.title.split(",", maxsplit=1)[0].capitalize()),
         alt.Tooltip("rank:N", title="Rank by speed"),
     ]
-    sides = [
-        shown.transform_filter(f"datum.side == '{side}'")
-        .mark_text(style=style, align="left" if side == "right" else "right", dx=9 if side == "right" else -9)
-        .encode(x=x.x(), y=y.y("label_y"), text="contender:N")
-        for shown, style in ((best, "bright"), (beaten.transform_filter("datum.is_labelled"), "dim"))
-        for side in ("left", "right")
+    right, left = (base.transform_filter(f"datum.side == '{side}'") for side in ("right", "left"))
+    names = [
+        text.transform_filter(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
+        for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
+        for text in (*halo(right, style, align="left", dx=9), *halo(left, style, align="right", dx=-9))
     ]
     y_known = base.transform_filter("isValid(datum.y_low)")
     edge = base.transform_filter("datum.edge")
@@ -199,9 +196,9 @@ def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
         *([front] if line else []),
         y_known.mark_rule(style="error", clip=True).encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q"),
         base.mark_rule(style="error", clip=True).encode(x=x.x("x_low"), x2="x_high:Q", y=y.y()),
+        *names,
         beaten.mark_point(style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
         best.mark_point(style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
-        *sides,
     ]
 
 

@@ -4,8 +4,9 @@ import altair as alt
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.answer import has_result
-from bitbench.report.chart import ROWS, Figure, Labels, Row, axis_for, axis_title, ends, numbers, specification
+from bitbench.report.chart import ROWS, Figure, Row, axis_for, axis_title, ends, numbers, specification
 from bitbench.report.figures import Scale, mean_and_interval
+from bitbench.report.labels import Labels
 from bitbench.report.text import MAX_NAME, plain
 from bitbench.report.workloads import column_scale, entry_of, in_order, rank_text, versus_baseline
 

@@ -9,7 +9,7 @@ from bitbench.core.study import EngineSetup
 from bitbench.core.summary import ContenderSummary, StudySummary
 from bitbench.core.trial import KernelPath
 from bitbench.report import memory
-from bitbench.report.answer import failures_by_cause, refusals_by_reason
+from bitbench.report.causes import failures_by_cause, refusals_by_reason
 from bitbench.report.figures import Scale, percent, spread
 from bitbench.report.text import code, code_block, escape, listing, table
 from bitbench.report.workloads import OCCASIONAL_METRICS
@@ -36,14 +36,13 @@ def failures_section(summary: StudySummary) -> str:
         ids = ", ".join(code(trial) for trial in one.ids[:MAX_IDS])
         more = f" and {len(one.ids) - MAX_IDS} more" if len(one.ids) > MAX_IDS else ""
         parts.append(
-            f"- **{one.failure.outcome.value}**: {code(one.contender.name)} on "
-            f"{listing([code(name) for name in one.workloads])}: {escape(one.failure.cause)} ({ids}{more})"
+            f"- **{one.failure.outcome.value}**: {one.affected.in_words(code)}: {escape(one.failure.cause)} "
+            f"({ids}{more})"
         )
         if one.failure.log_lines:
             parts.append(code_block(one.failure.log_lines[-MAX_LOG_LINES:]))
     parts += [
-        f"- **{one.word}**: {code(one.contender.name)} on {listing([code(name) for name in one.workloads])}: "
-        f"{escape(one.reason)}"
+        f"- **{one.word}**: {one.affected.in_words(code)}: {escape(one.reason)}"
         for one in refusals_by_reason(summary.refusals)
         if one.was_tried
     ]
@@ -53,12 +52,20 @@ def failures_section(summary: StudySummary) -> str:
 
 
 def refusals_section(summary: StudySummary) -> str:
+    """Those that nobody needs to try: a table by reason, so that what holds for many is read once."""
     rows = [
-        [code(one.contender.name), listing([code(name) for name in one.workloads]), escape(one.reason)]
+        [
+            escape(one.reason),
+            listing([code(contender.name) for contender in contenders]),
+            listing([code(name) for name in workloads]),
+        ]
         for one in refusals_by_reason(summary.refusals)
         if not one.was_tried
+        for contenders, workloads in one.affected.contenders_by_workloads()
     ]
-    return f"## Refused up front\n\n{table(['Contender', 'Workloads', 'Reason'], rows, left=(0, 1, 2))}" if rows else ""
+    return (
+        f"## Refused up front\n\n{table(['Reason', 'Contenders', 'Workloads'], rows, left=(0, 1, 2))}" if rows else ""
+    )
 
 
 def warm_up_section(summary: StudySummary) -> str:

@@ -9,7 +9,8 @@ from rich.text import Text
 from bitbench.core.crossover import Axis, Crossing, Crossover, Point, Standing
 from bitbench.core.summary import StudySummary
 from bitbench.core.workload import Workload
-from bitbench.report.answer import Quote
+from bitbench.report.headline import Quote
+from bitbench.report.labels import Labels
 from bitbench.report.text import MAX_NAME, code, listing, plain, table
 
 UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
@@ -26,9 +27,10 @@ def crossover_section(summary: StudySummary) -> str:
         "1 is faster than the baseline. How the ratio bends between two points is not known, so that a crossing is "
         "known no better than the points around it show ([how](#how-the-figures-are-made)).",
     ]
+    labels = Labels.of(summary, MAX_NAME)
     for title, group in _by_series(summary):
         places = [point.at for point in max((one.points for one in group), key=len)]
-        rows = [[code(one.contender.name), *_cells(one, places), verdict(one)] for one in group]
+        rows = [[code(labels[one.contender]), *_cells(one, places), verdict(one)] for one in group]
         header = ["Contender", *(f"{place:,}" for place in places), "Crossing"]
         parts += [f"{title}:", table(header, rows, left=(0, len(places) + 1))]
     return "\n\n".join(parts)
@@ -39,10 +41,11 @@ def render_crossovers(summary: StudySummary, console: Console) -> None:
         return
     console.print()
     console.print(Text("Where it stops being faster", style="bold"))
+    labels = Labels.of(summary, MAX_NAME)
     for title, group in _by_series(summary):
         console.print(Text(title, style="dim"))
         for one in group:
-            console.print(Text(f"• {plain(one.contender.name, MAX_NAME)}: {verdict(one)}"))
+            console.print(Text(f"• {labels[one.contender]}: {verdict(one)}"))
 
 
 def series_title(axis: Axis, workload: Workload, quote: Quote = plain) -> str:
@@ -65,8 +68,10 @@ def verdict(one: Crossover) -> str:
         return f"cannot tell: it changes sides within its error ({reached})"
     if all(stretch.standing is not Standing.UNSURE for stretch in one.stretches):
         return f"none in the range measured: {side} from {reached} ({_sure(one.none_confidence)} sure)"
-    unsure = [f"{_number(gap.low)} to {_number(gap.high)}" for gap in one.stretches if gap.standing is Standing.UNSURE]
-    return f"none seen: {side} at every point from {reached}, but not surely from {listing(unsure)}"
+    gaps = [stretch for stretch in one.stretches if stretch.standing is Standing.UNSURE]
+    unsure = [f"{point.at:,}" for point in one.points if any(gap.low <= point.at <= gap.high for gap in gaps)]
+    where = f"at {listing(unsure)}" if unsure else "between them"
+    return f"none seen: {side} at every point from {reached}, but not surely {where}"
 
 
 def crossing(found: Crossing, axis: Axis) -> str:

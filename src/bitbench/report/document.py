@@ -10,8 +10,8 @@ from bitbench.core.base import Json
 from bitbench.core.profile import OperatorProfile
 from bitbench.core.summary import RequestSpread, StudySummary
 from bitbench.core.trial import InstanceRecord
-from bitbench.report.answer import answer
-from bitbench.report.chart import Figure, Labels
+from bitbench.report.answer import remarks, verdicts
+from bitbench.report.chart import Figure
 from bitbench.report.chart_curves import length_figures, load_figures
 from bitbench.report.chart_requests import request_figures
 from bitbench.report.chart_trade import trade_figures
@@ -26,8 +26,11 @@ from bitbench.report.conditions import (
     warm_up_section,
 )
 from bitbench.report.crossover import crossover_section
+from bitbench.report.figures import percent
+from bitbench.report.headline import best_table, lead
 from bitbench.report.imported import imported_section, source
 from bitbench.report.instances import instances_section
+from bitbench.report.labels import Labels
 from bitbench.report.memory import memory_section
 from bitbench.report.overview import overview_section
 from bitbench.report.profile import profile_section
@@ -60,7 +63,7 @@ class Records:
 def document(summary: StudySummary, records: Records) -> list[Section]:
     """Parts that the records do not know are shown as unknown; a section without data is left out."""
     by_load = bool(sweep_cells(summary))
-    labels = Labels(cell.cell.contender for cell in summary.cells)
+    labels = Labels.of(summary)
     figures = tuple(load_figures(summary, labels))
     sections = [
         opening(summary),
@@ -89,21 +92,41 @@ def document(summary: StudySummary, records: Records) -> list[Section]:
 
 
 def opening(summary: StudySummary) -> Section:
-    if sweep_cells(summary):
-        sentences = sweep_answer(summary, escape)
-    else:
-        sentences = [*answer(summary, code), *quality_sentences(summary, code)]
     parts = [f"# {escape(summary.study.name)}"]
     if summary.study.description:
         parts.append(escape(summary.study.description))
     if summary.imported_from:
         parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
-    parts.append("\n".join(f"- {sentence}" for sentence in sentences))
-    parts.append(
-        "Figures are `mean [low, high]`; contenders whose difference may be noise share a rank "
-        "([how](#how-the-figures-are-made))."
+    parts += _sweep_answer(summary) if sweep_cells(summary) else _answer(summary)
+    return Section("\n\n".join(part for part in parts if part))
+
+
+def _sweep_answer(summary: StudySummary) -> list[str]:
+    return [_bullets(sweep_answer(summary, escape)), _how_to_read(summary)]
+
+
+def _answer(summary: StudySummary) -> list[str]:
+    """What to run; the best of each workload; what is missing, and how to read it."""
+    several = len(summary.rankings) > 1
+    first = lead(summary, code)
+    said = [] if first is None else [f"**{first.verdict}** {' '.join(first.reasons)}"]
+    said += [] if several else verdicts(summary, code)
+    others = [*remarks(summary, code), *quality_sentences(summary, code)]
+    if several:
+        return [_bullets(said), best_table(summary, code), _bullets(others), _how_to_read(summary)]
+    return [_bullets([*said, *others]), _how_to_read(summary)]
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _how_to_read(summary: StudySummary) -> str:
+    return (
+        f"Figures are `mean [low, high]`, a {percent(summary.study.measure.confidence)} interval; contenders whose "
+        "difference may be noise share a rank. Ranks allow for all pairs that are compared, the interval of one ratio "
+        "does not ([how](#how-the-figures-are-made))."
     )
-    return Section("\n\n".join(parts))
 
 
 def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) -> Iterator[Section]:
@@ -115,7 +138,12 @@ def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) 
         wanted = "memory and quality" if summary.quality else "memory"
         missing = "" if summary.quality else " Quality was not measured in this study."
         way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
-        yield Section(f"## Speed against {wanted}\n\n{way} and to the left is better.{missing}", trades)
+        said = (
+            f"{way} and to the left is better. Filled marks are on the front: nobody else is as good in everything and "
+            "surely better in something; a dashed line joins them. Bars are intervals (of memory, the lowest and the "
+            f"highest start), cut off at the edge.{missing}"
+        )
+        yield Section(f"## Speed against {wanted}\n\n{said}", trades)
     if lengths := tuple(length_figures(summary, labels)):
         said = "Workloads that differ in nothing but the length of the prompt."
         yield Section(f"## Over the length of the input\n\n{said}", lengths)

@@ -52,6 +52,11 @@ def lone(value: float | None, scale: Scale) -> str:
     return UNKNOWN if value is None else number(value / scale.factor)
 
 
+def mean_alone(estimate: Estimate | None, scale: Scale) -> str:
+    """Four digits: for sizes, whose interval can be far narrower than anybody cares for."""
+    return lone(None if estimate is None else estimate.mean, scale)
+
+
 def mean(estimate: Estimate | None, scale: Scale) -> str:
     return _with_interval(estimate, scale, bracket=False)
 

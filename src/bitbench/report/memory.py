@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from bitbench.core.summary import ContenderSummary, MemorySummary, Spread, StudySummary
 from bitbench.report.figures import Scale, size_scale
-from bitbench.report.text import code, listing, table
+from bitbench.report.labels import Labels
+from bitbench.report.text import MAX_NAME, code, listing, table
 from bitbench.units import UNKNOWN, significant
 
 KIB = Scale("KiB", 2**10)
@@ -88,6 +89,7 @@ class MemoryTable:
 def memory_section(summary: StudySummary) -> str:
     memory = MemoryTable(summary)
     header = ["Contender", *(f"{column.title} ({memory.unit(column)})" for column in memory.columns)]
-    rows = [[code(one.contender.name), *memory.row(one)] for one in memory.contenders]
+    labels = Labels.of(summary, MAX_NAME)
+    rows = [[code(labels[one.contender]), *memory.row(one)] for one in memory.contenders]
     parts = ["## Memory", table(header, rows) if memory.columns else "", memory.caveat or ""]
     return "\n\n".join(part for part in parts if part)

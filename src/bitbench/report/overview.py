@@ -3,7 +3,8 @@
 from bitbench.core.cell import Contender
 from bitbench.core.summary import Ranking, RankingEntry, StudySummary
 from bitbench.report.answer import outcomes_of
-from bitbench.report.text import code, table
+from bitbench.report.labels import Labels
+from bitbench.report.text import MAX_NAME, code, table
 from bitbench.units import UNKNOWN
 
 
@@ -12,8 +13,9 @@ def overview_section(summary: StudySummary) -> str:
     contenders = [one.contender for one in summary.contenders]
     if len(contenders) < 2 or len(summary.rankings) < 2:
         return ""
+    labels = Labels.of(summary, MAX_NAME)
     rows = [
-        [code(one.name), *(_cell(summary, ranking, one) for ranking in summary.rankings)]
+        [code(labels[one]), *(_cell(summary, ranking, one) for ranking in summary.rankings)]
         for one in sorted(contenders, key=lambda one: _mean_rank(summary, one))
     ]
     headline = summary.definitions[summary.headline].name

@@ -27,6 +27,7 @@ from bitbench.units import show_bytes
 
 FILE_NAME = "index.html"
 _INTERVAL = re.compile(r"(<td[^>]*>[^<\[\]]*?) (\[[^<\[\]]*\])(?=</td>)")
+_PROSE = re.compile(r"<td>(?=[^<]{40})")  # a cell with a sentence in it
 _HEADING = re.compile(r"<h2>(.*?)</h2>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
 
@@ -101,6 +102,7 @@ def _html(text: str, tables: Iterator[int]) -> str:
     renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
     rendered = str(renderer.render(text))
     rendered = _INTERVAL.sub(r'\1 <span class="interval">\2</span>', rendered)
+    rendered = _PROSE.sub('<td class="words">', rendered)
     opening = '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>'
     rendered = re.sub("<table>", lambda _: opening.format(next(tables)), rendered)
     return rendered.replace("</table>", "</table></div>").replace("<pre>", '<pre tabindex="0">')

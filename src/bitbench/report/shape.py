@@ -3,8 +3,8 @@
 from bitbench.core.arrival import AnyArrival, Arrival, Constant, Gamma, Poisson, Ramp, Trace
 from bitbench.core.asked import Api, show_length
 from bitbench.core.workload import ShapePart, Workload
-from bitbench.report.answer import Quote
 from bitbench.report.figures import percent
+from bitbench.report.headline import Quote
 from bitbench.units import UNKNOWN, show_seconds
 
 

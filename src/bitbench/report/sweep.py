@@ -8,8 +8,8 @@ from bitbench.core.asked import show_length
 from bitbench.core.summary import CellSummary, Estimate, RateAnswer, SearchStop, StudySummary
 from bitbench.core.trial import Outcome
 from bitbench.core.workload import Workload
-from bitbench.report.answer import Quote
 from bitbench.report.figures import Scale, mean_and_interval, number, scale_for
+from bitbench.report.headline import Quote
 from bitbench.report.text import code, counted, escape, listing, plain, table
 from bitbench.units import UNKNOWN, show_percent, show_seconds, significant
 

@@ -5,15 +5,18 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.core.summary import CellSummary, Ranking, StudySummary
-from bitbench.report.answer import answer, failures_by_cause, has_result, outcomes_of, refusals_by_reason
+from bitbench.report.answer import has_result, outcomes_of, remarks, verdicts
+from bitbench.report.causes import failures_by_cause, refusals_by_reason
 from bitbench.report.crossover import render_crossovers
-from bitbench.report.figures import mean, plus_minus
+from bitbench.report.figures import mean, mean_alone, plus_minus
+from bitbench.report.headline import lead
+from bitbench.report.labels import Labels
 from bitbench.report.memory import MemoryTable
 from bitbench.report.quality import QualityTable, quality_sentences
 from bitbench.report.shape import shape
 from bitbench.report.sweep import sweep_cells
 from bitbench.report.sweep_terminal import render_sweep
-from bitbench.report.text import MAX_NAME, listing, plain
+from bitbench.report.text import MAX_NAME, plain
 from bitbench.report.workloads import (
     MAIN_METRICS,
     column_scale,
@@ -33,31 +36,37 @@ def render(summary: StudySummary, console: Console) -> None:
     if sweep_cells(summary):
         render_sweep(summary, console)
         return
+    labels = Labels.of(summary, MAX_NAME)
+    if labels.shared:
+        console.print()
+        console.print(Text(f"All are of {labels.shared}.", style="dim"))
     for ranking in summary.rankings:
         console.print()
         console.print(Text(_name(ranking.workload), style="bold"))
         console.print(Text(shape(summary.study.workload(ranking.workload), _name), style="dim"))
         if in_order(summary, ranking):
-            console.print(_table(summary, ranking, wide=console.width >= WIDE))
+            console.print(_table(summary, ranking, labels, wide=console.width >= WIDE))
         else:
             console.print("Refused for every contender, see below.")
     render_crossovers(summary, console)
-    _render_memory(summary, console)
-    _render_quality(summary, console)
+    _render_memory(summary, labels, console)
+    _render_quality(summary, labels, console)
     if summary.refusals or any(cell.failures for cell in summary.cells):
         console.print()
     for one in failures_by_cause(summary):
-        where = f"{_name(one.contender.name)} on {listing([_name(name) for name in one.workloads])}"
-        _line(console, one.failure.outcome.value, where, one.failure.cause)
+        _line(console, one.failure.outcome.value, one.affected.in_words(_name), one.failure.cause)
     for refused in refusals_by_reason(summary.refusals):
-        where = f"{_name(refused.contender.name)} on {listing([_name(name) for name in refused.workloads])}"
-        _line(console, refused.word, where, refused.reason)
+        _line(console, refused.word, refused.affected.in_words(_name), refused.reason)
     console.print()
-    for sentence in [*answer(summary, _name), *quality_sentences(summary, _name)]:
+    one_by_one = verdicts(summary, _name) if len(summary.rankings) == 1 else []  # of several the tables tell
+    for sentence in [*one_by_one, *remarks(summary, _name), *quality_sentences(summary, _name)]:
         console.print(Text(f"• {sentence}"))
+    if (first := lead(summary, _name)) is not None:
+        console.print()
+        console.print(Text.assemble((first.verdict, "bold"), f" {' '.join(first.reasons)}"))
 
 
-def _render_memory(summary: StudySummary, console: Console) -> None:
+def _render_memory(summary: StudySummary, labels: Labels, console: Console) -> None:
     memory = MemoryTable(summary)
     if not memory.columns:
         return
@@ -66,7 +75,7 @@ def _render_memory(summary: StudySummary, console: Console) -> None:
     for column in memory.columns:
         table.add_column(f"{column.title}\n{memory.unit(column)}", justify="right")
     for one in memory.contenders:
-        table.add_row(Text(_name(one.contender.name)), *memory.row(one))
+        table.add_row(Text(labels[one.contender]), *memory.row(one))
     console.print()
     console.print(Text("Memory", style="bold"))
     console.print(table)
@@ -74,7 +83,7 @@ def _render_memory(summary: StudySummary, console: Console) -> None:
         console.print(Text(memory.caveat, style="dim"))
 
 
-def _render_quality(summary: StudySummary, console: Console) -> None:
+def _render_quality(summary: StudySummary, labels: Labels, console: Console) -> None:
     if not summary.quality:
         return
     quality = QualityTable(summary, wide=console.width >= WIDE)
@@ -85,7 +94,7 @@ def _render_quality(summary: StudySummary, console: Console) -> None:
         table.add_column(title.replace(", ", "\n").replace(" (", "\n("), justify="right")
     for row in quality.rows:
         style = "bold red" if row.flagged else None
-        table.add_row(Text(_name(row.name)), *map(Text, quality.cells(row, intervals=False)), style=style)
+        table.add_row(Text(labels[row.contender]), *map(Text, quality.cells(row, intervals=False)), style=style)
     console.print()
     console.print(Text("Speed, memory and quality" if quality.wide else "Quality", style="bold"))
     console.print(table)
@@ -99,7 +108,7 @@ def _name(text: str) -> str:
     return plain(text, MAX_NAME)
 
 
-def _table(summary: StudySummary, ranking: Ranking, *, wide: bool) -> Table:
+def _table(summary: StudySummary, ranking: Ranking, labels: Labels, *, wide: bool) -> Table:
     cells = in_order(summary, ranking)
     others = tuple(metric for metric in MAIN_METRICS if metric != ranking.metric) if wide else ()
     metrics = (ranking.metric, *others, memory_metric(summary))
@@ -114,10 +123,12 @@ def _table(summary: StudySummary, ranking: Ranking, *, wide: bool) -> Table:
             table.add_column("vs. baseline", justify="right", no_wrap=True)
     for cell in cells:
         entry = entry_of(ranking, cell)
-        figures = [Text(mean(cell.metrics.get(metric), scales[metric])) for metric in metrics]
+        *means, size = metrics
+        figures = [Text(mean(cell.metrics.get(metric), scales[metric])) for metric in means]
+        figures.append(Text(mean_alone(cell.metrics.get(size), scales[size])))
         table.add_row(
             Text(rank_text(entry)),
-            Text(_name(cell.cell.contender.name)),
+            Text(labels[cell.cell.contender]),
             figures[0],
             Text(plus_minus(cell.metrics.get(ranking.metric)).removeprefix("± ")),
             Text(versus_baseline(ranking, entry) if has_result(summary, cell) else _instead(cell)),

@@ -9,7 +9,7 @@ MAX_NAME = 80
 MAX_TEXT = 400
 MAX_LOG_LINE = 300
 
-_TAME = re.compile(r"[\w .@/+:·=,()-]+")  # nothing that ends a code span or a table cell
+_TAME = re.compile(r"[\w .@/+:·=,()…-]+")  # nothing that ends a code span or a table cell
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from bitbench.core.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
 from bitbench.core.trial import Outcome
 from bitbench.report.answer import has_result, outcomes_of
-from bitbench.report.figures import Scale, lone, mean, mean_and_interval, percent, plus_minus, scale_for, times
+from bitbench.report.figures import Scale, lone, mean_alone, mean_and_interval, percent, plus_minus, scale_for, times
+from bitbench.report.labels import Labels
 from bitbench.report.shape import shape
-from bitbench.report.text import code, listing, table
+from bitbench.report.text import MAX_NAME, code, listing, table
 from bitbench.units import UNKNOWN
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
@@ -28,19 +29,19 @@ FLAG = "outlier"
 
 
 def workload_section(summary: StudySummary, ranking: Ranking) -> str:
-    cells = in_order(summary, ranking)
+    cells, labels = in_order(summary, ranking), Labels.of(summary, MAX_NAME)
     parts = [
         f"## Workload {code(ranking.workload)}",
         shape(summary.study.workload(ranking.workload), code),
-        _main_table(summary, ranking, cells),
+        _main_table(summary, ranking, cells, labels),
     ]
     if any(has_result(summary, cell) for cell in cells):
         more = (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))
-        parts += ["The rest, in the same order:", _metric_table(summary, cells, more)]
-    if flagged := _outlier_table(summary, cells):
+        parts += ["The rest, in the same order:", _metric_table(summary, cells, more, labels)]
+    if flagged := _outlier_table(summary, cells, labels):
         parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
     if cells:
-        parts.append(_why_stopped(summary, cells))
+        parts.append(_why_stopped(summary, cells, labels))
     return "\n\n".join(parts)
 
 
@@ -90,6 +91,7 @@ def _main_table(
     summary: StudySummary,
     ranking: Ranking,
     cells: Sequence[CellSummary],
+    labels: Labels,
 ) -> str:
     memory = memory_metric(summary)
     scales = {metric: column_scale(summary, cells, metric) for metric in (*MAIN_METRICS, memory)}
@@ -106,9 +108,9 @@ def _main_table(
         rows.append(
             [
                 rank_text(entry),
-                code(cell.cell.contender.name),
+                code(labels[cell.cell.contender]),
                 *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in MAIN_METRICS),
-                mean(cell.metrics.get(memory), scales[memory]),
+                mean_alone(cell.metrics.get(memory), scales[memory]),
                 versus_baseline(ranking, entry),
                 _how_many(cell.metrics.get(summary.headline))
                 if has_result(summary, cell)
@@ -120,7 +122,7 @@ def _main_table(
         if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
             unknown = [UNKNOWN] * (len(MAIN_METRICS) + 2)
             word = "not made" if refusal.was_tried else "refused"
-            rows.append([UNKNOWN, code(refusal.cell.contender.name), *unknown, word])
+            rows.append([UNKNOWN, code(labels[refusal.cell.contender]), *unknown, word])
     return table(header, rows, left=(0, 1))
 
 
@@ -128,12 +130,12 @@ def _how_many(estimate: Estimate | None) -> str:
     return UNKNOWN if estimate is None else f"{estimate.n_instances} / {estimate.n_trials}"
 
 
-def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str]) -> str:
+def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str], labels: Labels) -> str:
     scales = {metric: column_scale(summary, cells, metric) for metric in metrics}
     header = ["Contender", *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in metrics)]
     rows = [
         [
-            code(cell.cell.contender.name),
+            code(labels[cell.cell.contender]),
             *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in metrics),
         ]
         for cell in cells
@@ -142,7 +144,7 @@ def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: 
     return table(header, rows)
 
 
-def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
+def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> str:
     rows = []
     for cell in cells:
         for outlier in cell.outliers:
@@ -151,7 +153,7 @@ def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
             rows.append(
                 [
                     code(outlier.trial_id),
-                    code(cell.cell.contender.name),
+                    code(labels[cell.cell.contender]),
                     f"{definition.label} ({scale.unit})",
                     *(
                         lone(one, scale)
@@ -168,7 +170,7 @@ def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
     return table(header, rows, left=(0, 1, 2)) if rows else ""
 
 
-def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
+def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> str:
     measure = summary.study.measure
     target = percent(measure.target_precision)
     reasons = {
@@ -182,9 +184,9 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary]) -> str:
     lines = ["Why no more trials were made:", ""]
     for reason, words in reasons.items():
         names = [
-            f"{code(cell.cell.contender.name)} ({plus_minus(cell.metrics.get(summary.headline))})"
+            f"{code(labels[cell.cell.contender])} ({plus_minus(cell.metrics.get(summary.headline))})"
             if has_result(summary, cell)
-            else code(cell.cell.contender.name)
+            else code(labels[cell.cell.contender])
             for cell in cells
             if cell.stop_reason is reason
         ]

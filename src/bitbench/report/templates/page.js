@@ -63,6 +63,12 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
+// A table that goes on to the right fades out there.
+const scrolls = [...document.querySelectorAll(".scroll")];
+const fade = (one) => one.classList.toggle("more", one.scrollLeft + one.clientWidth < one.scrollWidth - 2);
+const watched = new ResizeObserver((entries) => entries.forEach(({ target }) => fade(target)));
+for (const one of scrolls) { watched.observe(one); one.addEventListener("scroll", () => fade(one), { passive: true }); }
+
 // Figures.
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const rowsOf = (data) => data.values.map((row) => Object.fromEntries(data.fields.map((field, place) => [field, row[place]])));

@@ -1,0 +1,53 @@
+"""Names of contenders that fit into a figure, a sentence or a terminal: what all share is said once."""
+
+from collections.abc import Iterable, Sequence
+
+from bitbench.core.cell import Contender
+from bitbench.core.summary import StudySummary
+from bitbench.report.text import plain
+
+MAX_LABEL = 48
+
+
+class Labels:
+    """Short names: what all contenders share is said once, in `shared`. No two are alike."""
+
+    def __init__(self, contenders: Iterable[Contender], limit: int = MAX_LABEL) -> None:
+        known = list(dict.fromkeys(contenders))
+        names = [one.name for one in known]
+        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
+        engine = _same(one.engine for one in known)
+        several = len(known) > 1
+        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
+        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
+        shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
+        self._limit = limit
+        self._of = dict(zip(known, shorts, strict=True))
+        parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
+        self.shared = plain(" ".join(part for part in parts if part))
+
+    def __getitem__(self, contender: Contender) -> str:
+        return self._of.get(contender) or plain(contender.name, self._limit) or "?"
+
+    @classmethod
+    def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
+        """Of everybody who was measured; one who was only refused keeps the whole name."""
+        return cls((cell.cell.contender for cell in summary.cells), limit)
+
+    def in_words(self) -> str:
+        return f" All are of {self.shared}." if self.shared else ""
+
+
+def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
+    """No longer than `limit`, and no two alike."""
+    found: list[str] = []
+    for name in names:
+        short = plain(name, limit) or "?"
+        numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
+        found.append(short if short not in found else next(one for one in numbered if one not in found))
+    return found
+
+
+def _same(words: Iterable[str]) -> str | None:
+    found = set(words)
+    return found.pop() if len(found) == 1 else None
