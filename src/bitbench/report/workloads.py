@@ -98,8 +98,8 @@ def _main_table(
     header = [
         "Rank",
         "Contender",
-        *(f"{summary.definitions[metric].label} ({scale.unit})" for metric, scale in scales.items()),
         f"{summary.definitions[ranking.metric].label} vs. baseline",
+        *(f"{summary.definitions[metric].label} ({scale.unit})" for metric, scale in scales.items()),
         "Instances / trials",
     ]
     rows = []
@@ -109,9 +109,9 @@ def _main_table(
             [
                 rank_text(entry),
                 code(labels[cell.cell.contender]),
+                versus_baseline(ranking, entry),
                 *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in MAIN_METRICS),
                 mean_alone(cell.metrics.get(memory), scales[memory]),
-                versus_baseline(ranking, entry),
                 _how_many(cell.metrics.get(summary.headline))
                 if has_result(summary, cell)
                 else outcomes_of(cell) or "not run",
