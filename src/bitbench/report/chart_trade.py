@@ -162,7 +162,7 @@ def _figure(
     on = [labels[contender] for contender, is_on in front.items() if is_on]
     named = f": {listing(on)}" if len(on) <= MOST_LABELS else ""
     caption = f"On the front of {listing(measures)}{named}.{labels.in_words()}"
-    y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"))
+    y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
     x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
     spec = specification(_layers(x, y, cost, line=is_plane), height=HEIGHT, title=title)
     return Figure(

@@ -64,9 +64,8 @@ def verdict(one: Crossover) -> str:
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
     if all(stretch.standing is Standing.UNSURE for stretch in one.stretches):
         sure = [f"{_side(point)} at {point.at:,}" for point in one.points if _side(point)]
-        return f"cannot tell: nowhere from {reached} surely faster or slower" + (
-            f" but {listing(sure)}" if sure else ""
-        )
+        but = f" but {listing(sure)}" if sure else ""
+        return f"cannot tell: nowhere from {reached} surely faster or slower{but}"
     if one.none_confidence is None:
         return f"cannot tell: it changes sides within its error ({reached})"
     if all(stretch.standing is not Standing.UNSURE for stretch in one.stretches):

@@ -10,6 +10,7 @@ from rich.text import Text
 from bitbench.core.recommendation import Choice, Cost, Finding, Judged, Recommendation, Standing
 from bitbench.core.summary import Estimate
 from bitbench.report.figures import Scale, mean, mean_and_interval, number, percent, scale_for, size_scale, times
+from bitbench.report.labels import Labels
 from bitbench.report.text import MAX_NAME, code, escape, listing, plain, table
 from bitbench.units import UNKNOWN, show_bytes, significant
 
@@ -219,11 +220,12 @@ def _columns(found: Recommendation, choice: Choice, quote: Quote, *, brief: bool
     header += [f"{one.name} ≤ {_limit(one)}" for one in findings]
     header += ["Memory (MiB)"] if has_memory else []
     header += ["Cost per Mtok"] if found.price_per_hour is not None else []
+    labels = Labels((one.contender for one in choice.judged), MAX_NAME)
     rows = []
     for one in choice.judged:
         ratio = "baseline" if one.contender == found.baseline else times(one.ratio_to_baseline)
         figure = mean(one.figure, scale) if brief else mean_and_interval(one.figure, scale)
-        row = [_verdict(choice, one), quote(one.contender.name), figure, ratio]
+        row = [_verdict(choice, one), quote(labels[one.contender]), figure, ratio]
         row += [_held(own, brief=brief) for own in one.findings] or [UNKNOWN] * len(findings)
         row += [_memory(one).removesuffix(" MiB")] if has_memory else []
         row += [_cost(one.cost, brief=brief)] if found.price_per_hour is not None else []
