@@ -26,7 +26,7 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
 from bitbench.lab import Lab
 from bitbench.load.verdict import judge
-from bitbench.load.worker import LoadWorker
+from bitbench.load.workers import LoadWorkers
 from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
 from bitbench.workshop import Workshop
@@ -156,7 +156,7 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     workload = Workload(
         name="streams", concurrency=3, input_tokens=128, output_tokens=64, arrival=Arrival.CLOSED_LOOP, requests=6
     )
-    with LoadWorker() as load:
+    with LoadWorkers() as load:
         result = load.run(
             LoadJob(
                 endpoint=served.endpoint,
