@@ -142,7 +142,15 @@ def served(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         pid = instance.pid
         instance.stop()
-        assert not psutil.pid_exists(pid)
+        assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    """What has ended may still have a number until the system's first process takes it away."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _environment() -> Path | None:
