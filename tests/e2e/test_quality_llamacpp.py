@@ -80,14 +80,19 @@ def quality(study: StudyFolder, recipe: str) -> ContenderQuality:
     return next(one for one in Lab().summary(study).quality if one.contender.variant == f"{MODEL}/{recipe}")
 
 
-def test_log_probabilities_are_those_of_a_plain_computation(study: StudyFolder) -> None:
+def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
+    """Of every scored token, in the order of the rows."""
     home = Lab().home
     done = subprocess.run(
         [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          study.quality / f"windows-{MODEL}.json"],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    plain = np.concatenate([json.loads(line) for line in done.stdout.splitlines()])
+    return np.concatenate([json.loads(line) for line in done.stdout.splitlines()])
+
+
+def test_log_probabilities_are_those_of_a_plain_computation(study: StudyFolder) -> None:
+    plain = plain_logprobs(study)
     found = study.scores_of(record(study, "gguf-bf16"))["logprob"].to_numpy()
     assert len(found) == WINDOWS * (TOKENS - 1)
     assert np.sqrt(np.mean((found - plain) ** 2)) < 0.03  # nats; 0.016 was measured, and 0.05 for transformers in bf16

@@ -38,6 +38,8 @@ def test_a_request_says_all_that_a_server_must_know() -> None:
 
 def test_without_a_key_or_a_batch_nothing_is_said_about_them() -> None:
     lines, _ = parts_of(Endpoint("http://h:1", "m", batch_header="X-Batch"), Ask([1], 1, 1))
+    assert not any(line.startswith("Connection") for line in lines)
+    assert "Connection: close" in parts_of(Endpoint("http://h:1", "m", keeps_connections=False), Ask([1], 1, 1))[0]
     assert not any(line.startswith(("Authorization", "X-Batch")) for line in lines)
 
 

@@ -46,6 +46,7 @@ class Endpoint:
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
     batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
+    keeps_connections: bool = True  # False: it closes each after a stream, and a request that follows on it is lost
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
 
 

@@ -52,6 +52,7 @@ class LlamaCppEngine:
                     model=_MODEL_NAME,
                     api_key=key,
                     extra_body={"ignore_eos": True, "cache_prompt": caching},
+                    keeps_connections=False,  # although its answers say that it does
                 ),
                 log_file=launch.log_file,
                 read_facts=partial(llamacpp_log.read_facts, prefix_caching=caching),

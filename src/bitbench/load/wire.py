@@ -53,6 +53,8 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
     }
+    if not endpoint.keeps_connections:
+        headers["Connection"] = "close"  # then its answer says so too, and the next request gets a new one
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     if endpoint.batch_header is not None and batch_size is not None:
