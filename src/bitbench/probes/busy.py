@@ -1,5 +1,7 @@
 """Is somebody else using this machine? Then figures are not the engine's alone."""
 
+import time
+
 import psutil
 
 LOOK_S = 1.0
@@ -8,5 +10,25 @@ BUSY_CORES = 0.1
 
 
 def cores_in_use(look_s: float = LOOK_S) -> float:
-    """How many cores were busy while we looked and did nothing ourselves."""
-    return float(psutil.cpu_percent(interval=look_s)) / 100 * (psutil.cpu_count() or 1)
+    """How many cores were busy with what is not ours while we looked: neither this process nor one that it started."""
+    before = _busy_s() - _ours_s()
+    time.sleep(look_s)
+    return max(0.0, _busy_s() - _ours_s() - before) / look_s
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "guest", 0))
+
+
+def _ours_s() -> float:
+    me = psutil.Process()
+    own = me.cpu_times()
+    total = own.user + own.system + own.children_user + own.children_system  # children: those that have ended
+    for child in me.children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return float(total)
