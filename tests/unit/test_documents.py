@@ -2,19 +2,26 @@
 
 import importlib
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 import yaml
+from typer.main import get_command
 
+from bitbench.cli.app import app
 from bitbench.core.study import Study
 from bitbench.planning.study_file import parse_study, study_schema
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "gallery" / "README.md"])
 NAMES = sorted(set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS))))
+
+
+COMMAND_LINE = get_command(app)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "bitbench.engines"])
@@ -61,16 +68,45 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
 
 
-def test_commands_in_the_readme_exist() -> None:
-    from typer.main import get_command
+SOURCES = [*DOCUMENTS, *sorted((ROOT / "examples").glob("*.y*ml"))]
 
-    from bitbench.cli.app import app
 
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    for first, second in re.findall(r"^\s*bitbench (\w+)(?: (\w+))?", (ROOT / "README.md").read_text(), re.MULTILINE):
-        assert first in commands, f"bitbench {first}"
-        if hasattr(commands[first], "commands"):
-            assert second in commands[first].commands, f"bitbench {first} {second}"
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_command_lines_in_documents_are_accepted(path: Path) -> None:
+    """Those that stand in lines of their own, with all their arguments."""
+    for line in _command_lines(path):
+        words = shlex.split(line, comments=True)[1:]
+        command, arguments = _find(words[: words.index(">")] if ">" in words else words)
+        command.make_context(line, arguments)  # raises where an option or an argument is wrong
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_commands_named_in_a_sentence_have_these_options(path: Path) -> None:
+    for words in re.findall(r"`bitbench ([^`]+)`", path.read_text()):
+        command, rest = _find(re.split(r"[\s|]+", words))
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in rest if word.startswith("--")} <= known | {"--help"}, words
+
+
+def _command_lines(path: Path) -> list[str]:
+    """In code of a page, or in a comment or a step of a file; with what a quote or a backslash continues."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    return re.findall(r"""^[ #$]*(?:- run: )?(bitbench [a-z](?:"[^"]*"|\\\n|[^"\n])*)""", text, re.MULTILINE)
+
+
+def _find(words: list[str]) -> tuple[click.Command, list[str]]:
+    command, rest = COMMAND_LINE, list(words)
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        assert rest[0] in command.commands, " ".join(words)
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    navigation = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(navigation) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
 def test_the_workflow_in_the_documents_is_the_example() -> None:

@@ -237,7 +237,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "run this" in said.out
     assert "peak memory of at most 2 GB" in " ".join(said.out.split())
     assert bitbench(capsys, *asked, "--max-quality-loss", "1%").exit_code == 2
-    assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "md").exit_code == 1
+    assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "markdown").exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -31,23 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(environments.app, name="env")
-app.add_typer(models.app, name="model")
-app.add_typer(quantize.app, name="variant")
-app.command()(load.load)
-app.command()(quantize.quantize)
-app.command()(quantize.recipes)
-app.command("import")(import_results.import_results)
-app.command()(compare.compare)
-app.command()(recommend.recommend)
-app.command()(explain.explain)
-app.command()(kernels.kernels)
-app.command()(report.report)
-app.command()(query.query)
-app.command()(history.history)
-app.command()(quality.quality)
-app.command()(profile.profile)
-
 StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
 Into = Annotated[
     Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the study]")
@@ -85,16 +68,6 @@ def init(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(STARTER, encoding="utf-8")
     typer.echo(f"{path} is there; `bitbench plan {path}` shows what it would run.")
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON Schema of a study file, for editors."""
-    import json
-
-    from bitbench.planning.study_file import study_schema
-
-    typer.echo(json.dumps(study_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -139,3 +112,32 @@ def doctor(
     from bitbench.lab import Lab
 
     show_doctor(Lab(), measure=not quick)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a study file, for editors."""
+    import json
+
+    from bitbench.planning.study_file import study_schema
+
+    typer.echo(json.dumps(study_schema(), indent=2, ensure_ascii=False))
+
+
+# --help lists them in this order, after those above.
+app.command()(report.report)
+app.command()(recommend.recommend)
+app.command()(compare.compare)
+app.command()(explain.explain)
+app.command()(profile.profile)
+app.command()(quality.quality)
+app.command()(quantize.quantize)
+app.command()(quantize.recipes)
+app.command()(load.load)
+app.command()(kernels.kernels)
+app.command()(query.query)
+app.command()(history.history)
+app.command("import")(import_results.import_results)
+app.add_typer(environments.app, name="env")
+app.add_typer(models.app, name="model")
+app.add_typer(quantize.app, name="variant")

@@ -9,7 +9,7 @@ app = typer.Typer(help="The environments that engines run in.", no_args_is_help=
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="vllm, transformers, …")],
+    name: Annotated[str, typer.Argument(help="a name from `bitbench env list`")],
     find_links: Annotated[
         list[str] | None, typer.Option("--find-links", help="A folder or page with wheels; passed on to the installer.")
     ] = None,

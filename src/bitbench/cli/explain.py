@@ -22,7 +22,7 @@ def explain(
 ) -> None:
     """Say why a variant is as fast as it is: what was to be expected, what was measured, where the difference is.
 
-    The first time it measures what this machine can do at most, which takes some ten seconds, and keeps it in
+    The first time it measures what this machine can do at most, which takes some seconds, and keeps it in
     STUDY_DIR/roof.json.
     """
     from rich.console import Console

@@ -15,7 +15,7 @@ RECORDS_FILE = "records.json"
 def kernels(
     *,
     shapes: Annotated[
-        str, typer.Option("--shapes", help="seed (30 shapes), model:ID, or KxN,… (in_features x out_features)")
+        str, typer.Option("--shapes", help="seed: 30 of a published table; model:NAME; or KxN,… (inputs x outputs)")
     ] = "seed",
     batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
     against: Annotated[str, typer.Option("--against", help="The cases to compare with.")] = BASELINES,
@@ -25,10 +25,10 @@ def kernels(
     device: Annotated[
         KernelDevice, typer.Option("--device", help="Where to run; cuda was not yet run on a GPU.")
     ] = KernelDevice.CPU,
-    quick: Annotated[bool, typer.Option("--quick", help="Two shapes of the seed's, one second each.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one pass of a second each: a look.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Keep one copy of the weights instead of rotating.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="[default: what torch chooses]")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Data and order follow from it.")] = 0,
     into: Annotated[Path, typer.Option("--into", metavar="DIR", help="where table, records and figure go")] = Path(
         "kernels"
     ),

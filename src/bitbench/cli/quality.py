@@ -26,7 +26,7 @@ def quality(
     ] = None,
     task_samples: Annotated[int | None, typer.Option(min=1, help="So many questions of each task.")] = None,
     answers: Annotated[bool, typer.Option(help="Also compare greedy answers to fixed questions.")] = True,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Order follows from it.")] = 0,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Folder to fill [default: quality-MODEL].")
     ] = None,
@@ -61,9 +61,10 @@ def quality(
     study = write_quality_study(options, folder, lab.device)
     with RunDisplay(console) as display:
         filled = lab.run(study, folder, display)
-    path = lab.report(filled)
-    render(lab.summary(filled), console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    summary = lab.summary(filled)
+    path = lab.report(filled, summary)
+    render(summary, console)
+    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
 
 
 def _words(text: str) -> tuple[str, ...]:

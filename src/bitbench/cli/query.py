@@ -24,7 +24,7 @@ def query(
         typer.Argument(help="a folder or an object-store URL [default: .], then the query", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
-    form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
+    form: Annotated[Format, typer.Option("--format", help="how the answer is written")] = Format.TABLE,
 ) -> None:
     """Ask all studies below a folder in SQL (DuckDB); without a query, list the tables and their columns.
 

@@ -1,20 +1,16 @@
 """`bitbench recommend`: what to run under these limits, and why not the others."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitbench.cli.compare import Format
+
 if TYPE_CHECKING:
     from bitbench.core.recommendation import Limits, Recommendation
     from bitbench.statistics.recommend import Counted
     from bitbench.store.folder import StudyFolder
-
-
-class Format(StrEnum):
-    TEXT = "text"
-    MARKDOWN = "md"
 
 
 def recommend(
@@ -35,7 +31,7 @@ def recommend(
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="answer for this one only [default: each of the study]")
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="md: Markdown")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep")] = Format.TEXT,
 ) -> None:
     """Say which variant to run on which engine, what it gains, and what rules out the others.
 

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
+    folder: Annotated[Path, typer.Argument(help="a folder that bitbench filled", metavar="STUDY_DIR")],
     *,
     form: Annotated[
         Form | None,
         typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write the form [default: here]")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write the form [default: the screen]")
     ] = None,
 ) -> None:
     """Write the report of a study from its records.

@@ -29,7 +29,7 @@ REQUEST_COLUMNS = (
     Column("asked_output_tokens", "int32", "output tokens asked for"),
     Column("input_tokens", "int32", "prompt tokens, from the engine's usage"),
     Column("output_tokens", "int32", "output tokens, from the engine's usage"),
-    Column("status", "string", "one of REQUEST_STATUSES"),
+    Column("status", "string", "ok, refused, http_error, rate_limited, broken, stalled or timeout"),
     Column("http_status", "int16", "status code of the answer"),
     Column("error", "string", "what went wrong, in the server's words where it gave some"),
 )

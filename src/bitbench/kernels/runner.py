@@ -71,7 +71,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
-    """What this machine can do at most, without any case; takes some ten seconds. Raises KernelError."""
+    """What this machine can do at most, without any case; takes some seconds. Raises KernelError."""
     job = KernelJob(shapes=(), batches=(), cases=(), all_cases=False)
     machine = next((event for event in _events(job, python) if event["event"] == "machine"), None)
     if machine is None:
