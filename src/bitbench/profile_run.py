@@ -178,7 +178,10 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     if spec is None:
         return
     there = {(one.contender, one.batch, one.phase) for one in writer.folder.profiles()}
+    timed = {cell.contender for cell in plan.cells}  # who is only asked for quality has no speed to explain
     for contender in plan.contenders:
+        if timed and contender not in timed:
+            continue
         engine = bench.engines[plan.study.engine(contender.engine).engine]
         if not engine.can_profile:
             message = f"{engine.name} has no profiler that bitbench can use; {contender.name} has no operator profile"
