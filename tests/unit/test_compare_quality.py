@@ -94,3 +94,31 @@ def test_two_variants_of_one_study() -> None:
     comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
+
+
+def without_speed(study: Side) -> Side:
+    """Of a study that measured quality alone."""
+    plan = study.plan.model_copy(update={"cells": (), "quality": study.plan.contenders})
+    return replace(study, plan=plan, trials=[])
+
+
+def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
+    old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
+    quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
+    both = without_speed(replace(side("a", 1.0, 1, engines=("old", "new")), quality=quality))
+    comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
+    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert comparison.exit_code == 1
+    assert "throughput" not in markdown_comparison(comparison)
+    with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
+        compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition(SLOWER_BY_3)])
+    with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):
+        compare_contenders(replace(both, quality={}), [(old, new)], metrics=(), conditions=[])
+
+
+def test_two_studies_that_measured_quality_alone() -> None:
+    before = without_speed(with_quality(1, measured(rows(logits(1)))))
+    after = without_speed(with_quality(2, measured(rows(noisy(1.5)))))
+    comparison = against(before, after)
+    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert len(comparison.cells) == 1

@@ -60,6 +60,7 @@ def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch
         ("os._exit(7)", None, 7),
         ("os.kill(os.getpid(), 9)", None, -signal.SIGKILL),
         ("os._exit(0)", None, 0),  # without a word: not done either
+        ('os.write(reports._file.fileno(), b"{"); os.kill(os.getpid(), 9)', None, -signal.SIGKILL),  # in half a word
     ],
 )
 def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(

@@ -10,7 +10,7 @@ import pytest
 from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
 from bitbench.engines import environments
 from bitbench.errors import KernelError
-from bitbench.kernels import registry
+from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
 from bitbench.report.chart import numbers
@@ -252,3 +252,27 @@ def test_a_report_of_the_records_makes_table_and_figure_again(
     assert "| `vptq-4096-256` |" in said.out
     assert "](roofline.svg)" in (tmp_path / "kernels.md").read_text()
     ElementTree.fromstring((tmp_path / "roofline.svg").read_text())
+
+
+def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = [1024, 1024]
+    about = {"event": "case", "shape": shape, "batch": 1, "labels": {}, "weight_bytes": 2**20, "error": 0.0}
+    point = {"event": "point", "shape": shape, "batch": 1}
+    right, now_and_then = about | {"name": "right", "cause": None}, about | {"name": "now-and-then"}
+    events = [
+        right,
+        now_and_then | {"cause": None},
+        point | {"seconds": {"right": [1.0, 2.0], "now-and-then": [1.0, 2.0]}},
+        right,
+        now_and_then | {"cause": "wrong: relative error 0.5"},
+        point | {"seconds": {"right": [3.0]}},
+        {"event": "machine", **MACHINE.model_dump()},
+    ]
+    monkeypatch.setattr(runner, "run_job", lambda *_, **__: iter(events))
+    job = runner.KernelJob(shapes=(Shape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
+    run = runner.run_kernels(job, Path("python"), "A processor", lambda *_: None)
+    assert [(one.case, one.cause, one.seconds, one.pass_rounds) for one in run.timings] == [
+        ("right", None, (1.0, 2.0, 3.0), (2, 1)),
+        ("now-and-then", "wrong: relative error 0.5", (), ()),
+    ]
+    assert all(row.ratios == {} for row in summarize_kernels(run, ["right"]).figures)

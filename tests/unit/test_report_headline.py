@@ -2,9 +2,11 @@
 
 import pytest
 
+from bitbench.core.cell import Contender
 from bitbench.core.study import Count, Measure
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import Memory
+from bitbench.core.summary import ContenderQuality, StudySummary
+from bitbench.core.trial import Memory, Outcome
+from bitbench.core.variant import NO_MODEL
 from bitbench.core.workload import Workload
 from bitbench.report.headline import Lead, best_table, lead
 from bitbench.statistics.summarize import summarize
@@ -101,3 +103,72 @@ def test_the_table_says_who_cannot_be_told_from_the_best(speeds: tuple[float, fl
     last = [line.split("|")[5].strip() for line in lines[2:]]
     assert set(last) <= {cell, "base"} if cell == "same" else set(last) == {"nobody"}
     assert len(last) == 2
+
+
+def without(summary: StudySummary, contender: str, workload: str) -> StudySummary:
+    """As if it had failed there."""
+    rankings = []
+    for one in summary.rankings:
+        kept = [entry for entry in one.entries if one.workload != workload or entry.contender.engine != contender]
+        is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == contender
+        rankings.append(one.model_copy(update={"entries": tuple(kept), "baseline": None if is_lost else one.baseline}))
+    return summary.model_copy(update={"rankings": tuple(rankings)})
+
+
+def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
+    """`outcomes`: why a contender is flagged; None where it is not."""
+    rows = [
+        ContenderQuality(
+            contender=Contender(variant=NO_MODEL, engine=name),
+            baseline=summary.baseline,
+            outcome=Outcome.OK,
+            flagged=reason is not None,
+            reason=reason,
+        )
+        for name, reason in outcomes.items()
+    ]
+    return summary.model_copy(update={"quality": tuple(rows)})
+
+
+def test_one_that_fails_where_another_does_not_is_no_answer_for_both() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    found = led(without(summary, "quick", "medium_batch"))
+    assert found.verdict == "It depends on the workload."
+    assert found.reasons[0].startswith("At interactive run quick, 1.50× [")
+    assert found.reasons[1] == "At medium_batch only base has a result."
+
+
+def test_a_baseline_that_fails_where_another_does_not_is_no_tie() -> None:
+    summary = study({"base": (100.0, 200.0), "slow": (50.0, 100.0)})
+    found = led(without(summary, "base", "medium_batch"))
+    assert found.verdict == "It depends on the workload."
+    assert found.reasons == (
+        "Where it has a result, nobody is surely ahead of the baseline base by output throughput; "
+        "at medium_batch it has none, and others have.",
+    )
+
+
+def test_nobody_is_told_to_run_one_whose_quality_is_flagged() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    found = led(with_quality(summary, base=None, quick="perplexity +900 %"))
+    assert found.verdict == "Ahead, but flagged for its quality: quick."
+    assert found.reasons[1] == "Its quality is flagged: perplexity +900 %."
+
+
+def test_of_equals_the_one_that_is_not_flagged_is_to_be_run() -> None:
+    summary = study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)})
+    assert led(with_quality(summary, base=None, a="broken", b=None)).verdict == "Run b."
+
+
+def test_at_each_workload_too_a_flag_is_said() -> None:
+    summary = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
+    found = led(with_quality(summary, base=None, early="broken", late=None))
+    assert found.reasons[0].startswith("At interactive early is ahead, but flagged for its quality, 1.50× [")
+    assert found.reasons[1].startswith("At medium_batch run late, 1.50× [")
+
+
+def test_quality_without_a_result_is_said() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    found = led(with_quality(summary, base=None))
+    assert found.reasons[-1] == "What it costs in quality is not known: there is no result for it."
+    assert "quality" not in led(with_quality(summary, base=None, quick=None)).reasons[-1]

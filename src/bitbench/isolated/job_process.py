@@ -48,6 +48,8 @@ def run_job(
     last: Json = {}
     try:
         for line in worker.stdout or ():
+            if not line.endswith("\n"):  # killed while it wrote
+                break
             last = json.loads(line)
             yield last
         exit_code = worker.wait()

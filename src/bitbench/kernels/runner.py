@@ -62,7 +62,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
         elif event["event"] == "point":
             for name, case in waiting.items():
                 key = (name, *event["shape"], event["batch"])
-                timings[key] = _with_pass(timings.get(key) or _timing(case), event["seconds"].get(name, ()))
+                timings[key] = _with_pass(timings.get(key), _timing(case), event["seconds"].get(name, ()))
             waiting, count = {}, count + 1
             on_point(f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total)
     if machine is None:
@@ -95,9 +95,15 @@ def _timing(case: Json) -> KernelTiming:
     )
 
 
-def _with_pass(timing: KernelTiming, seconds: Sequence[float]) -> KernelTiming:
-    known = {"seconds": (*timing.seconds, *seconds), "pass_rounds": (*timing.pass_rounds, len(seconds))}
-    return timing.model_copy(update=known)
+def _with_pass(known: KernelTiming | None, found: KernelTiming, seconds: Sequence[float]) -> KernelTiming:
+    """Who gave a wrong result in one pass has no times at all: ratios pair each round with one of another case."""
+    timing = known or found
+    for one in (timing, found):
+        if one.cause is not None:
+            return one
+    return timing.model_copy(
+        update={"seconds": (*timing.seconds, *seconds), "pass_rounds": (*timing.pass_rounds, len(seconds))}
+    )
 
 
 def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTiming, ...]:

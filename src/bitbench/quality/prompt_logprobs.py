@@ -1,5 +1,6 @@
 """Servers that know vLLM's fields `prompt_logprobs` and `return_token_ids`: a window is one request."""
 
+import math
 from collections.abc import Sequence
 
 from bitbench.core.base import Json
@@ -21,7 +22,7 @@ class PromptLogprobs:
                 Outcome.UNSUPPORTED,
                 "Its answer holds no `prompt_logprobs` of each token: the server does not know them.",
             )
-        known = [{int(token): float(said["logprob"]) for token, said in place.items()} for place in places[1:]]
+        known = [{int(token): _number(said["logprob"]) for token, said in place.items()} for place in places[1:]]
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` do not hold the prompt's own tokens.")
         return known
@@ -40,3 +41,8 @@ class PromptLogprobs:
             return answer["choices"][0]
         except (LookupError, TypeError) as error:
             raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
+
+
+def _number(logprob: float | None) -> float:
+    """JSON has no word for what is no number."""
+    return math.nan if logprob is None else float(logprob)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.summary import Estimate, Ranking, RankingEntry, Ratio, Spread, StudySummary
+from bitbench.core.trial import Outcome
 from bitbench.report.figures import mean_and_interval, scale_for, size_scale, times
 from bitbench.report.labels import Labels
 from bitbench.report.text import MAX_NAME, listing, table
@@ -25,9 +26,11 @@ class Lead:
 
 def lead(summary: StudySummary, quote: Quote) -> Lead | None:
     """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
-    surely behind anybody: a contender that is best for one load and worse for another is no answer for both.
+    surely behind anybody: a contender that is best for one load and worse for another, or fails where another does not,
+    is no answer for both. One whose quality is flagged may be named, but nobody is told to run it.
     """
-    rankings = [one for one in summary.rankings if len(one.entries) > 1]
+    answered = [one for one in summary.rankings if one.entries]
+    rankings = [one for one in answered if len(one.entries) > 1]
     if not rankings:
         return None
     labels = Labels.of(summary, MAX_NAME)
@@ -37,19 +40,21 @@ def lead(summary: StudySummary, quote: Quote) -> Lead | None:
         return Lead("Nobody is ranked.", (f"{why}{_all(labels)}",))
     sure = {ranking.workload: won for ranking in rankings if (won := _ahead(ranking))}
     if not sure:
-        return _no_winner(rankings, labels, quote, name)
-    candidates = _never_behind(summary, rankings)
+        return _no_winner(summary, answered, labels, quote)
+    candidates = _never_behind(summary, answered)
     choices = [one for one in candidates if any(one in won for won in sure.values())]
+    flagged = {one.contender: one.reason for one in summary.quality if one.flagged}
     if not choices:
-        return _by_workload(rankings, sure, labels, quote)
-    best = max(choices, key=lambda one: _merit(one, rankings, sure))
-    others = [quote(labels[one]) for one in choices if one != best]
+        return _by_workload(answered, sure, set(flagged), labels, quote)
+    best = max(choices, key=lambda one: (one not in flagged, *_merit(one, rankings, sure)))
+    others = [quote(labels[one]) for one in choices if one != best and (one in flagged) is (best in flagged)]
     told = f", or {_either(others)}, which cannot be told from it" if others else ""
-    where = _everywhere(len(rankings))
+    advice = "Ahead, but flagged for its quality:" if best in flagged else "Run"
     return Lead(
-        f"Run {quote(labels[best])}{told}.",
+        f"{advice} {quote(labels[best])}{told}.",
         (
-            f"{where.capitalize()} nobody is surely ahead of it by {name}.{_all(labels)}",
+            f"{_everywhere(answered).capitalize()} nobody is surely ahead of it by {name}.{_all(labels)}",
+            *([f"Its quality is flagged: {flagged[best]}."] if best in flagged else []),
             *_against_baseline(best, rankings, sure, labels, quote),
             *_doubtful([one for one in candidates if one not in choices and one != summary.baseline], labels, quote),
             *_takes(summary, best),
@@ -134,32 +139,47 @@ def _merit(one: Contender, rankings: list[Ranking], sure: dict[str, list[Contend
     return sum(one in won for won in sure.values()), -sum(places)
 
 
-def _no_winner(rankings: list[Ranking], labels: Labels, quote: Quote, name: str) -> Lead:
-    where = _everywhere(len(rankings))
-    baselines = {one.baseline for one in rankings}
-    baseline = baselines.pop() if len(baselines) == 1 else None
-    if baseline is None:
-        return Lead("A tie.", (f"{where.capitalize()} nobody is surely ahead by {name}.{_all(labels)}",))
-    alone = all(one.entries[0].contender == baseline and not one.entries[0].tied_with for one in rankings)
+def _no_winner(summary: StudySummary, answered: list[Ranking], labels: Labels, quote: Quote) -> Lead:
+    where = _everywhere(answered).capitalize()
+    name = summary.definitions[summary.headline].name
+    baselines = {one.baseline for one in answered}
+    if baselines == {None}:
+        return Lead("A tie.", (f"{where} nobody is surely ahead by {name}.{_all(labels)}",))
+    (baseline,) = baselines - {None}
+    assert baseline is not None
     own = quote(labels[baseline])
+    if without := [quote(one.workload) for one in answered if one.baseline is None]:
+        ahead = f"Where it has a result, nobody is surely ahead of the baseline {own} by {name}"
+        others = f"at {listing(without)} it has none, and others have"
+        return Lead("It depends on the workload.", (f"{ahead}; {others}.{_all(labels)}",))
+    rankings = [one for one in answered if len(one.entries) > 1]
+    alone = all(one.entries[0].contender == baseline and not one.entries[0].tied_with for one in rankings)
     if alone:
-        return Lead(f"Keep the baseline {own}.", (f"{where.capitalize()} it is surely ahead by {name}.{_all(labels)}",))
+        return Lead(f"Keep the baseline {own}.", (f"{where} it is surely ahead by {name}.{_all(labels)}",))
     return Lead(
         "A tie: speed alone gives no reason to change.",
-        (f"{where.capitalize()} nobody is surely ahead of the baseline {own} by {name}.{_all(labels)}",),
+        (f"{where} nobody is surely ahead of the baseline {own} by {name}.{_all(labels)}",),
     )
 
 
-def _by_workload(rankings: list[Ranking], sure: dict[str, list[Contender]], labels: Labels, quote: Quote) -> Lead:
+def _by_workload(
+    answered: list[Ranking], sure: dict[str, list[Contender]], flagged: set[Contender], labels: Labels, quote: Quote
+) -> Lead:
     """Nobody is good everywhere: who is, where."""
     reasons = []
-    for ranking in rankings:
+    for ranking in answered:
         if won := sure.get(ranking.workload):
-            best, *others = [entry for entry in ranking.entries if entry.contender in won]
+            entries = [entry for entry in ranking.entries if entry.contender in won]
+            best, *others = [one for one in entries if one.contender not in flagged] or entries
             told = f" (or {_either([quote(labels[one.contender]) for one in others])})" if others else ""
             gain = "" if best.ratio_to_baseline is None else f", {times(best.ratio_to_baseline)} the baseline"
-            reasons.append(f"At {quote(ranking.workload)} run {quote(labels[best.contender])}{told}{gain}.")
-    open_ones = [quote(one.workload) for one in rankings if one.workload not in sure]
+            named = f"{quote(labels[best.contender])}{told}"
+            advice = f"{named} is ahead, but flagged for its quality" if best.contender in flagged else f"run {named}"
+            reasons.append(f"At {quote(ranking.workload)} {advice}{gain}.")
+        elif len(ranking.entries) == 1:
+            only = quote(labels[ranking.entries[0].contender])
+            reasons.append(f"At {quote(ranking.workload)} only {only} has a result.")
+    open_ones = [quote(one.workload) for one in answered if one.workload not in sure and len(one.entries) > 1]
     if open_ones:
         reasons.append(f"At {listing(open_ones)} nobody is surely ahead of the baseline.")
     return Lead("It depends on the workload.", (*reasons[:-1], f"{reasons[-1]}{_all(labels)}"))
@@ -178,7 +198,7 @@ def _against_baseline(
     tied = ""
     if rest := [one for one in known if one not in ahead]:
         ratios = sorted(ratio.value for one in rest if (ratio := _ratio(one, best)) is not None)
-        shown = " to ".join(f"{value:.2f}×" for value in dict.fromkeys((ratios[0], ratios[-1])))
+        shown = " to ".join(f"{value:.2f}×" for value in dict.fromkeys(ratios[:1] + ratios[-1:])) or UNKNOWN
         others = listing([quote(one.workload) for one in rest]) if len(rest) <= 2 else f"the {len(rest)} others"
         tied = f"; not surely at {others} ({shown})"
     yield f"It is surely ahead of the baseline {quote(labels[baseline])} at {listing(parts)}{tied}."
@@ -209,7 +229,10 @@ def _takes(summary: StudySummary, best: Contender) -> Iterator[str]:
                 scale = size_scale([mine, theirs])
                 shown = [significant(size / scale.factor) for size in (mine, theirs)]
                 yield f"{what} {shown[0]} {scale.unit} (baseline {shown[1]})."
-    if not summary.quality and not summary.imported_from:
+    if summary.quality:
+        if not any(one.contender == best and one.outcome is Outcome.OK for one in summary.quality):
+            yield "What it costs in quality is not known: there is no result for it."
+    elif not summary.imported_from:
         yield "What it costs in quality was not measured in this study."
 
 
@@ -217,8 +240,12 @@ def _most(spread: Spread | None) -> float | None:
     return spread.high if spread else None
 
 
-def _everywhere(count: int) -> str:
-    return "at the workload that has results" if count == 1 else f"at all {count} workloads with results"
+def _everywhere(answered: list[Ranking]) -> str:
+    """Where one has a result alone, there is nobody to be ahead of."""
+    compared = sum(len(one.entries) > 1 for one in answered)
+    if compared == len(answered):
+        return "at the workload that has results" if compared == 1 else f"at all {compared} workloads with results"
+    return f"at the {'workload' if compared == 1 else f'{compared} workloads'} with more than one result"
 
 
 def _either(names: list[str]) -> str:

@@ -36,17 +36,21 @@ def compare_studies(
 ) -> Comparison:
     """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not allowed."""
     common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
-    if not common:
+    shared = [(one, one) for one in before.plan.contenders if one in set(after.plan.contenders)]
+    contenders = list(dict.fromkeys([*((cell.contender, cell.contender) for cell in common),
+                                     *quality_pairs((before, after), shared)]))  # fmt: skip
+    if not contenders:
         raise CannotCompareError(
-            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload in both"
+            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload in both, and "
+            "of none was quality measured"
         )
     _refuse_other_shapes(before, after, {cell.workload for cell in common})
-    contenders = dict.fromkeys(cell.contender for cell in common)
-    found, unknown = differences(before, after, [(one, one) for one in contenders])
+    found, unknown = differences(before, after, contenders)
     found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
     _refuse_differences([one for one in found if not one.is_allowed])
     samples = (samples_by_cell(before.plan, before.trials), samples_by_cell(after.plan, after.trials, stream=1))
-    compared = _compared((before, after), samples, [Pair(cell, cell) for cell in common], metrics, conditions)
+    cells = [Pair(cell, cell) for cell in common]
+    compared = _compared((before, after), samples, cells, contenders, metrics=metrics, conditions=conditions)
     return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown)})
 
 
@@ -65,11 +69,11 @@ def compare_contenders(
         for workload in side.plan.study.workloads
         if {Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name)} <= cells
     ]
-    if not paired:
-        raise CannotCompareError(f"the two have no workload in common in {side.name}")
+    if not paired and not quality_pairs((side, side), pairs):
+        raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = differences(side, side, pairs)
     samples = samples_by_cell(side.plan, side.trials)
-    compared = _compared((side, side), (samples, samples), paired, metrics, conditions)
+    compared = _compared((side, side), (samples, samples), paired, pairs, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
             "baseline": ", ".join(one.name for one, _ in pairs),
@@ -84,16 +88,20 @@ def _compared(
     sides: tuple[Side, Side],
     samples: tuple[Samples, Samples],
     pairs: Sequence[Pair],
+    contenders: Sequence[tuple[Contender, Contender]],
+    *,
     metrics: Sequence[str],
     conditions: Sequence[Condition],
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    named = [*(metrics or [HEADLINES[measure.headline]]), *(one.metric for one in conditions)]
+    shown = metrics or ([HEADLINES[measure.headline]] if pairs else [])
+    named = [*shown, *(one.metric for one in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [one for one in conditions if one.metric == PERPLEXITY]
     about_speed = [one for one in conditions if one.metric != PERPLEXITY]
-    contenders = list(dict.fromkeys((pair.before.contender, pair.after.contender) for pair in pairs))
+    if about_speed and not pairs:  # else a limit that nothing is held against would be kept
+        raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran; there is none")
     asked = _asked(pairs, samples, about_speed)
     count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
     quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))

@@ -169,12 +169,16 @@ class Bench:
             error = None
             if cause is None:
                 copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
-                made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
-                error = self._error(case, made, shape, batch)
-                if error <= case.allowed_error:
-                    prepared[case.name] = (case, made, copies)
+                try:
+                    made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
+                    error = self._error(case, made, shape, batch)
+                except Exception as failed:  # noqa: BLE001: out of memory, a kernel that does not compile: a result
+                    cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
                 else:
-                    cause = f"wrong: relative error {error:.2g}, at most {case.allowed_error:.2g} is allowed"
+                    if error <= case.allowed_error:
+                        prepared[case.name] = (case, made, copies)
+                    else:
+                        cause = f"wrong: relative error {error:.2g}, at most {case.allowed_error:.2g} is allowed"
             self._reports.send(
                 "case",
                 name=case.name,

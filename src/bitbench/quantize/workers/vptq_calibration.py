@@ -102,6 +102,9 @@ def observe(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, 
         call.of(block)
     for handle in handles:
         handle.remove()
+    if unmet := [name for name in layers if name not in sharing]:
+        why = "experts may be chosen by none; take more samples or ignore it"
+        raise ValueError(f"no calibration text came to the layer {unmet[0]}: {why}")
     tokens = sum(call.hidden.shape[1] for call in calls)
     return {name: sums[sharing[name]] / tokens for name in layers}
 
