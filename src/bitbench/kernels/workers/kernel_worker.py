@@ -172,7 +172,7 @@ class Bench:
                 try:
                     made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
                     error = self._error(case, made, shape, batch)
-                except Exception as failed:  # noqa: BLE001: out of memory, a kernel that does not compile: a result
+                except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
                 else:
                     if error <= case.allowed_error:
