@@ -6,10 +6,10 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import click
 import jsonschema
 import pytest
 import yaml
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from bitbench.cli.app import app
@@ -75,7 +75,7 @@ SOURCES = [*DOCUMENTS, *sorted((ROOT / "examples").glob("*.y*ml"))]
 def test_command_lines_in_documents_are_accepted(path: Path) -> None:
     """Those that stand in lines of their own, with all their arguments."""
     for line in _command_lines(path):
-        words = shlex.split(line, comments=True)[1:]
+        words = shlex.split(line.replace("\\\n", " "), comments=True)[1:]
         command, arguments = _find(words[: words.index(">")] if ">" in words else words)
         command.make_context(line, arguments)  # raises where an option or an argument is wrong
 
@@ -96,11 +96,13 @@ def _command_lines(path: Path) -> list[str]:
     return re.findall(r"""^[ #$]*(?:- run: )?(bitbench [a-z](?:"[^"]*"|\\\n|[^"\n])*)""", text, re.MULTILINE)
 
 
-def _find(words: list[str]) -> tuple[click.Command, list[str]]:
-    command, rest = COMMAND_LINE, list(words)
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+def _find(words: list[str]) -> tuple[TyperGroup | TyperCommand, list[str]]:
+    command: object = COMMAND_LINE
+    rest = list(words)
+    while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, " ".join(words)
         command = command.commands[rest.pop(0)]
+    assert isinstance(command, TyperGroup | TyperCommand)
     return command, rest
 
 

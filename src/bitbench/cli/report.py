@@ -20,8 +20,7 @@ def report(
         typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="where to write the form [default: the screen]"),
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write it [default: the screen]")
     ] = None,
 ) -> None:
     """Write the report of a study from its records.
