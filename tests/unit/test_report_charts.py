@@ -8,8 +8,8 @@ import pytest
 
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.study import Count, Measure
-from bitbench.core.summary import RequestSpread, StudySummary
-from bitbench.core.trial import Memory
+from bitbench.core.summary import ContenderQuality, RequestSpread, StudySummary
+from bitbench.core.trial import Memory, Outcome
 from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.report.chart import LABEL_GAP, Figure, axis_for
 from bitbench.report.chart_curves import length_figures, load_figures
@@ -61,6 +61,14 @@ def test_what_all_share_is_said_once_and_no_two_labels_are_alike() -> None:
     assert shown[0] == "bf16"
     assert len(set(shown)) == 3
     assert max(map(len, shown)) < 60
+    assert labels.shared == "small on vllm"
+
+
+def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary) -> None:
+    contenders = [Contender(variant=f"small/{recipe}", engine="vllm") for recipe in ("bf16", "w8a8-rtn")]
+    rows = tuple(ContenderQuality(contender=one, baseline=None, outcome=Outcome.OK) for one in contenders)
+    labels = Labels.of(demo.model_copy(update={"cells": (), "quality": rows}))
+    assert [labels[one] for one in contenders] == ["bf16", "w8a8-rtn"]
     assert labels.shared == "small on vllm"
 
 

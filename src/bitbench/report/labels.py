@@ -32,7 +32,8 @@ class Labels:
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
         """Of everybody who was measured; one who was only refused keeps the whole name."""
-        return cls((cell.cell.contender for cell in summary.cells), limit)
+        timed = [cell.cell.contender for cell in summary.cells]
+        return cls([*timed, *(one.contender for one in summary.quality)], limit)
 
     def in_words(self) -> str:
         return f" All are of {self.shared}." if self.shared else ""

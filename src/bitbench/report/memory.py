@@ -91,5 +91,6 @@ def memory_section(summary: StudySummary) -> str:
     header = ["Contender", *(f"{column.title} ({memory.unit(column)})" for column in memory.columns)]
     labels = Labels.of(summary, MAX_NAME)
     rows = [[code(labels[one.contender]), *memory.row(one)] for one in memory.contenders]
-    parts = ["## Memory", table(header, rows) if memory.columns else "", memory.caveat or ""]
+    told = f"{memory.caveat or ''}{labels.in_words()}".strip()
+    parts = ["## Memory", table(header, rows) if memory.columns else "", told]
     return "\n\n".join(part for part in parts if part)
