@@ -172,3 +172,12 @@ def test_quality_without_a_result_is_said() -> None:
     found = led(with_quality(summary, base=None))
     assert found.reasons[-1] == "What it costs in quality is not known: there is no result for it."
     assert "quality" not in led(with_quality(summary, base=None, quick=None)).reasons[-1]
+
+
+def test_where_nothing_has_a_result_there_is_no_answer() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    nothing = tuple(one.model_copy(update={"entries": (), "baseline": None}) for one in summary.rankings)
+    assert lead(summary.model_copy(update={"rankings": nothing}), str) == Lead(
+        "No answer:", ("no contender has a result.",)
+    )
+    assert lead(summary.model_copy(update={"rankings": nothing[:1]}), str) is None

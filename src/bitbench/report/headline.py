@@ -31,6 +31,8 @@ def lead(summary: StudySummary, quote: Quote) -> Lead | None:
     """
     answered = [one for one in summary.rankings if one.entries]
     rankings = [one for one in answered if len(one.entries) > 1]
+    if not answered and len(summary.rankings) > 1:  # of a single workload its own verdict says it
+        return Lead("No answer:", ("no contender has a result.",))
     if not rankings:
         return None
     labels = Labels.of(summary, MAX_NAME)
