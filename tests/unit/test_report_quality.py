@@ -44,12 +44,13 @@ def test_markdown_says_who_lost_too_much_before_any_table() -> None:
     assert "`m/w2 @ vllm` has no result (oom): Too large." in opening
     assert "`m/w8 @ vllm` is not surely beyond the limits" in opening
     section = text.partition("## Quality")[2].partition("\n## ")[0]
-    table = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `m/")}
+    table = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")}
     assert "12 windows, 480 scored tokens" in section
     assert "from the 8 likeliest tokens" in section
-    assert "| baseline |" in next(line for line in section.splitlines() if line.startswith("| `m/bf16"))
-    assert "oom" in next(line for line in section.splitlines() if line.startswith("| `m/w2"))
-    assert set(table) >= {"`m/bf16 @ vllm`", "`m/w8 @ vllm`", "`m/w4 @ vllm`"}
+    assert "| baseline |" in next(line for line in section.splitlines() if line.startswith("| `bf16`"))
+    assert "oom" in next(line for line in section.splitlines() if line.startswith("| `w2`"))
+    assert set(table) >= {"`bf16`", "`w8`", "`w4`"}
+    assert "\nAll are of m on vllm.\n" in section
     assert "- Not measured: `m/gguf @ vllm`: It reads no GGUF files." in section
 
 
@@ -65,7 +66,7 @@ def test_answers_and_tasks_stand_beside_the_baselines() -> None:
 def test_a_variant_against_itself_shows_zero() -> None:
     section = markdown(summary(), {}).partition("## Quality")[2]
     cells = [
-        cell.strip() for cell in next(line for line in section.splitlines() if line.startswith("| `m/bf16")).split("|")
+        cell.strip() for cell in next(line for line in section.splitlines() if line.startswith("| `bf16`")).split("|")
     ]
     assert cells[5:9] == ["0 [0, 0] %", "0 [0, 0]", "0 [0, 0]", "100 [100, 100] %"]
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from bitbench.core.summary import ContenderQuality, QualityEstimate, StudySummary, TaskEstimate
 from bitbench.core.trial import Outcome
 from bitbench.report.figures import mean, number, percent, scale_for, size_scale
-from bitbench.report.text import code, escape, listing, table
+from bitbench.report.labels import Labels
+from bitbench.report.text import MAX_NAME, code, escape, listing, table
 from bitbench.units import UNKNOWN, significant
 
 MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
@@ -130,11 +131,12 @@ def quality_section(summary: StudySummary) -> str:
     parts = ["## Quality", *_basis(summary)]
     if summary.quality:
         tables = QualityTable(summary)
-        rows = [[code(row.name), *tables.cells(row, intervals=True)] for row in tables.rows]
-        parts.append(table(tables.header(), rows))
+        labels = Labels.of(summary, MAX_NAME)
+        rows = [[code(labels[row.contender]), *tables.cells(row, intervals=True)] for row in tables.rows]
+        parts += [table(tables.header(), rows), labels.in_words().strip()]
         parts.append(_definitions(summary))
     parts += [*_tasks(summary), *_refused(summary), *_answers(summary)]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _basis(summary: StudySummary) -> Iterator[str]:
