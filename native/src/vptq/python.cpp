@@ -83,7 +83,6 @@ class OwningMatrix {
     }
 
     void multiply(const Values& x, const Values& y, int activation_bits, int threads, const std::string& isa) const {
-        require(covered_ == matrix_.in_features, "some columns of the matrix have no segment yet");
         require(x.ndim() > 0 && x.shape(x.ndim() - 1) == std::size_t(matrix_.in_features), "x ends in in_features");
         const std::size_t batch = x.size() / std::size_t(matrix_.in_features);
         require(y.size() == batch * std::size_t(matrix_.out_features), "y is [..., out_features] with the rows of x");
@@ -91,13 +90,13 @@ class OwningMatrix {
     }
 
     void multiply_at(std::uintptr_t x, std::uintptr_t y, int rows, bool bfloat16, int activation_bits, int threads) const {
-        require(covered_ == matrix_.in_features, "some columns of the matrix have no segment yet");
         require(x != 0 && y != 0 && rows > 0, "x and y are addresses of at least one row");
         run({reinterpret_cast<void*>(x), bfloat16}, {reinterpret_cast<void*>(y), bfloat16}, rows, activation_bits, threads, "");
     }
 
   private:
     void run(Floats x, Floats y, int rows, int activation_bits, int threads, const std::string& isa) const {
+        require(covered_ == matrix_.in_features, "some columns of the matrix have no segment yet");
         require(activation_bits == 8 || activation_bits == 16, "activation_bits is 8 or 16");
         require(threads > 0, "threads is at least 1");
         const Isa* chosen = isa.empty() ? usable_isas().front() : isa_named(isa);

@@ -5,14 +5,14 @@ error stream. Imports nothing of bitbench.
 """
 
 import importlib.metadata
-import json
-import random
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+# Run in isolated mode, python looks nowhere else.
+sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
+from calibration_text import calibration_pieces  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
@@ -97,33 +97,10 @@ def scheme_of(step: Json) -> Json:
 
 
 def calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
-    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
     import torch
 
-    length = job["tokens"]
-    pieces: list[list[int]] = []
-    stream: list[int] = []
-    for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
-        document = json.loads(line)
-        if "messages" in document:
-            pieces.append(conversation_ids(document["messages"], tokenizer)[:length])
-        else:
-            stream += tokenizer(document["text"])["input_ids"]
-    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
-    pieces = [piece for piece in pieces if piece] or [stream]
-    random.Random(job["seed"]).shuffle(pieces)
-    tensors = [torch.tensor([piece]) for piece in pieces[: job["samples"]]]
+    tensors = [torch.tensor([piece]) for piece in calibration_pieces(job, tokenizer)]
     return [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tensors]
-
-
-def conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
-    if not tokenizer.chat_template:
-        raise ValueError(
-            "the calibration text holds conversations but this model has no chat template; give plain text"
-        )
-    text = tokenizer.apply_chat_template(messages, tokenize=False)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
 
 
 def leave_memory_unpinned() -> None:

@@ -3,30 +3,9 @@
 A part of `vptq_worker.py`, loaded by path in its environment; imports nothing of ours.
 """
 
-import json
-import random
-from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-
-
-def calibration_samples(job: Json, tokenizer: Any) -> list[list[int]]:
-    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
-    length = job["tokens"]
-    pieces: list[list[int]] = []
-    stream: list[int] = []
-    for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
-        document = json.loads(line)
-        if "messages" in document:
-            text = tokenizer.apply_chat_template(document["messages"], tokenize=False)
-            pieces.append(tokenizer(text, add_special_tokens=False)["input_ids"][:length])
-        else:
-            stream += tokenizer(document["text"])["input_ids"]
-    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
-    pieces = [piece for piece in pieces if piece] or [stream]
-    random.Random(job["seed"]).shuffle(pieces)
-    return pieces[: job["samples"]]
 
 
 def blocks_of(model: Any) -> Any:

@@ -24,11 +24,11 @@ from typing import Any
 # Run in isolated mode, python looks nowhere else.
 sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
 from bitbench_package import make_importable  # type: ignore[import-not-found]
+from calibration_text import calibration_pieces  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 from vptq_calibration import (  # type: ignore[import-not-found]
     Call,
     blocks_of,
-    calibration_samples,
     first_calls,
     observe,
     pass_on,
@@ -65,7 +65,7 @@ class Quantizer:
 
     def run(self) -> Json:
         self._reports.send("stage", name="calibrating")
-        samples = calibration_samples(self._job, self._tokenizer)
+        samples = calibration_pieces(self._job, self._tokenizer)
         with self._torch.inference_mode():
             calls = first_calls(self._model, self._blocks[0], samples)
             self._report()

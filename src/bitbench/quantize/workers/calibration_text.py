@@ -1,0 +1,35 @@
+"""The calibration text of a job as token ids. Lies beside the workers that need it; imports nothing of bitbench."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def calibration_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
+    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
+    length = job["tokens"]
+    pieces: list[list[int]] = []
+    stream: list[int] = []
+    for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
+        document = json.loads(line)
+        if "messages" in document:
+            pieces.append(conversation_ids(document["messages"], tokenizer)[:length])
+        else:
+            stream += tokenizer(document["text"])["input_ids"]
+    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
+    pieces = [piece for piece in pieces if piece] or [stream]
+    random.Random(job["seed"]).shuffle(pieces)
+    return pieces[: job["samples"]]
+
+
+def conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the calibration text holds conversations but this model has no chat template; give plain text"
+        )
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
