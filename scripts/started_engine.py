@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, Engine, Launch
-from bitbench.core.study import EngineSetup
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.variant import Variant
 
 START_TIMEOUT_S = 600.0
 

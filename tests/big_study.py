@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bitbench.core.study import Count, Measure
-from bitbench.core.trial import InstanceFacts, Memory
-from bitbench.core.workload import Workload
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import Workload
+from bitbench.core.recorded.trial import InstanceFacts, Memory
 from bitbench.store.folder import StudyFolder
 from tests.unit.synthetic import LOCK, SCHEMA, make_instance, make_plan, make_trial, speed_metrics
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.core.trial import Outcome
+from bitbench.core.recorded.trial import Outcome
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bitbench.core.found.summary import SearchStop
 from bitbench.core.ports import Endpoint
-from bitbench.core.summary import SearchStop
-from bitbench.core.trial import Outcome
-from bitbench.lab import Lab
+from bitbench.core.recorded.trial import Outcome
+from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
 from tests.unit.null_instance import running

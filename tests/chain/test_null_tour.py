@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import Outcome
-from bitbench.lab import Lab
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.trial import Outcome
+from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
 

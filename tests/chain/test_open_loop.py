@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.trial import TrialRecord
+from bitbench.core.recorded.trial import TrialRecord
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import RunStudy

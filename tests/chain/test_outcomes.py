@@ -2,8 +2,8 @@
 
 import pytest
 
-from bitbench.core.trial import Outcome
-from bitbench.lab import Lab
+from bitbench.core.recorded.trial import Outcome
+from bitbench.lab.study import Lab
 from tests.chain.conftest import RunStudy
 
 STUDY = """

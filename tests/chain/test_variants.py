@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recipe import Backend
+from bitbench.core.asked.recipe import Backend
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
 from bitbench.quantize import backends

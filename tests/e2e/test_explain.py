@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.explanation import Cause
-from bitbench.core.trial import KernelPath
-from bitbench.explaining import explain_variant
-from bitbench.lab import default_home, plan_of
-from bitbench.report.explain import explanation_markdown
+from bitbench.core.found.explanation import Cause
+from bitbench.core.recorded.trial import KernelPath
+from bitbench.lab.explain import explain_variant
+from bitbench.lab.study import default_home, plan_of
+from bitbench.report.sections.explain import explanation_markdown
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(600)  # seconds

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.study import Study
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import Outcome, TrialRecord
-from bitbench.lab import Lab, plan_of
+from bitbench.core.asked.study import Study
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.lab.study import Lab, plan_of
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.kernel import KernelRun
-from bitbench.report.kernels import kernel_markdown
+from bitbench.core.recorded.kernel import KernelRun
+from bitbench.report.sections.kernels import kernel_markdown
 from bitbench.statistics.kernels import summarize_kernels
 from tests.command_line import bitbench
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.base import Json
-from bitbench.lab import Lab, default_home
-from bitbench.report.bundle import vega_bundle
-from bitbench.report.document import Records, document
-from bitbench.report.page import write_page
+from bitbench.lab.study import Lab, default_home
+from bitbench.report.document.html import write_page
+from bitbench.report.document.vega import vega_bundle
+from bitbench.report.study import Records, document
 from bitbench.statistics.summarize import summarize
 from tests.big_study import big_study
 from tests.browser import Browser

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.summary import ContenderQuality, StudySummary
-from bitbench.core.trial import Outcome
-from bitbench.engines import environments
-from bitbench.lab import Lab
+from bitbench import environments
+from bitbench.core.found.summary import ContenderQuality, StudySummary
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import Outcome
+from bitbench.lab.study import Lab
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.store.folder import StudyFolder
 

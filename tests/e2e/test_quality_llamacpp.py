@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitbench import environments
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.found.summary import ContenderQuality
 from bitbench.core.ports import Launch
-from bitbench.core.quality import Scoring
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.study import EngineSetup
-from bitbench.core.summary import ContenderQuality
-from bitbench.engines import environments
+from bitbench.core.recorded.quality import QualityRecord
 from bitbench.engines.llamacpp import LlamaCppEngine
-from bitbench.errors import EngineEnvironmentError
-from bitbench.lab import Lab
+from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import Workshop
 from bitbench.quality.asking import asker_of, score_windows
 from bitbench.quality.wire import Connection
 from bitbench.store.folder import StudyFolder
-from bitbench.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(900)  # seconds for one test, with what its fixtures run
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.recipe import Recipe
-from bitbench.engines import environments
-from bitbench.lab import Lab
+from bitbench import environments
+from bitbench.core.asked.recipe import Recipe
+from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, Order, SourceModel

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.core.trial import KernelChoice, KernelPath, Outcome
+from bitbench.core.recorded.trial import KernelChoice, KernelPath, Outcome
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run

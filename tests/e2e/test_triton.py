@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench.core.kernel import KernelDevice, KernelRun
-from bitbench.engines import environments
-from bitbench.errors import KernelError
+from bitbench import environments
+from bitbench.core.recorded.kernel import KernelDevice, KernelRun
+from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
-from bitbench.lab import Lab
-from bitbench.report.kernels import kernel_markdown
+from bitbench.lab.study import Lab
+from bitbench.report.sections.kernels import kernel_markdown
 from bitbench.statistics.kernels import summarize_kernels
 from bitbench.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
 from tests.unit.vptq_layers import make_layer

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines import environments
+from bitbench import environments
 from bitbench.kernels import registry
 from bitbench.kernels.shapes import SEED_INPUTS
-from bitbench.lab import Lab
+from bitbench.lab.study import Lab
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 pytestmark = pytest.mark.timeout(180)

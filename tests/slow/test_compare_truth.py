@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bitbench.cli.compare import read_side
-from bitbench.core.trial import TrialRecord
+from bitbench.core.recorded.trial import TrialRecord
 from bitbench.statistics.comparability import Side
 from tests.chain.conftest import BITBENCH
 from tests.study_pairs import exit_code, write_folder

@@ -15,20 +15,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bitbench import environments
+from bitbench.core.asked.recipe import Backend, Recipe
+from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import Verdict
 from bitbench.core.ports import Endpoint, InstanceFailed, Launch
-from bitbench.core.recipe import Backend, Recipe
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import Outcome
-from bitbench.core.variant import Variant
-from bitbench.engines import environments, registry
-from bitbench.errors import EngineEnvironmentError, ModelError
-from bitbench.lab import Lab
+from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.variant import Variant
+from bitbench.engines import registry
+from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import Workshop
 from bitbench.models import library
 from bitbench.planning.compatibility import look_up
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
-from bitbench.workshop import Workshop
 
 pytestmark = pytest.mark.timeout(2400)  # seconds for one case: an AWQ recipe is made in ten minutes on two cores
 

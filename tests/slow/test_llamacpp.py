@@ -16,20 +16,20 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, Launch, LoadJob, Vocabulary
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import Outcome
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Arrival, Workload
-from bitbench.engines.environments import python_of
+from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
-from bitbench.lab import Lab
+from bitbench.environments import python_of
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import Workshop
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
 from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
-from bitbench.workshop import Workshop
 from tests.e2e.test_quality import AGREES
 from tests.e2e.test_quality_llamacpp import plain_logprobs
 

@@ -18,10 +18,10 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.progress import LoadProgress
-from bitbench.core.trial import ClientHealth, Outcome
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import ClientHealth, Outcome
 from bitbench.load.client import WHOLE, run_part
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.profile import Phase, ProfileGroup
-from bitbench.core.trial import KernelPath
+from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.core.recorded.trial import KernelPath
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(900)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import environments
-from bitbench.errors import EngineEnvironmentError
-from bitbench.lab import Lab
+from bitbench import environments
+from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(900)

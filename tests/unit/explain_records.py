@@ -3,14 +3,21 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
-from bitbench.core.roof import MachineRoof
-from bitbench.core.study import Count, EngineSetup, Measure, Study
-from bitbench.core.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath, TrialMetrics, TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.trial import (
+    InstanceFacts,
+    InstanceRecord,
+    KernelChoice,
+    KernelPath,
+    TrialMetrics,
+    TrialRecord,
+)
+from bitbench.core.recorded.variant import Variant
 from bitbench.statistics.sides import Evidence
 from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2

@@ -1,12 +1,12 @@
 """A study in which everything that is not ours to choose is hostile."""
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.imported import ImportedFile, ImportSource
-from bitbench.core.study import EngineSetup
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
-from bitbench.core.workload import Workload
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_instance, make_plan, make_trial, speed_metrics
 

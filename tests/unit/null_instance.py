@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.ports import Endpoint, Instance, Launch
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.variant import NO_MODEL, Variant
+from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.engines.null import NullEngine
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)

@@ -5,7 +5,7 @@ import struct
 import time
 from pathlib import Path
 
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Progress, Work
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.records import REQUEST_COLUMNS
-from bitbench.core.study import Count, EngineSetup, Measure, Study
-from bitbench.core.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.variant import NO_MODEL, Variant
-from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.statistics.stopping import enough_instances, enough_trials
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bitbench.core.study import Count, Measure
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, measured_trials
 

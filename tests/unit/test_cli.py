@@ -28,7 +28,7 @@ def test_help_is_quick() -> None:
 
 def test_importing_bitbench_imports_neither_torch_nor_an_engine() -> None:
     script = (
-        "import sys, bitbench.lab\n"
+        "import sys, bitbench.lab.study\n"
         "heavy = {'torch', 'transformers', 'vllm', 'scipy.stats', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
+from bitbench.core.asked.study import Count, EngineSetup, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.base import Json
 from bitbench.core.cell import Contender
-from bitbench.core.comparison import Comparison, GateOutcome, Verdict
-from bitbench.core.facts import Fact
-from bitbench.core.study import Count, EngineSetup, Measure
-from bitbench.core.trial import InstanceFacts, KernelChoice, Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS
-from bitbench.errors import CannotCompareError
-from bitbench.report.comparison import markdown_comparison
+from bitbench.core.found.comparison import Comparison, GateOutcome, Verdict
+from bitbench.core.found.facts import Fact
+from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
+from bitbench.ground.errors import CannotCompareError
+from bitbench.report.sections.comparison import markdown_comparison
 from bitbench.statistics.comparability import Side
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders, compare_studies

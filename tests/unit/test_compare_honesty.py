@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.core.study import Count, Measure
+from bitbench.core.asked.study import Count, Measure
 from tests.unit.test_compare import SLOWER_BY_3, against, side
 
 PAIRS = 200

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from bitbench.core.cell import Contender
-from bitbench.core.comparison import QUALITY, Comparison, GateOutcome, Verdict
-from bitbench.core.variant import NO_MODEL
-from bitbench.errors import CannotCompareError
-from bitbench.report.comparison import markdown_comparison
+from bitbench.core.found.comparison import QUALITY, Comparison, GateOutcome, Verdict
+from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.ground.errors import CannotCompareError
+from bitbench.report.sections.comparison import markdown_comparison
 from bitbench.statistics.comparability import MeasuredQuality, Side
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders

@@ -9,17 +9,17 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from bitbench.cli.plan import remarks
+from bitbench.core.asked.recipe import Recipe
+from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Plan, Verdict
 from bitbench.core.ports import Engine, Instance, Launch
-from bitbench.core.recipe import Recipe
-from bitbench.core.study import EngineSetup, Study
-from bitbench.core.variant import AtLoad, ModelFacts, Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
+from bitbench.lab.variants import Workshop
 from bitbench.models.library import ResolvedModel
 from bitbench.planning.compatibility import Row, Table, look_up, rows
 from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
-from bitbench.workshop import Workshop
 
 ROOT = Path(__file__).parents[2]
 W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
@@ -159,7 +159,7 @@ def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.C
 
 def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts) -> Workshop:
     found = ResolvedModel("m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00")
-    monkeypatch.setattr("bitbench.workshop.library.resolve", lambda *_: found)
+    monkeypatch.setattr("bitbench.lab.variants.library.resolve", lambda *_: found)
     return Workshop(Path("/home"), Path())
 
 

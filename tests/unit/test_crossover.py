@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Plan
-from bitbench.core.crossover import Axis, Crossover, Point, Standing, Stretch
-from bitbench.core.study import Count, Measure
-from bitbench.core.trial import TrialMetrics, TrialRecord
-from bitbench.core.workload import Workload
-from bitbench.importer import import_files
+from bitbench.core.found.crossover import Axis, Crossover, Point, Standing, Stretch
+from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.imports.choices import Starts, Tool
-from bitbench.lab import Lab
-from bitbench.report.crossover import crossover_section, verdict
+from bitbench.lab.imports import import_files
+from bitbench.lab.study import Lab
+from bitbench.report.sections.crossover import crossover_section, verdict
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial
 

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from bitbench.cli.app import app
-from bitbench.core.study import Study
+from bitbench.core.asked.study import Study
 from bitbench.planning.study_file import parse_study, study_schema
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.ports import Endpoint, InstanceFailed, Launch
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.endpoint import (
     DEFAULT_VOCABULARY,
     LOW_IDS,

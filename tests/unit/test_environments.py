@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import environments
-from bitbench.engines.environments import create, environment_names, list_environments, lock_file, python_of, versions
-from bitbench.errors import EngineEnvironmentError
+from bitbench import environments
+from bitbench.environments import create, environment_names, list_environments, lock_file, python_of, versions
+from bitbench.ground.errors import EngineEnvironmentError
 
 # Makes a folder that looks like an environment; its python says and does what the test wants.
 UV = """#!/bin/sh

@@ -2,9 +2,9 @@
 
 import pytest
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.variant import NO_MODEL, ModelFacts, Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.planning.estimate import NULL_TOKEN_S, guess_trial_s
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.explanation import Cause, Explanation, Missing, PhaseAccount
-from bitbench.core.profile import Phase, ProfileGroup
-from bitbench.core.trial import KernelPath
-from bitbench.errors import CannotExplainError
-from bitbench.explaining import explain_variant
-from bitbench.lab import plan_of
-from bitbench.report.explain import explanation_markdown
+from bitbench.core.found.explanation import Cause, Explanation, Missing, PhaseAccount
+from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.core.recorded.trial import KernelPath
+from bitbench.ground.errors import CannotExplainError
+from bitbench.lab.explain import explain_variant
+from bitbench.lab.study import plan_of
+from bitbench.report.sections.explain import explanation_markdown
 from bitbench.statistics.explain import explain
 from bitbench.statistics.sides import Evidence
 from bitbench.store.folder import StudyFolder

@@ -5,14 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bitbench.core.asked.study import Count, Measure
 from bitbench.core.base import Json
-from bitbench.core.comparison import Verdict
-from bitbench.core.facts import Fact
-from bitbench.core.history import History
-from bitbench.core.study import Count, Measure
-from bitbench.core.trial import InstanceFacts
-from bitbench.errors import StoreError
-from bitbench.report.history import history_svg, sparkline
+from bitbench.core.found.comparison import Verdict
+from bitbench.core.found.facts import Fact
+from bitbench.core.found.history import History
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.ground.errors import StoreError
+from bitbench.report.sections.history import history_svg, sparkline
 from bitbench.statistics.comparability import Side
 from bitbench.statistics.history import find_cell, history
 from bitbench.store.folder import StudyFolder

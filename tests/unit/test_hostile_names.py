@@ -16,18 +16,18 @@ from docutils.core import publish_doctree
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import TrialRecord
-from bitbench.report.chart_kernels import roofline_figure
-from bitbench.report.choices import Form
-from bitbench.report.document import Records, Section, document
-from bitbench.report.formats import STUDY_FORMS, StudyRecords
-from bitbench.report.kernels import kernel_markdown
-from bitbench.report.markdown import text
-from bitbench.report.page import page
-from bitbench.report.svg import svg
-from bitbench.report.terminal import render
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.report.charts.kernels import roofline_figure
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.html import page
+from bitbench.report.document.markdown import text
+from bitbench.report.document.terminal import render
+from bitbench.report.forms.choices import Form
+from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
+from bitbench.report.sections.kernels import kernel_markdown
+from bitbench.report.study import Records, Section, document
 from bitbench.statistics.kernels import summarize_kernels
 from tests.unit.hostile import HOSTILE, hostile_study
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.summary import StudySummary
-from bitbench.errors import StoreError, StudyFileError
-from bitbench.importer import import_files
+from bitbench.core.found.summary import StudySummary
+from bitbench.ground.errors import StoreError, StudyFileError
 from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.text import decoded
-from bitbench.lab import Lab
+from bitbench.lab.imports import import_files
+from bitbench.lab.study import Lab
 from bitbench.planning.expand import expand
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench

@@ -8,14 +8,14 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.core.arrival import Arrival
-from bitbench.core.summary import CellSummary, StudySummary
-from bitbench.errors import ImportFileError
-from bitbench.importer import import_files
+from bitbench.core.asked.arrival import Arrival
+from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.ground.errors import ImportFileError
 from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.tools import read
-from bitbench.lab import Lab
-from bitbench.report.terminal import render
+from bitbench.lab.imports import import_files
+from bitbench.lab.study import Lab
+from bitbench.report.document.terminal import render
 
 DATA = Path(__file__).parent / "data" / "imports"
 

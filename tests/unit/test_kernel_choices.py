@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.core.variant import ModelFacts
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines import llamacpp_log, vllm_log
 from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
-from bitbench.report.conditions import contenders_section
+from bitbench.report.sections.conditions import contenders_section
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_instance, make_plan
 

@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
-from bitbench.engines import environments
-from bitbench.errors import KernelError
+from bitbench import environments
+from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
-from bitbench.report.chart import numbers
-from bitbench.report.chart_kernels import WIDTH, roofline_figure
-from bitbench.report.kernels import kernel_markdown
-from bitbench.report.svg import svg
+from bitbench.report.charts.figure import numbers
+from bitbench.report.charts.kernels import WIDTH, roofline_figure
+from bitbench.report.charts.svg import svg
+from bitbench.report.sections.kernels import kernel_markdown
 from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
 

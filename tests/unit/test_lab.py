@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.host import TELLING_FACTS
-from bitbench.core.study import Study
-from bitbench.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab import Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
+from bitbench.core.asked.study import Study
+from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
+from bitbench.lab.study import Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
 from bitbench.store.folder import StudyFolder
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"

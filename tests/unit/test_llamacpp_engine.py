@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.ports import Launch
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.variant import ModelFacts, Variant
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.llamacpp import LlamaCppEngine, command_line, gguf_file
-from bitbench.errors import EngineEnvironmentError, ModelError
+from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 SETUP = EngineSetup(name="llamacpp", engine="llamacpp")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.ports import Endpoint, InstanceFailed
-from bitbench.core.trial import Failure, Outcome
+from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.engines import llamacpp_log
 from bitbench.engines.server import ServerInstance, ServerPlan
 

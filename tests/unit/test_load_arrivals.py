@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.workload import Workload
 from bitbench.load.arrivals import Times, open_loop_times
 
 SEEDS = [(seed, 7) for seed in range(5)]

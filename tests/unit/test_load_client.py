@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.records import REQUEST_COLUMNS, REQUEST_STATUSES
-from bitbench.core.workload import Arrival, Workload
+from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.load.client import run_job
 from tests.unit.native_or_python import WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.workload import Workload
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.requests import PlannedRequest, plan_requests
 

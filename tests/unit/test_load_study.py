@@ -14,9 +14,9 @@ from bitbench.cli.load_study import (
     study_of,
     workloads_of,
 )
-from bitbench.core.arrival import mean_rate
-from bitbench.core.workload import Workload
-from bitbench.errors import LoadError
+from bitbench.core.asked.arrival import mean_rate
+from bitbench.core.asked.workload import Workload
+from bitbench.ground.errors import LoadError
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
 

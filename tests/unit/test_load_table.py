@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from bitbench.core.base import Json
-from bitbench.core.records import REQUEST_STATUSES
+from bitbench.core.recorded.requests import REQUEST_STATUSES
 from bitbench.load.connection import Exchange
 from bitbench.load.requests import PlannedRequest
 from bitbench.load.response import ResponseReader

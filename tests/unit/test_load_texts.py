@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked import TextPrompts
+from bitbench.core.asked.prompts import TextPrompts
 from bitbench.core.base import Json
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.texts import Text, choose_texts, read_texts
 
 SHAREGPT = [

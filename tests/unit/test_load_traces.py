@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.traces import TraceRow, read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.trial import ClientHealth, Failure, Outcome
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import ClientHealth, Failure, Outcome
 from bitbench.load.table import REQUEST_SCHEMA
 from bitbench.load.verdict import MEAN_DELAY_FLOOR_S, judge
 

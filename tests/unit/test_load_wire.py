@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitbench.core.asked import Api
+from bitbench.core.asked.prompts import Api
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
 from bitbench.load.asks import Ask

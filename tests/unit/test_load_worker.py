@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.progress import LoadProgress
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import Arrival, Workload
-from bitbench.errors import LoadError
+from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.errors import LoadError
 from bitbench.load.client import Part, run_job
 from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
@@ -135,7 +135,7 @@ def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
 PARENT = """
 import sys
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.workload import Workload
+from bitbench.core.asked.workload import Workload
 from bitbench.load.workers import LoadWorkers
 with LoadWorkers() as worker:
     print(worker.pids[0], flush=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bitbench.core.model_cost import decode_cost, prefill_cost, read_weight_bytes, why_not
-from bitbench.core.roof import Bound, MachineRoof, Readings, attainable
-from bitbench.core.variant import ModelFacts
+from bitbench.core.found.model_cost import decode_cost, prefill_cost, read_weight_bytes, why_not
+from bitbench.core.recorded.roof import Bound, MachineRoof, Readings, attainable
+from bitbench.core.recorded.variant import ModelFacts
 
 # SmolLM2-135M, as read from its folder.
 SMOLLM2 = ModelFacts(

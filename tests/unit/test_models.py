@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.errors import ModelError
+from bitbench.ground.errors import ModelError
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import MANIFEST, read_facts

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from bitbench import __version__
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import Arrival, Workload
+from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.null import NullEngine
 from bitbench.engines.workers.null_answers import Behaviour, Schedule
 from bitbench.load.client import run_job

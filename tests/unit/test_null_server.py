@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bitbench.core.asked.study import Argument
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.core.study import Argument
-from bitbench.core.workload import Workload
 from bitbench.engines.workers import null_server
 from bitbench.engines.workers.null_answers import Behaviour
 from bitbench.engines.workers.null_loop import NullServer as PythonServer

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from bitbench.core.asked.objective import NAMES, Objective, Objectives
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.objective import NAMES, Objective, Objectives
-from bitbench.core.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
+from bitbench.core.recorded.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.statistics.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
 from tests.unit.queue_simulation import poisson_trial, trial
 

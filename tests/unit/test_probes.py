@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from bitbench.core.trial import Outcome
+from bitbench.core.recorded.trial import Outcome
 from bitbench.probes.device_memory import RunningProcess, open_devices
 from bitbench.probes.host import collect_host_facts, parse_nvidia_smi
 from bitbench.probes.memory import MemoryWatch, read_memory

@@ -9,22 +9,22 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from bitbench import profile_run
 from bitbench.cli.profile import study_of
+from bitbench.core.asked.study import ProfileSpec, Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
-from bitbench.core.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.progress import LoadProgress
-from bitbench.core.study import ProfileSpec, Study
-from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.errors import ProfileError, StoreError
+from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.ground.errors import ProfileError, StoreError
+from bitbench.lab import profile as profile_run
+from bitbench.lab.profile import run_profiles
+from bitbench.lab.visit import Bench
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
-from bitbench.profile_run import run_profiles
-from bitbench.report.profile import profile_markdown, profile_section
+from bitbench.report.sections.profile import profile_markdown, profile_section
 from bitbench.store.folder import StudyFolder
-from bitbench.visit import Bench
 from tests.unit.synthetic import make_plan
 from tests.unit.test_profiling import event, mark, written
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.profile import Phase, ProfileGroup
-from bitbench.errors import ProfileError
+from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.ground.errors import ProfileError
 from bitbench.profiling import trace as trace_module
 from bitbench.profiling.groups import built_in_table
 from bitbench.profiling.operators import divide

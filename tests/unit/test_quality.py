@@ -10,17 +10,19 @@ import pyarrow as pa
 import pytest
 
 from bitbench.cli.quality_study import QualityOptions, quality_study
+from bitbench.core.asked.quality import Quality, Scoring
+from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.cell import Contender, Plan, Visit
 from bitbench.core.ports import Endpoint, Launch
-from bitbench.core.quality import Quality, Scoring
-from bitbench.core.quality_record import CorpusFacts, Prompt, QualityMaterial, QualityRecord
-from bitbench.core.study import EngineSetup, Study
-from bitbench.core.trial import Failure, InstanceFacts, Outcome
-from bitbench.core.variant import Variant
+from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.errors import QualityError, StudyFileError
+from bitbench.ground.errors import QualityError, StudyFileError
+from bitbench.lab.quality import QualityDraft, QualityKit
+from bitbench.lab.visit import Bench, VisitRunner
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, launch_size
 from bitbench.quality.asking import ask_answers, score_windows
@@ -29,10 +31,8 @@ from bitbench.quality.material import cut
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality.wire import AskingFailed, Connection
-from bitbench.quality_run import QualityDraft, QualityKit
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
-from bitbench.visit import Bench, VisitRunner
 from tests.unit.quality_server import QualityServer, logprob
 from tests.unit.test_schedule import progress_of
 from tests.unit.test_visit import NoLoad, Silent

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.quality import Quality, Scoring
-from bitbench.core.quality_record import Prompt
-from bitbench.core.trial import Outcome
-from bitbench.core.variant import ModelFacts, Variant
+from bitbench.core.asked.quality import Quality, Scoring
+from bitbench.core.recorded.quality import Prompt
+from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.planning.estimate import guess_quality_s
 from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
 from bitbench.quality.wire import AskingFailed, Connection

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import calibration
 from bitbench.quantize.calibration import read_calibration
 

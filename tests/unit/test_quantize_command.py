@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bitbench.core.recipe import Backend
-from bitbench.errors import QuantizeError
+from bitbench.core.asked.recipe import Backend
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from tests.command_line import Answer, bitbench

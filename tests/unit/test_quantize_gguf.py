@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.gguf_header import read_tensors

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recipe import Backend, Recipe
-from bitbench.core.variant import AtLoad
-from bitbench.errors import RecipeError
+from bitbench.core.asked.recipe import Backend, Recipe
+from bitbench.core.recorded.variant import AtLoad
+from bitbench.ground.errors import RecipeError
 from bitbench.quantize import catalog
 
 NAMES = (

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bitbench.core.recipe import Backend, Recipe
-from bitbench.errors import ModelError, QuantizeError, RecipeError
+from bitbench.core.asked.recipe import Backend, Recipe
+from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.variants import Order, SourceModel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends.llmcompressor import compress
 from bitbench.quantize.calibration import CalibrationText

@@ -11,13 +11,13 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.core.published import PublishedKernels
-from bitbench.core.quality_record import CorpusFacts, QualityRecord
-from bitbench.core.records import REQUEST_COLUMNS
-from bitbench.core.trial import Memory, Outcome, TrialMetrics
-from bitbench.errors import StoreError
-from bitbench.importer import import_files
+from bitbench.core.recorded.published import PublishedKernels
+from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics
+from bitbench.ground.errors import StoreError
 from bitbench.imports.choices import Starts, Tool
+from bitbench.lab.imports import import_files
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import read_published
 from bitbench.store.query import Studies

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bitbench.core.summary import RateAnswer, SearchStop
+from bitbench.core.found.summary import RateAnswer, SearchStop
 from bitbench.statistics.rate_search import GROWTH, RateTrial, SearchLimits, answer, next_rate
 
 LIMITS = SearchLimits(start=1.0, lowest=1 / 16, highest=4096.0)

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitbench.core.asked.objective import Objective
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender
-from bitbench.core.objective import Objective
-from bitbench.core.recommendation import Choice, Limits, Recommendation, Standing
-from bitbench.core.study import Count, Measure
-from bitbench.core.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
-from bitbench.core.trial import Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.variant import NO_MODEL
-from bitbench.core.workload import BUILT_IN_WORKLOADS
-from bitbench.report.recommend import markdown_recommendation
+from bitbench.core.found.recommendation import Choice, Limits, Recommendation, Standing
+from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
+from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.report.sections.recommend import markdown_recommendation
 from bitbench.statistics.objectives import objective_estimates
 from bitbench.statistics.quality import RISE
 from bitbench.statistics.recommend import recommend

@@ -6,21 +6,21 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.study import Count, Measure
-from bitbench.core.summary import ContenderQuality, RequestSpread, StudySummary
-from bitbench.core.trial import Memory, Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.report.chart import LABEL_GAP, Figure, axis_for
-from bitbench.report.chart_curves import length_figures, load_figures
-from bitbench.report.chart_requests import request_figures
-from bitbench.report.chart_style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
-from bitbench.report.chart_trade import trade_figures
-from bitbench.report.chart_trials import trials_figure
+from bitbench.core.found.summary import ContenderQuality, RequestSpread, StudySummary
+from bitbench.core.recorded.trial import Memory, Outcome
+from bitbench.report.charts.curves import length_figures, load_figures
+from bitbench.report.charts.figure import LABEL_GAP, Figure, axis_for
+from bitbench.report.charts.pareto import Reach, on_front
+from bitbench.report.charts.requests import request_figures
+from bitbench.report.charts.series import by_input_length, by_load
+from bitbench.report.charts.style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
+from bitbench.report.charts.svg import svg
+from bitbench.report.charts.trade import trade_figures
+from bitbench.report.charts.trials import trials_figure
 from bitbench.report.labels import Labels
-from bitbench.report.pareto import Reach, on_front
-from bitbench.report.series import by_input_length, by_load
-from bitbench.report.svg import svg
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics
 

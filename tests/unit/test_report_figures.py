@@ -1,7 +1,7 @@
 import pytest
 
-from bitbench.core.summary import Estimate, Interval, Ratio
-from bitbench.report.figures import Scale, mean_and_interval, number, percent, scale_for, times
+from bitbench.core.found.summary import Estimate, Interval, Ratio
+from bitbench.report.document.numbers import Scale, mean_and_interval, number, percent, scale_for, times
 from bitbench.statistics.trial import DEFINITIONS
 
 

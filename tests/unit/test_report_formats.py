@@ -11,18 +11,18 @@ from docutils.core import publish_doctree
 from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.kernel import KernelMachine, KernelRun, KernelTiming
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import Outcome, TrialRecord
-from bitbench.core.workload import Workload
-from bitbench.importer import import_files
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.core.recorded.trial import Outcome, TrialRecord
 from bitbench.imports.choices import Starts, Tool
-from bitbench.lab import Lab
-from bitbench.report.choices import Form
-from bitbench.report.formats import STUDY_FORMS, StudyRecords
-from bitbench.report.grid import grid_table, rst
-from bitbench.report.tidy import trial_columns
+from bitbench.lab.imports import import_files
+from bitbench.lab.study import Lab
+from bitbench.report.forms.choices import Form
+from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
+from bitbench.report.forms.rst import grid_table, rst
+from bitbench.report.forms.tidy import trial_columns
 from bitbench.statistics.summarize import summarize
 from tests.command_line import bitbench
 from tests.unit.synthetic import LOCK, demo_study, make_plan, make_trial, speed_metrics

@@ -2,13 +2,13 @@
 
 import pytest
 
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
-from bitbench.core.study import Count, Measure
-from bitbench.core.summary import ContenderQuality, StudySummary
-from bitbench.core.trial import Memory, Outcome
-from bitbench.core.variant import NO_MODEL
-from bitbench.core.workload import Workload
-from bitbench.report.headline import Lead, best_table, lead
+from bitbench.core.found.summary import ContenderQuality, StudySummary
+from bitbench.core.recorded.trial import Memory, Outcome
+from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.report.sections.headline import Lead, best_table, lead
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial, speed_metrics
 

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
+from bitbench.core.asked.study import Count, EngineSetup, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.base import Json
 from bitbench.core.cell import Expectation, Verdict
-from bitbench.core.study import Count, EngineSetup, Measure
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import Memory
-from bitbench.core.workload import BUILT_IN_WORKLOADS
-from bitbench.report.document import Records, document
-from bitbench.report.markdown import markdown, write_markdown
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.trial import Memory
+from bitbench.report.document.markdown import markdown, write_markdown
+from bitbench.report.study import Records, document
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics
 

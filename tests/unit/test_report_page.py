@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.summary import StudySummary
-from bitbench.report.bundle import vega_bundle
-from bitbench.report.document import Records, document
-from bitbench.report.page import page
+from bitbench.core.found.summary import StudySummary
+from bitbench.report.document.html import page
+from bitbench.report.document.vega import vega_bundle
+from bitbench.report.study import Records, document
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import LOCK, demo_study
 

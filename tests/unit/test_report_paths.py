@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import Outcome
 from bitbench.report.paths import shorten_summary, shortener
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial

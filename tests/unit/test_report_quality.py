@@ -5,11 +5,11 @@ from io import StringIO
 from rich.console import Console
 
 from bitbench.core.cell import Plan, QualityRefusal
-from bitbench.core.quality_record import Answer, TaskFailure, TaskResult
-from bitbench.core.summary import StudySummary
-from bitbench.core.trial import Outcome
-from bitbench.report.markdown import markdown
-from bitbench.report.terminal import render
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.quality import Answer, TaskFailure, TaskResult
+from bitbench.core.recorded.trial import Outcome
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.terminal import render
 from bitbench.statistics.quality import quality_part
 from bitbench.statistics.summarize import summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows

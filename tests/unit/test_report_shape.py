@@ -2,8 +2,8 @@
 
 import pytest
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.workload import Workload
 from bitbench.report.shape import shape
 
 

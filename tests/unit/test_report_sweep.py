@@ -6,17 +6,17 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.study import Count, Measure
-from bitbench.core.summary import RateAnswer, SearchStop, StudySummary
-from bitbench.core.trial import ObjectiveResult, Outcome, TrialMetrics
-from bitbench.core.variant import NO_MODEL
-from bitbench.core.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.report.document import Records, document
-from bitbench.report.markdown import markdown
-from bitbench.report.svg import svg
-from bitbench.report.sweep import sweep_answer, sweep_cells
-from bitbench.report.terminal import render
+from bitbench.core.found.summary import RateAnswer, SearchStop, StudySummary
+from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics
+from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.terminal import render
+from bitbench.report.sections.sweep import sweep_answer, sweep_cells
+from bitbench.report.study import Records, document
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial
 

@@ -3,10 +3,10 @@ import io
 import pytest
 from rich.console import Console
 
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS
-from bitbench.report.terminal import render
+from bitbench.core.recorded.trial import Outcome
+from bitbench.report.document.terminal import render
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import demo_study, make_plan, make_trial
 

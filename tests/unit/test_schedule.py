@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from bitbench.core.asked.study import Measure, Study
 from bitbench.core.cell import Cell, Contender, Plan, Visit
-from bitbench.core.study import Measure, Study
-from bitbench.core.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.core.variant import Variant
+from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.variant import Variant
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 
 

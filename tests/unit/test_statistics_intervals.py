@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.core.study import Count, Measure
+from bitbench.core.asked.study import Count, Measure
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
 from bitbench.statistics.stopping import enough_instances, enough_trials

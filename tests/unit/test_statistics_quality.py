@@ -5,13 +5,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.quality import Quality
-from bitbench.core.quality_record import Answer, CorpusFacts, QualityRecord, TaskResult
-from bitbench.core.study import EngineSetup, Study
-from bitbench.core.summary import ContenderQuality
-from bitbench.core.trial import Outcome
-from bitbench.core.variant import Variant
+from bitbench.core.found.summary import ContenderQuality
+from bitbench.core.recorded.quality import Answer, CorpusFacts, QualityRecord, TaskResult
+from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.statistics.answers import compare_answers, first_difference, runs_in_a_loop
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.statistics.quality import DEFINITIONS, estimates_of, summarize_quality

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitbench.core.cell import Contender
-from bitbench.core.summary import Ranking
+from bitbench.core.found.summary import Ranking
 from bitbench.statistics.intervals import Resampler, sample
 from bitbench.statistics.ranking import holm, rank
 

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import Outcome
 from bitbench.statistics.requests import COLUMNS, MIN_REQUESTS, spread_of_requests, worth_reading
 from tests.unit.synthetic import make_plan, make_trial, request_rows
 

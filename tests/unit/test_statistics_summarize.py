@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.study import Count, Measure
-from bitbench.core.summary import CellSummary, MemorySummary, Spread, StopReason
-from bitbench.core.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
+from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.summarize import find_baseline, headline_value, summarize
 from tests.unit.synthetic import make_instance, make_plan, make_trial
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bitbench.core.trial import Memory, TrialMetrics
+from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.statistics.trial import DEFINITIONS, measure
 from tests.unit.synthetic import request_rows
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.trial import Outcome, TrialRecord
-from bitbench.errors import StoreError
+from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.ground.errors import StoreError
 from bitbench.store.folder import StudyFolder
 
 DRAFT = TrialRecord(

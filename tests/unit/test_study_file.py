@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 import yaml
 
-from bitbench.core.study import Study
-from bitbench.core.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY
-from bitbench.errors import StudyFileError
+from bitbench.core.asked.study import Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY
+from bitbench.ground.errors import StudyFileError
 from bitbench.planning.starter import STARTER
 from bitbench.planning.study_file import parse_study, read_study, study_schema
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.ports import Launch
-from bitbench.core.study import EngineSetup
-from bitbench.core.variant import AtLoad, ModelFacts, Variant
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
 

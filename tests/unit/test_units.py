@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.units import (
+from bitbench.ground.units import (
     parse_bytes,
     parse_fraction,
     parse_seconds,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.ports import Endpoint, Launch, LoadJob, LoadResult
-from bitbench.core.trial import Failure, InstanceFacts, InstanceRecord
+from bitbench.core.recorded.trial import Failure, InstanceFacts, InstanceRecord
+from bitbench.lab.visit import Bench, VisitRunner
 from bitbench.planning.schedule import Progress
-from bitbench.visit import Bench, VisitRunner
 from tests.unit.test_schedule import plan_of, progress_of
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.ports import Endpoint, InstanceFailed, Launch
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import Failure, Outcome
-from bitbench.core.variant import ModelFacts, Variant
-from bitbench.core.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
     from bitbench.cli.app import app
-    from bitbench.errors import BitbenchError
+    from bitbench.ground.errors import BitbenchError
 
     debug = "--debug" in sys.argv[1:]
     try:

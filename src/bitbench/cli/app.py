@@ -60,7 +60,7 @@ def init(
     path: Annotated[Path, typer.Argument(help="where to write it")] = Path("study.yaml"),
 ) -> None:
     """Write a commented study file to start from."""
-    from bitbench.errors import StudyFileError
+    from bitbench.ground.errors import StudyFileError
     from bitbench.planning.starter import STARTER
 
     if path.exists():
@@ -77,7 +77,7 @@ def plan(study: StudyFile) -> None:
     Prints the cells, what has to be made first and an estimate of the time. Runs nothing.
     """
     from bitbench.cli.plan import show_plan
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
 
     show_plan(Lab(), study)
 
@@ -91,8 +91,8 @@ def run(study: StudyFile, into: Into = None) -> None:
     from rich.console import Console
 
     from bitbench.cli.progress import RunDisplay
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
+    from bitbench.lab.study import Lab
+    from bitbench.report.document.terminal import render
 
     lab, console = Lab(), Console()
     with RunDisplay(console) as display:
@@ -109,7 +109,7 @@ def doctor(
 ) -> None:
     """Say what this machine can run, what is missing, how steady it is."""
     from bitbench.cli.doctor import show_doctor
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
 
     show_doctor(Lab(), measure=not quick)
 

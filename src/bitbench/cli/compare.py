@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bitbench.core.facts import Fact
+from bitbench.core.found.facts import Fact
 
 if TYPE_CHECKING:
     from bitbench.core.cell import Contender, Plan
-    from bitbench.core.comparison import Comparison
+    from bitbench.core.found.comparison import Comparison
     from bitbench.statistics.comparability import Side
 
 
@@ -45,9 +45,9 @@ def compare(
     """
     from rich.console import Console
 
-    from bitbench.errors import BitbenchError, CannotCompareError
-    from bitbench.report.comparison import markdown_comparison, render_comparison
-    from bitbench.report.text import plain
+    from bitbench.ground.errors import BitbenchError, CannotCompareError
+    from bitbench.report.document.text import plain
+    from bitbench.report.sections.comparison import markdown_comparison, render_comparison
 
     try:
         comparison = _compare(
@@ -71,7 +71,7 @@ def _compare(
     allow: list[Fact],
     metrics: list[str],
 ) -> "Comparison":
-    from bitbench.errors import CannotCompareError
+    from bitbench.ground.errors import CannotCompareError
     from bitbench.statistics.gate import parse_condition, parse_metric
     from bitbench.statistics.studies import compare_contenders, compare_studies
 
@@ -88,7 +88,7 @@ def _compare(
 
 def read_side(path: Path, name: str | None = None) -> "Side":
     """A study folder, read; `name` is how messages call it."""
-    from bitbench.lab import plan_of
+    from bitbench.lab.study import plan_of
     from bitbench.statistics.comparability import MeasuredQuality, Side
     from bitbench.store.folder import StudyFolder
 
@@ -103,7 +103,7 @@ def read_side(path: Path, name: str | None = None) -> "Side":
 
 def _pairs(plan: "Plan", old: str, new: str) -> list[tuple["Contender", "Contender"]]:
     """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
-    from bitbench.errors import CannotCompareError
+    from bitbench.ground.errors import CannotCompareError
 
     for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
         sides = [[one for one in plan.contenders if getattr(one, key) == wanted] for wanted in (old, new)]

@@ -6,10 +6,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
 
+from bitbench.core.asked.recipe import Recipe
 from bitbench.core.cell import Verdict
-from bitbench.core.recipe import Recipe
+from bitbench.ground.units import UNKNOWN
 from bitbench.planning.compatibility import DOCUMENTATION, Device, Row, look_up
-from bitbench.units import UNKNOWN
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
 DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}

@@ -6,13 +6,14 @@ import shutil
 from rich.console import Console
 from rich.table import Table
 
-from bitbench.core.host import HostFacts, HostNoise
-from bitbench.engines import environments, registry
-from bitbench.lab import Lab
+from bitbench import environments
+from bitbench.core.recorded.host import HostFacts, HostNoise
+from bitbench.engines import registry
+from bitbench.ground.units import show_bytes, show_percent
+from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
-from bitbench.units import show_bytes, show_percent
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10

@@ -23,9 +23,9 @@ def create(
     """Make an environment from the pinned lock for this platform (CPU wheels where there is no GPU)."""
     from rich.console import Console
 
-    from bitbench.engines import environments
-    from bitbench.lab import Lab
-    from bitbench.units import show_bytes, show_duration
+    from bitbench import environments
+    from bitbench.ground.units import show_bytes, show_duration
+    from bitbench.lab.study import Lab
 
     console = Console(highlight=False)
     with console.status(f"making the environment {name}") as status:
@@ -46,9 +46,9 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bitbench.engines import environments
-    from bitbench.lab import Lab
-    from bitbench.units import show_bytes
+    from bitbench import environments
+    from bitbench.ground.units import show_bytes
+    from bitbench.lab.study import Lab
 
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
     for info in environments.list_environments(Lab().home):

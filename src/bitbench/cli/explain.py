@@ -27,9 +27,9 @@ def explain(
     """
     from rich.console import Console
 
-    from bitbench.explaining import explain_variant
-    from bitbench.lab import default_home, plan_of
-    from bitbench.report.explain import explanation_markdown, render_explanation
+    from bitbench.lab.explain import explain_variant
+    from bitbench.lab.study import default_home, plan_of
+    from bitbench.report.sections.explain import explanation_markdown, render_explanation
     from bitbench.store.folder import StudyFolder
 
     study = StudyFolder.existing(folder)

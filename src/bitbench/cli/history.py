@@ -21,8 +21,8 @@ def history(
     """Draw one metric over time, with intervals, and mark what else changed between two studies."""
     from rich.console import Console
 
-    from bitbench.errors import StoreError
-    from bitbench.report.history import history_svg, render_history
+    from bitbench.ground.errors import StoreError
+    from bitbench.report.sections.history import history_svg, render_history
     from bitbench.statistics.gate import parse_metric
     from bitbench.statistics.history import find_cell
     from bitbench.statistics.history import history as made_from

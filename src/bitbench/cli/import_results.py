@@ -25,10 +25,10 @@ def import_results(
     from rich.console import Console
     from rich.text import Text
 
-    from bitbench.importer import import_files
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
-    from bitbench.report.text import plain
+    from bitbench.lab.imports import import_files
+    from bitbench.lab.study import Lab
+    from bitbench.report.document.terminal import render
+    from bitbench.report.document.text import plain
 
     lab, console = Lab(), Console()
     folder = import_files(files, tool, starts, into)
@@ -45,8 +45,8 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
-    from bitbench.core.published import PublishedKernels
-    from bitbench.report.published import published_kernel_markdown
+    from bitbench.core.recorded.published import PublishedKernels
+    from bitbench.report.forms.published import published_kernel_markdown
     from bitbench.store.published import read_published
 
     kernels = read_published(folder, PublishedKernels)

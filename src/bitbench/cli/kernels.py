@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.core.kernel import KernelDevice
+from bitbench.core.recorded.kernel import KernelDevice
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = "torch-linear,torch-mv"
@@ -40,13 +40,13 @@ def kernels(
     """
     from rich.console import Console
 
-    from bitbench.engines import environments
+    from bitbench import environments
     from bitbench.kernels import registry, runner
     from bitbench.kernels.shapes import parse_shapes
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
     from bitbench.models import library
     from bitbench.probes.host import collect_host_facts
-    from bitbench.report.kernels import kernel_overview, write_kernels
+    from bitbench.report.sections.kernels import kernel_overview, write_kernels
     from bitbench.statistics.kernels import summarize_kernels
 
     _check_device(device)
@@ -85,8 +85,8 @@ def kernels(
 
 
 def _check_device(device: KernelDevice) -> None:
-    from bitbench.engines import environments
-    from bitbench.errors import KernelError
+    from bitbench import environments
+    from bitbench.ground.errors import KernelError
 
     if device is KernelDevice.CUDA and not environments.has_cuda():
         raise KernelError(
@@ -100,7 +100,7 @@ def _words(text: str) -> list[str]:
 
 
 def _batches(text: str) -> tuple[int, ...]:
-    from bitbench.errors import KernelError
+    from bitbench.ground.errors import KernelError
 
     if not all(word.isdigit() and int(word) > 0 for word in _words(text)) or not _words(text):
         raise KernelError(f"{text!r} is not a list of batch sizes; write numbers such as 1,2,4")

@@ -72,11 +72,11 @@ def load(
         study_of,
         workloads_of,
     )
-    from bitbench.core.arrival import mean_rate
-    from bitbench.endpoint_check import first_contact, first_model
-    from bitbench.lab import Lab
+    from bitbench.core.asked.arrival import mean_rate
+    from bitbench.lab.endpoint_check import first_contact, first_model
+    from bitbench.lab.study import Lab
     from bitbench.load.workers import LoadWorkers
-    from bitbench.report.sweep_terminal import render_sweep
+    from bitbench.report.sections.sweep_terminal import render_sweep
     from bitbench.store.folder import StudyFolder
 
     options = LoadOptions(

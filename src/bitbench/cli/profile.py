@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bitbench.core.study import Argument, Study
+    from bitbench.core.asked.study import Argument, Study
 
 SHOWN_OPERATORS = 20
 
@@ -35,8 +35,8 @@ def profile(
     from rich.console import Console
 
     from bitbench.cli.progress import RunDisplay
-    from bitbench.lab import Lab
-    from bitbench.report.profile import profile_markdown
+    from bitbench.lab.study import Lab
+    from bitbench.report.sections.profile import profile_markdown
     from bitbench.store.folder import StudyFolder
 
     study = study_of(
@@ -67,9 +67,9 @@ def study_of(
     """A study of one contender; its workload is there for its size and is not run."""
     from pydantic import ValidationError
 
-    from bitbench.core.study import EngineSetup, ProfileSpec, Study
-    from bitbench.core.workload import Workload
-    from bitbench.errors import ProfileError
+    from bitbench.core.asked.study import EngineSetup, ProfileSpec, Study
+    from bitbench.core.asked.workload import Workload
+    from bitbench.ground.errors import ProfileError
 
     try:
         sizes = tuple(int(one) for one in batch.split(","))
@@ -99,7 +99,7 @@ def _argument(text: str) -> tuple[str, "Argument"]:
     """`enforce-eager=true`, as a study file would say it."""
     import yaml
 
-    from bitbench.errors import ProfileError
+    from bitbench.ground.errors import ProfileError
 
     name, sign, value = text.partition("=")
     read = yaml.safe_load(value) if sign else None

@@ -7,9 +7,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.units import show_bytes, show_duration, show_seconds, significant
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.ground.units import show_bytes, show_duration, show_seconds, significant
 
 
 class RunDisplay:

@@ -40,8 +40,8 @@ def quality(
 
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.quality_study import QualityOptions, write_quality_study
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
+    from bitbench.lab.study import Lab
+    from bitbench.report.document.terminal import render
 
     options = QualityOptions(
         model=model,

@@ -19,13 +19,13 @@ def quantize(
     """Make a quantized variant of a model, unless it is there already."""
     from rich.console import Console
 
+    from bitbench import environments
     from bitbench.cli.quantize_progress import QuantizeDisplay
-    from bitbench.engines import environments
-    from bitbench.lab import Lab
+    from bitbench.ground.units import show_bytes, show_duration
+    from bitbench.lab.study import Lab
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
     from bitbench.quantize.backends import maker_of
-    from bitbench.units import show_bytes, show_duration
 
     home, console = Lab().home, Console(highlight=False)
     chosen = catalog.find(recipe)
@@ -61,7 +61,7 @@ def recipes(
     from rich.console import Console
 
     from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
     from bitbench.quantize import catalog
 
     if name is not None:
@@ -82,9 +82,9 @@ def list_() -> None:
     from rich.table import Column, Table
 
     from bitbench.cli.quantize_facts import show_bits
-    from bitbench.lab import Lab
+    from bitbench.ground.units import show_bytes
+    from bitbench.lab.study import Lab
     from bitbench.quantize import variants
-    from bitbench.units import show_bytes
 
     there = variants.list_variants(Lab().home)
     console = Console(highlight=False)
@@ -111,7 +111,7 @@ def show(
     from rich.console import Console
 
     from bitbench.cli.quantize_facts import facts_table
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
     from bitbench.quantize import variants
 
     variant = variants.get(name, Lab().home)
@@ -124,9 +124,9 @@ def show(
 @app.command()
 def rm(name: Annotated[str, typer.Argument(help="a name from `bitbench variant list`, or its beginning")]) -> None:
     """Remove a variant; the same recipe makes it again."""
-    from bitbench.lab import Lab
+    from bitbench.ground.units import show_bytes
+    from bitbench.lab.study import Lab
     from bitbench.quantize import variants
-    from bitbench.units import show_bytes
 
     variant = variants.get(name, Lab().home)
     variants.remove(variant)

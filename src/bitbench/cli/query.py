@@ -31,7 +31,7 @@ def query(
     bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
     BY ALL"
     """
-    from bitbench.errors import StoreError
+    from bitbench.ground.errors import StoreError
     from bitbench.store.query import Studies
 
     given = list(words or [])
@@ -69,8 +69,8 @@ def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from bitbench.report.text import plain
-    from bitbench.units import UNKNOWN, significant
+    from bitbench.ground.units import UNKNOWN, significant
+    from bitbench.report.document.text import plain
 
     def cell(value: object) -> Text:
         if value is None:

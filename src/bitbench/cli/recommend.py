@@ -8,7 +8,7 @@ import typer
 from bitbench.cli.compare import Format
 
 if TYPE_CHECKING:
-    from bitbench.core.recommendation import Limits, Recommendation
+    from bitbench.core.found.recommendation import Limits, Recommendation
     from bitbench.statistics.recommend import Counted
     from bitbench.store.folder import StudyFolder
 
@@ -40,8 +40,8 @@ def recommend(
     """
     from rich.console import Console
 
-    from bitbench.errors import BitbenchError, CannotRecommendError
-    from bitbench.report.recommend import markdown_recommendation, render_recommendation
+    from bitbench.ground.errors import BitbenchError, CannotRecommendError
+    from bitbench.report.sections.recommend import markdown_recommendation, render_recommendation
 
     try:
         found = _recommend(
@@ -59,10 +59,10 @@ def recommend(
 def _limits(slo: str | None, memory: str | None, loss: str | None) -> "Limits":
     from pydantic import TypeAdapter, ValidationError
 
-    from bitbench.core.objective import Objectives
-    from bitbench.core.recommendation import Limits
-    from bitbench.errors import CannotRecommendError
-    from bitbench.units import parse_bytes, parse_fraction
+    from bitbench.core.asked.objective import Objectives
+    from bitbench.core.found.recommendation import Limits
+    from bitbench.ground.errors import CannotRecommendError
+    from bitbench.ground.units import parse_bytes, parse_fraction
 
     try:
         return Limits(
@@ -77,7 +77,7 @@ def _limits(slo: str | None, memory: str | None, loss: str | None) -> "Limits":
 
 
 def _recommend(path: Path, limits: "Limits", *, workloads: list[str], price: float | None) -> "Recommendation":
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
     from bitbench.statistics.recommend import recommend
     from bitbench.store.folder import StudyFolder
 
@@ -93,8 +93,8 @@ def _recommend(path: Path, limits: "Limits", *, workloads: list[str], price: flo
 
 def _counted(folder: "StudyFolder", limits: "Limits") -> "Counted":
     """Objectives that no figure of a trial answers, such as ttft_p90, from the request rows."""
-    from bitbench.core.trial import Outcome
-    from bitbench.lab import plan_of
+    from bitbench.core.recorded.trial import Outcome
+    from bitbench.lab.study import plan_of
     from bitbench.statistics.objectives import objective_estimates
     from bitbench.statistics.recommend import objectives_to_count
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitbench.cli.kernels import BASELINES, RECORDS_FILE
-from bitbench.report.choices import Form
+from bitbench.report.forms.choices import Form
 
 if TYPE_CHECKING:
-    from bitbench.core.kernel import KernelSummary
+    from bitbench.core.recorded.kernel import KernelSummary
 
 
 def report(
@@ -28,7 +28,7 @@ def report(
     Of a folder that `bitbench kernels` filled, its table and figure. With --format: one of the forms in which such
     records are published, or the records as data.
     """
-    from bitbench.errors import StoreError
+    from bitbench.ground.errors import StoreError
 
     if form is None and output is not None:
         raise StoreError("--output needs --format; without it the report is written to STUDY_DIR/report")
@@ -48,8 +48,8 @@ def report(
 def _report(folder: Path) -> None:
     from rich.console import Console
 
-    from bitbench.lab import Lab
-    from bitbench.report.terminal import render
+    from bitbench.lab.study import Lab
+    from bitbench.report.document.terminal import render
     from bitbench.store.folder import StudyFolder
 
     if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
@@ -63,8 +63,8 @@ def _report(folder: Path) -> None:
 
 
 def _study_form(path: Path, form: Form) -> str:
-    from bitbench.lab import Lab
-    from bitbench.report.formats import STUDY_FORMS, StudyRecords
+    from bitbench.lab.study import Lab
+    from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
     from bitbench.store.folder import StudyFolder
 
     folder = StudyFolder.existing(path)
@@ -73,7 +73,7 @@ def _study_form(path: Path, form: Form) -> str:
 
 def _page(path: Path) -> str:
     """The page is made by the report itself, with its figures; this is a copy of it."""
-    from bitbench.lab import Lab
+    from bitbench.lab.study import Lab
     from bitbench.store.folder import StudyFolder
 
     page = Lab().report(StudyFolder.existing(path)).with_name("index.html")
@@ -81,7 +81,7 @@ def _page(path: Path) -> str:
 
 
 def _kernel_report(folder: Path) -> None:
-    from bitbench.report.kernels import kernel_overview, write_kernels
+    from bitbench.report.sections.kernels import kernel_overview, write_kernels
 
     summary = _kernel_summary(folder / RECORDS_FILE)
     write_kernels(summary, folder)
@@ -89,10 +89,10 @@ def _kernel_report(folder: Path) -> None:
 
 
 def _kernel_table(folder: Path) -> str:
-    from bitbench.core.published import PublishedKernels
-    from bitbench.errors import StoreError
-    from bitbench.report.kernels import kernel_markdown
-    from bitbench.report.published import published_kernel_markdown
+    from bitbench.core.recorded.published import PublishedKernels
+    from bitbench.ground.errors import StoreError
+    from bitbench.report.forms.published import published_kernel_markdown
+    from bitbench.report.sections.kernels import kernel_markdown
     from bitbench.store.published import read_published
 
     if (published := read_published(folder, PublishedKernels)) is not None:
@@ -108,8 +108,8 @@ def _kernel_table(folder: Path) -> str:
 def _kernel_summary(path: Path) -> "KernelSummary":
     from pydantic import ValidationError
 
-    from bitbench.core.kernel import KernelRun
-    from bitbench.errors import StoreError
+    from bitbench.core.recorded.kernel import KernelRun
+    from bitbench.ground.errors import StoreError
     from bitbench.statistics.kernels import summarize_kernels
 
     try:
@@ -121,10 +121,10 @@ def _kernel_summary(path: Path) -> "KernelSummary":
 
 
 def _profiles(folder: Path) -> str:
-    from bitbench.core.published import PublishedProfile
-    from bitbench.errors import StoreError
-    from bitbench.report.profile import profile_markdown
-    from bitbench.report.published import published_profile_markdown
+    from bitbench.core.recorded.published import PublishedProfile
+    from bitbench.ground.errors import StoreError
+    from bitbench.report.forms.published import published_profile_markdown
+    from bitbench.report.sections.profile import profile_markdown
     from bitbench.store.folder import StudyFolder
     from bitbench.store.published import read_published
 

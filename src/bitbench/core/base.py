@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
-from bitbench.units import parse_bytes, parse_fraction, parse_seconds
+from bitbench.ground.units import parse_bytes, parse_fraction, parse_seconds
 
 Json = Any  # whatever json.loads returns; the shape is the other side's business
 

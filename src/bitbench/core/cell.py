@@ -2,10 +2,10 @@
 
 from enum import StrEnum
 
+from bitbench.core.asked.study import Study
 from bitbench.core.base import Record
-from bitbench.core.imported import ImportSource
-from bitbench.core.study import Study
-from bitbench.core.variant import NO_MODEL, Variant
+from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.variant import NO_MODEL, Variant
 
 UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
 

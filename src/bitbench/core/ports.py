@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress
-from bitbench.core.quality import Scoring
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
+from bitbench.core.recorded.variant import Variant
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +117,7 @@ class LoadJob:
 
 @dataclass(frozen=True)
 class LoadResult:
-    requests: "pa.Table"  # the columns of core.records
+    requests: "pa.Table"  # the columns of core.recorded.requests
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float

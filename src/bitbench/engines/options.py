@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from bitbench.core.asked.study import Argument
 from bitbench.core.base import Spec
-from bitbench.core.study import Argument
 
 
 def spelled(args: Mapping[str, Argument]) -> dict[str, Argument]:

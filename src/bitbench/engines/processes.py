@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.errors import BitbenchError
+from bitbench.ground.errors import BitbenchError
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.

@@ -3,7 +3,7 @@
 from importlib.metadata import entry_points
 
 from bitbench.core.ports import Engine
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 
 GROUP = "bitbench.engines"
 

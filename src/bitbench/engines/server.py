@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint, InstanceFailed
-from bitbench.core.trial import Failure, InstanceFacts, Outcome
+from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.engines.processes import ProcessEnded, clean_environment, spawn, wait_until_healthy
-from bitbench.units import show_duration
+from bitbench.ground.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why

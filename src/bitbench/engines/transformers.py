@@ -4,16 +4,16 @@ import json
 import re
 from pathlib import Path
 
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, Instance, Launch
-from bitbench.core.quality import Scoring
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts
-from bitbench.core.variant import ModelFacts, Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.errors import EngineEnvironmentError, ModelError
+from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _FACTS = "bitbench-facts: "  # begins the line of the server's log that holds its facts

@@ -4,17 +4,17 @@ import json
 import math
 from pathlib import Path
 
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, Instance, Launch
-from bitbench.core.quality import Scoring
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.limits import refuse_long_context
 from bitbench.engines.options import command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.errors import EngineEnvironmentError, ModelError
+from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _MODEL_NAME = "model"
 # Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.

@@ -4,7 +4,7 @@ not yet run on a GPU."""
 import re
 from collections.abc import Iterable, Sequence
 
-from bitbench.core.trial import KernelChoice, KernelPath
+from bitbench.core.recorded.trial import KernelChoice, KernelPath
 
 _CHOSEN = re.compile(r"^(?:Selected|Using) (\w*Kernel) for (.+?)\.?$")
 _ATTENTION = re.compile(r"^Using (\S+) (?:attention )?backend\b")

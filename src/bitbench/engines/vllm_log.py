@@ -4,8 +4,8 @@ import math
 import re
 from datetime import datetime
 
-from bitbench.core.trial import InstanceFacts
-from bitbench.core.variant import ModelFacts
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines.vllm_kernels import read_choices
 
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")

@@ -1,9 +1,9 @@
 """`aiperf profile`: profile_export_aiperf.json, one block `{unit, avg, p50, …}` per metric."""
 
+from bitbench.core.asked.study import EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import TrialMetrics
+from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
 
 TOOL = "aiperf"

@@ -1,10 +1,10 @@
 """`guidellm benchmark --output-path benchmarks.json`: a report with one benchmark per load that was tried."""
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import TrialMetrics
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
 
 TOOL = "guidellm"

@@ -7,9 +7,9 @@ one start.
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, number, objects, plain_name, whole, words, workload
 
 TOOL = "llama-bench"

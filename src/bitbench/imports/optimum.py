@@ -5,9 +5,9 @@ Prefill and decode are timed in separate passes, so what belongs to one iteratio
 
 from itertools import zip_longest
 
+from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
 
 TOOL = "optimum-benchmark"

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from bitbench.core.arrival import AnyArrival, Batch, ClosedLoop
+from bitbench.core.asked.arrival import AnyArrival, Batch, ClosedLoop
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
 from bitbench.core.base import Json
-from bitbench.core.published import PublishedKernel
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.core.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
-from bitbench.errors import ImportFileError
+from bitbench.core.recorded.published import PublishedKernel
+from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.ground.errors import ImportFileError
 from bitbench.imports.seed_profile import ProfileTable
 
-LONGEST_NAME = 60  # of a workload; what core.workload allows, with room for a number
+LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
@@ -41,7 +41,7 @@ class ImportedRun:
 class Reading:
     runs: list[ImportedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    host: dict[str, Json] = field(default_factory=dict)  # as core.host.HostFacts spells it, as far as it is known
+    host: dict[str, Json] = field(default_factory=dict)  # as `HostFacts` spells it, as far as it is known
     kernels: list[PublishedKernel] = field(default_factory=list)
     profile: ProfileTable | None = None
 

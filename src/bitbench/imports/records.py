@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.imported import ImportSource
-from bitbench.core.study import Count, EngineSetup, Measure, Study
-from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.variant import Variant
 from bitbench.imports.choices import Starts
 from bitbench.imports.reading import ImportedRun, Reading
 
 # By the first of these that the most cells have: speed before latency, as in a study of our own.
 HEADLINES = {"output_throughput": "output_throughput", "tpot": "tpot_s", "ttft": "ttft_s", "latency": "latency_s"}
-MOST_COUNTED = 1000  # what core.study allows for a count
+MOST_COUNTED = 1000  # what core.asked.study allows for a count
 
 
 ASSUMED = {

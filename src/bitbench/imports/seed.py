@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bitbench.errors import ImportFileError
+from bitbench.ground.errors import ImportFileError
 from bitbench.imports import seed_backends, seed_grids, seed_kernels, seed_runs
 from bitbench.imports.reading import Reading
 

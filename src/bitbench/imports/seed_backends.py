@@ -2,12 +2,12 @@
 
 import re
 
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts, TrialMetrics
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
+from bitbench.ground.units import parse_seconds
 from bitbench.imports.reading import ImportedRun, Reading, workload
 from bitbench.imports.seed_profile import read_profile
 from bitbench.imports.text import table_row
-from bitbench.units import parse_seconds
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
 _KERNEL = re.compile(r"^(.*?)\s*\((.+)\)$")

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.core.study import Argument, EngineSetup
-from bitbench.core.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, workload
 from bitbench.imports.text import figure, table_row
 

@@ -2,7 +2,7 @@
 
 import re
 
-from bitbench.core.published import PublishedKernel
+from bitbench.core.recorded.published import PublishedKernel
 from bitbench.imports.reading import Reading
 from bitbench.imports.text import figure, table_row
 

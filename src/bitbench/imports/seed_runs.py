@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import TrialMetrics
+from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, plain_name, workload
 from bitbench.imports.text import figure
 

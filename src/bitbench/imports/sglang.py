@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from bitbench.core.asked.study import EngineSetup
 from bitbench.core.base import Json
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import InstanceFacts
+from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.imports.reading import ImportedRun, Reading, at, number, objects, whole, words
 from bitbench.imports.vllm import served_metrics, served_shape
 

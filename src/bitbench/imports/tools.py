@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bitbench.errors import ImportFileError
+from bitbench.ground.errors import ImportFileError
 from bitbench.imports import aiperf, guidellm, llama_bench, optimum, seed, sglang, vllm
 from bitbench.imports.choices import Tool
 from bitbench.imports.reading import Reading

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.study import EngineSetup
-from bitbench.core.trial import TrialMetrics
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.imports.reading import ImportedRun, Reading, number, objects, whole, words, workload
 
 TOOL = "vllm bench serve"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from bitbench.errors import KernelError
+from bitbench.ground.errors import KernelError
 
 GROUP = "bitbench.kernels"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.core.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
-from bitbench.core.roof import ROOF_FORMAT, MachineRoof
-from bitbench.errors import KernelError
+from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
+from bitbench.ground.errors import KernelError
 from bitbench.isolated.job_process import WorkerFailed, run_job
 from bitbench.kernels.case import Shape
 from bitbench.kernels.registry import CaseSource, native_module, package_folders

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.core.arrival import Constant, Gamma, Poisson, Ramp
-from bitbench.core.workload import Workload
+from bitbench.core.asked.arrival import Constant, Gamma, Poisson, Ramp
+from bitbench.core.asked.workload import Workload
 from bitbench.load.randomness import generator
 
 Times = npt.NDArray[np.float64]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bitbench.core.asked import Api, Length, Lengths, longest
+from bitbench.core.asked.prompts import Api, Length, Lengths, longest
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob
-from bitbench.core.workload import Workload
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.prompts import Ids, PromptSource
 from bitbench.load.randomness import generator
 from bitbench.load.texts import Text, choose_texts, read_texts

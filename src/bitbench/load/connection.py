@@ -36,7 +36,7 @@ class Exchange:
     # How long the first part of the answer lay in the kernel until this process came to read it.
     unread_s: float | None = None
     unread_step_s: float = 0.0  # what that is known to
-    # One of core.records.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
+    # One of core.recorded.requests.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
     failure: tuple[str, str] | None = None
 
     @property

@@ -6,12 +6,12 @@ from collections import deque
 from time import monotonic
 
 from bitbench.core.ports import LoadJob
+from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Connection, Exchange
 from bitbench.load.kept import KeptAnswers
 from bitbench.load.pool import ConnectionPool
 from bitbench.load.progress import RunningFigures
 from bitbench.load.requests import PlannedRequest
-from bitbench.timerfd import Timer
 
 # Connections are open this long before the requests that need them; opening one takes two or three round trips.
 _AHEAD_S = 0.25

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from bitbench.core.base import Record
 from bitbench.core.ports import LoadJob, LoadResult
-from bitbench.core.trial import ClientHealth
+from bitbench.core.recorded.trial import ClientHealth
 from bitbench.load.client import Part
 from bitbench.load.progress import Snapshot
 

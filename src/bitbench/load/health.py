@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bitbench.core.trial import ClientHealth, WorkerHealth
+from bitbench.core.recorded.trial import ClientHealth, WorkerHealth
+from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Exchange
-from bitbench.timerfd import Timer
 
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from bitbench.core.arrival import Trace
-from bitbench.core.workload import Workload
-from bitbench.errors import StudyFileError
+from bitbench.core.asked.arrival import Trace
+from bitbench.core.asked.workload import Workload
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.asks import usable_texts
 from bitbench.load.requests import trace_rows
 

@@ -4,8 +4,8 @@ import asyncio
 from time import monotonic
 
 from bitbench.core.ports import LoadJob
+from bitbench.ground.units import show_seconds
 from bitbench.load.connection import Connection, Exchange
-from bitbench.units import show_seconds
 
 # How often each stream is looked at, as a share of the shorter limit: it is given up at most 5 % late.
 _RESOLUTION = 0.05

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitbench.core.asked import longest
+from bitbench.core.asked.prompts import longest
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadClient, LoadJob, Vocabulary
-from bitbench.core.workload import Workload
-from bitbench.errors import LoadError
+from bitbench.ground.errors import LoadError
 from bitbench.load.requests import plan_requests
 from bitbench.load.wire import address
 

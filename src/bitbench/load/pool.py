@@ -5,10 +5,10 @@ import ssl
 from time import monotonic
 
 from bitbench.core.ports import Endpoint
+from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Connection, Listener
 from bitbench.load.receiver import Receiver
 from bitbench.load.wire import address
-from bitbench.timerfd import Timer
 
 # Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
 # that is closed as a request is on its way fails that request, so ours are given up before.

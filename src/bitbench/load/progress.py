@@ -8,7 +8,7 @@ import numpy as np
 
 from bitbench.core.base import Record
 from bitbench.core.progress import LoadProgress, Percentiles
-from bitbench.core.trial import WorkerHealth
+from bitbench.core.recorded.trial import WorkerHealth
 from bitbench.load.connection import Connection, Exchange
 from bitbench.load.health import HealthMonitor, worst_of
 from bitbench.load.sketch import LatencySketch, SketchCounts

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bitbench.core.arrival import Trace
+from bitbench.core.asked.arrival import Trace
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob
-from bitbench.core.workload import Workload
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.load.arrivals import open_loop_times
 from bitbench.load.asks import Ask, asks_from_texts, asks_from_trace, asks_of_random_ids
 from bitbench.load.traces import TraceRow, read_trace

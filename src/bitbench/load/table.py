@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from bitbench.core.base import Json
-from bitbench.core.records import REQUEST_COLUMNS
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.load.answer import Answer, read_answer, server_sentence
 from bitbench.load.connection import Exchange
 

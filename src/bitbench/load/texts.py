@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from bitbench.core.asked import TextPrompts
+from bitbench.core.asked.prompts import TextPrompts
 from bitbench.core.base import Json
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 
 Messages = list[dict[str, str]]  # as the chat endpoint takes them: role and content
 Text = str | Messages

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from bitbench.errors import StudyFileError
+from bitbench.ground.errors import StudyFileError
 
 MOONCAKE_BLOCK_TOKENS = 512
 

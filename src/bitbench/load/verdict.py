@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.trial import ClientHealth, Failure, Outcome
-from bitbench.core.workload import Workload
-from bitbench.units import show_percent, show_seconds
+from bitbench.core.recorded.trial import ClientHealth, Failure, Outcome
+from bitbench.ground.units import show_percent, show_seconds
 
 # The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
 # reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bitbench import __version__
-from bitbench.core.asked import Api
+from bitbench.core.asked.prompts import Api
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
 from bitbench.load.asks import Ask

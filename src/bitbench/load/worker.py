@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 from bitbench.core.ports import LoadResult
-from bitbench.errors import LoadError
+from bitbench.ground.errors import LoadError
 from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message, write_frame
 from bitbench.load.progress import Snapshot
 

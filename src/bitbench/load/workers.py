@@ -9,9 +9,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.progress import LoadProgress
-from bitbench.core.workload import Workload
 from bitbench.load.client import Part
 from bitbench.load.frames import Task
 from bitbench.load.health import client_health

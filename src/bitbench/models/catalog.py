@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bitbench.errors import ModelError
+from bitbench.ground.errors import ModelError
 
 
 @dataclass(frozen=True)

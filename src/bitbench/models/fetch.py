@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.errors import ModelError
+from bitbench.ground.errors import ModelError
 from bitbench.models.catalog import CatalogModel, find
 from bitbench.models.folder import MANIFEST, hash_file
 

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bitbench.core.variant import ModelFacts
-from bitbench.errors import ModelError
-from bitbench.tensor_files import StoredTensor, read_header
+from bitbench.core.recorded.variant import ModelFacts
+from bitbench.ground.errors import ModelError
+from bitbench.ground.tensor_files import StoredTensor, read_header
 
 MANIFEST = "bitbench-model.json"
 _HEAD = "lm_head.weight"

@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.variant import ModelFacts
-from bitbench.errors import ModelError
+from bitbench.core.recorded.variant import ModelFacts
+from bitbench.ground.errors import ModelError
 from bitbench.models.catalog import CATALOG, CatalogModel
 from bitbench.models.fetch import fetch
 from bitbench.models.folder import MANIFEST, hash_file, read_facts, weight_files

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from bitbench import yaml_file
 from bitbench.core.base import Spec
 from bitbench.core.cell import Verdict
-from bitbench.core.variant import AtLoad
+from bitbench.core.recorded.variant import AtLoad
+from bitbench.ground import yaml_file
 
 Device = Literal["cpu", "cuda"]
 

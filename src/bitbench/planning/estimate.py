@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from bitbench.core.arrival import mean_rate
-from bitbench.core.asked import typical
+from bitbench.core.asked.arrival import mean_rate
+from bitbench.core.asked.prompts import typical
+from bitbench.core.asked.quality import Quality, Scoring
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.ports import Engine
-from bitbench.core.quality import Quality, Scoring
-from bitbench.core.trial import InstanceRecord, TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.recorded.variant import Variant
 
 # Two cores of a server CPU, as measured with SmolLM2-135M: good to a factor of three, no more.
 ASSUMED_READ_BYTES_PER_S = 10e9

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
 from bitbench.core.ports import Engine
-from bitbench.core.quality import Quality
-from bitbench.core.study import EngineSetup, Study
-from bitbench.core.variant import NO_MODEL, Variant
-from bitbench.core.workload import Workload
-from bitbench.errors import RecipeError, StudyFileError
+from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import Device, Row, look_up
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TypeVar
 
+from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan, Visit
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.study import Measure
-from bitbench.core.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 
 # Outcomes that the same inputs give again: the cell is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})

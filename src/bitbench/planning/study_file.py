@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from bitbench import yaml_file
-from bitbench.core.study import Study
-from bitbench.errors import StudyFileError
+from bitbench.core.asked.study import Study
+from bitbench.ground import yaml_file
+from bitbench.ground.errors import StudyFileError
 
 
 def study_schema() -> dict[str, Any]:
@@ -40,8 +40,8 @@ def parse_study(text: str, *, name: str) -> Study:
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:
     """What validators accept besides the full form: a name for an engine, workload or arrival, a number for a range."""
-    from bitbench.core.arrival import Arrival
-    from bitbench.core.workload import BUILT_IN_WORKLOADS
+    from bitbench.core.asked.arrival import Arrival
+    from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 
     properties, definitions = schema["properties"], schema["$defs"]
     definitions["Workload"]["required"].remove("concurrency")  # an open loop needs none

@@ -2,9 +2,9 @@
 
 import yaml
 
-from bitbench.core.study import Study
-from bitbench.core.workload import Workload
-from bitbench.units import show_seconds
+from bitbench.core.asked.study import Study
+from bitbench.core.asked.workload import Workload
+from bitbench.ground.units import show_seconds
 
 
 def study_text(study: Study) -> str:
@@ -29,6 +29,6 @@ def _workload(workload: Workload) -> dict[str, object]:
 
 def _seconds(value: float) -> str | float:
     shown = show_seconds(value).replace(" ", "").replace(",", "")
-    from bitbench.units import parse_seconds
+    from bitbench.ground.units import parse_seconds
 
     return shown if parse_seconds(shown) == value else value

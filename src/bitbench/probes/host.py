@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.core.host import Accelerator, HostFacts
+from bitbench.core.recorded.host import Accelerator, HostFacts
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
 TELLING_FLAGS = (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.core.trial import Failure, Memory, Outcome
+from bitbench.core.recorded.trial import Failure, Memory, Outcome
+from bitbench.ground.units import show_bytes
 from bitbench.probes.device_memory import DeviceMemory
-from bitbench.units import show_bytes
 
 WATCH_PERIOD_S = 0.1
 # Processes that share pages may seem to hold more than the limit for long; the exact figure is not read more often.

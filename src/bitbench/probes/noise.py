@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bitbench.core.host import HostNoise
+from bitbench.core.recorded.host import HostNoise
 
 REPETITIONS = 150
 COMPUTE_BYTES = 4 * 2**20  # hashed in cache-sized pieces: bound by the core, about 5 ms

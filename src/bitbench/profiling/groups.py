@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bitbench import yaml_file
 from bitbench.core.base import Spec
-from bitbench.core.profile import ProfileGroup
+from bitbench.core.recorded.profile import ProfileGroup
+from bitbench.ground import yaml_file
 
 _FILE = Path(__file__).with_name("groups.yaml")
 

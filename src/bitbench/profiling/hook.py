@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint
-from bitbench.errors import ProfileError
+from bitbench.ground.errors import ProfileError
 
 _START_LIMIT_S = 60.0
 # Writing a trace took vLLM half a second per decode step of a small model on a busy core.

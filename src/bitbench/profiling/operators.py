@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.profile import GroupTime, Operator, ProfileGroup
+from bitbench.core.recorded.profile import GroupTime, Operator, ProfileGroup
 from bitbench.profiling.groups import GroupTable
 from bitbench.profiling.steps import Step
 from bitbench.profiling.trace import MemoryChange, Span, Trace

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bitbench.core.profile import Phase
-from bitbench.errors import ProfileError
+from bitbench.core.recorded.profile import Phase
+from bitbench.ground.errors import ProfileError
 from bitbench.profiling.trace import Span, Trace
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")

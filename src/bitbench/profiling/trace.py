@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from bitbench.core.base import Json
-from bitbench.errors import ProfileError
+from bitbench.ground.errors import ProfileError
 
 _CHUNK = 1 << 20
 _EVENTS = '"traceEvents"'

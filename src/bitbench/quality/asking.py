@@ -7,9 +7,9 @@ same engine give the same numbers to the last bit, and a variant has no divergen
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from bitbench.core.asked.quality import Scoring
 from bitbench.core.base import Json
-from bitbench.core.quality import Scoring
-from bitbench.core.quality_record import SCORE_COLUMNS, Answer, Prompt
+from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, Prompt
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.wire import Connection

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.errors import StudyFileError
-from bitbench.units import show_bytes
+from bitbench.ground.errors import StudyFileError
+from bitbench.ground.units import show_bytes
 
 # Calibrated recipes look at Python's language reference (`quantize.calibration`), so that is left out here: a format
 # must not be scored on the text that it was fitted to. Modules that every build of Python has as source.

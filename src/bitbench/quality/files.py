@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from bitbench.core.quality import Quality
-from bitbench.errors import StudyFileError
+from bitbench.core.asked.quality import Quality
+from bitbench.ground.errors import StudyFileError
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.tasks import task_files
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.quality import PROMPT_TOKENS, Quality
-from bitbench.core.quality_record import CorpusFacts, Prompt, QualityMaterial
-from bitbench.errors import QualityError
+from bitbench.core.asked.quality import PROMPT_TOKENS, Quality
+from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial
+from bitbench.ground.errors import QualityError
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.prompts import QUESTIONS
 

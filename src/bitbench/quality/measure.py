@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.ports import Endpoint
-from bitbench.core.quality import Quality, Scoring
-from bitbench.core.quality_record import Answer, QualityMaterial
+from bitbench.core.recorded.quality import Answer, QualityMaterial
 from bitbench.quality.asking import ask_answers, asker_of, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
 from bitbench.quality.wire import Connection

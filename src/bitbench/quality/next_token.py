@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from bitbench.core.base import Json
-from bitbench.core.trial import Outcome
+from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.wire import AskingFailed, Connection
 
 _SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bitbench.core.base import Json
-from bitbench.core.trial import Outcome
+from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.wire import AskingFailed, Connection
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.ports import Endpoint
-from bitbench.core.quality import Quality, Scoring
-from bitbench.core.quality_record import TaskFailure, TaskResult
+from bitbench.core.recorded.quality import TaskFailure, TaskResult
 
 ENVIRONMENT = "lmeval"
 _WORKER = Path(__file__).parent / "workers" / "lm_eval_worker.py"

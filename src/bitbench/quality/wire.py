@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
-from bitbench.core.trial import Failure, Outcome
+from bitbench.core.recorded.trial import Failure, Outcome
 
 _SHOWN = 300  # characters of a server's message that go into a cause
 

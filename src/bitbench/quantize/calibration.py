@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.errors import QuantizeError
-from bitbench.units import show_bytes
+from bitbench.ground.errors import QuantizeError
+from bitbench.ground.units import show_bytes
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
 # 64 samples of 512 tokens are about 150 kB; a corpus above this was most likely named by mistake.

@@ -3,9 +3,9 @@
 import difflib
 from pathlib import Path
 
-from bitbench import yaml_file
-from bitbench.core.recipe import Recipe
-from bitbench.errors import RecipeError
+from bitbench.core.asked.recipe import Recipe
+from bitbench.ground import yaml_file
+from bitbench.ground.errors import RecipeError
 
 _BUILT_IN = Path(__file__).with_name("recipes")
 

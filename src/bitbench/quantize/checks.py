@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bitbench.core.recipe import Recipe
-from bitbench.errors import ModelError, QuantizeError, RecipeError
-from bitbench.tensor_files import StoredTensor
-from bitbench.units import show_bytes
+from bitbench.core.asked.recipe import Recipe
+from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
+from bitbench.ground.tensor_files import StoredTensor
+from bitbench.ground.units import show_bytes
 
 _CAUSAL = re.compile(r"(ForCausalLM|LMHeadModel)$")
 # Linear layers of the blocks that repeat ("model.layers.7.mlp.up_proj.weight"); embeddings carry no such number.

@@ -17,8 +17,9 @@ from time import monotonic
 
 from pydantic import ValidationError
 
-from bitbench.core.recipe import Recipe
-from bitbench.errors import QuantizeError
+from bitbench.core.asked.recipe import Recipe
+from bitbench.ground.errors import QuantizeError
+from bitbench.ground.tensor_files import read_headers
 from bitbench.quantize import locks
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText, read_calibration
@@ -31,7 +32,6 @@ from bitbench.quantize.checks import (
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, Progress, Work
-from bitbench.tensor_files import read_headers
 
 # Counts up when the same recipe would give other weights although no package has changed.
 WORKER_REVISION = 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.recipe import Recipe
+from bitbench.core.asked.recipe import Recipe
 from bitbench.quantize.calibration import CalibrationText
 
 

@@ -1,1 +1,1 @@
-"""A summary as text, pure: every number in it comes from `core.summary`, every fact from the lock."""
+"""A summary as text, pure: every number in it comes from `core.found.summary`, every fact from the lock."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from bitbench.core.cell import Contender
-from bitbench.core.summary import StudySummary
-from bitbench.report.text import plain
+from bitbench.core.found.summary import StudySummary
+from bitbench.report.document.text import plain
 
 MAX_LABEL = 48
 

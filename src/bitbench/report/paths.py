@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from bitbench.core.summary import CellSummary, StudySummary
-from bitbench.core.trial import InstanceRecord
+from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.core.recorded.trial import InstanceRecord
 
 
 def shortener(folders: Iterable[Path]) -> Callable[[str], str]:

@@ -1,11 +1,11 @@
 """A workload in a sentence."""
 
-from bitbench.core.arrival import AnyArrival, Arrival, Constant, Gamma, Poisson, Ramp, Trace
-from bitbench.core.asked import Api, show_length
-from bitbench.core.workload import ShapePart, Workload
-from bitbench.report.figures import percent
-from bitbench.report.headline import Quote
-from bitbench.units import UNKNOWN, show_seconds
+from bitbench.core.asked.arrival import AnyArrival, Arrival, Constant, Gamma, Poisson, Ramp, Trace
+from bitbench.core.asked.prompts import Api, show_length
+from bitbench.core.asked.workload import ShapePart, Workload
+from bitbench.ground.units import UNKNOWN, show_seconds
+from bitbench.report.document.numbers import percent
+from bitbench.report.sections.headline import Quote
 
 
 def shape(workload: Workload, quote: Quote) -> str:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from bitbench.core.quality_record import Answer
-from bitbench.core.summary import AnswerComparison
+from bitbench.core.found.summary import AnswerComparison
+from bitbench.core.recorded.quality import Answer
 
 # The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
 # with the same beginning of each line, or "ha ha ha", stays below.

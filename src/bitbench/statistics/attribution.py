@@ -11,10 +11,10 @@ from math import hypot
 from statistics import median
 
 from bitbench.core.cell import Contender
-from bitbench.core.explanation import Cause, Part, PhaseAccount, PhaseSide, Side, Source
-from bitbench.core.profile import OperatorProfile, Phase, ProfileGroup
-from bitbench.core.summary import Interval, Ratio
-from bitbench.core.trial import KernelPath
+from bitbench.core.found.explanation import Cause, Part, PhaseAccount, PhaseSide, Side, Source
+from bitbench.core.found.summary import Interval, Ratio
+from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.core.recorded.trial import KernelPath
 
 Seconds = dict[Cause, float]  # per step
 

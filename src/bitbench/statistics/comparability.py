@@ -7,16 +7,16 @@ import pyarrow as pa
 
 from bitbench.core.base import Json
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.comparison import Difference
-from bitbench.core.facts import Fact
-from bitbench.core.host import TELLING_FACTS
+from bitbench.core.found.comparison import Difference
+from bitbench.core.found.facts import Fact
+from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.core.secrets import is_secret
-from bitbench.core.trial import InstanceRecord, TrialRecord
 
 
 @dataclass(frozen=True)
 class MeasuredQuality:
-    """The scored tokens of a contender (core.quality_record.SCORE_COLUMNS), and which text they are of."""
+    """The scored tokens of a contender (core.recorded.quality.SCORE_COLUMNS), and which text they are of."""
 
     windows_hash: str
     scores: pa.Table

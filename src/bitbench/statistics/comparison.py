@@ -11,7 +11,7 @@ from math import exp, log
 import numpy as np
 from scipy.special import stdtr
 
-from bitbench.core.summary import Interval, Ratio
+from bitbench.core.found.summary import Interval, Ratio
 from bitbench.statistics.intervals import Sample, Uncertainty, sides
 
 

@@ -6,9 +6,9 @@ from shlex import join
 from typing import TypeVar
 
 from bitbench.core.cell import Contender
-from bitbench.core.summary import ContenderSummary, FailureGroup
-from bitbench.core.trial import Failure, InstanceRecord, Outcome, TrialRecord
-from bitbench.core.variant import Variant
+from bitbench.core.found.summary import ContenderSummary, FailureGroup
+from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.variant import Variant
 from bitbench.statistics.memory import spread, summarize_memory
 
 T = TypeVar("T")

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
-from bitbench.core.summary import Ratio
-from bitbench.core.workload import Workload
+from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
+from bitbench.core.found.summary import Ratio
 from bitbench.statistics.comparison import compare_speed
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.trial import DEFINITIONS

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.crossover import Axis, Crossover, Standing
-from bitbench.core.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
-from bitbench.core.model_cost import why_not
-from bitbench.core.profile import Phase
-from bitbench.core.workload import Workload
+from bitbench.core.found.crossover import Axis, Crossover, Standing
+from bitbench.core.found.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
+from bitbench.core.found.model_cost import why_not
+from bitbench.core.recorded.profile import Phase
 from bitbench.statistics.attribution import account, pick_profiles
 from bitbench.statistics.comparison import compare, compare_speed
 from bitbench.statistics.crossover import find_crossovers

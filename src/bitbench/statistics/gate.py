@@ -11,15 +11,15 @@ from math import log, sqrt
 
 from scipy.special import stdtrit
 
-from bitbench.core.comparison import GateOutcome
-from bitbench.core.summary import Ratio
-from bitbench.errors import CannotCompareError
+from bitbench.core.found.comparison import GateOutcome
+from bitbench.core.found.summary import Ratio
+from bitbench.ground.errors import CannotCompareError
+from bitbench.ground.units import parse_fraction
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.summarize import HEADLINES
 from bitbench.statistics.trial import DEFINITIONS
-from bitbench.units import parse_fraction
 
 MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change lies on the limit itself
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from bitbench.core.cell import Cell
-from bitbench.core.comparison import Verdict
-from bitbench.core.history import History, HistoryPoint
-from bitbench.errors import StoreError
+from bitbench.core.found.comparison import Verdict
+from bitbench.core.found.history import History, HistoryPoint
+from bitbench.ground.errors import StoreError
 from bitbench.statistics.comparability import Side, differences
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample, estimate

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from bitbench.core.summary import Estimate, Interval
+from bitbench.core.found.summary import Estimate, Interval
 
 Floats = npt.NDArray[np.float64]
 Groups = Sequence[Sequence[float]]  # one group per instance, one value per trial

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import binom
 
-from bitbench.core.kernel import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
+from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
 
 CONFIDENCE = 0.95
 

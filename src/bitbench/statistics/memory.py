@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from bitbench.core.cell import Contender
-from bitbench.core.summary import MemorySummary, Spread
-from bitbench.core.trial import InstanceRecord, Memory, Outcome, TrialRecord
-from bitbench.core.variant import Variant
+from bitbench.core.found.summary import MemorySummary, Spread
+from bitbench.core.recorded.trial import InstanceRecord, Memory, Outcome, TrialRecord
+from bitbench.core.recorded.variant import Variant
 
 
 def summarize_memory(

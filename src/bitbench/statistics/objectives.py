@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy.special import stdtrit
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.cell import Cell
-from bitbench.core.objective import Objective
-from bitbench.core.summary import Estimate
-from bitbench.core.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.core.found.summary import Estimate
+from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.ground.units import show_percent, show_seconds
 from bitbench.statistics.intervals import Resampler, estimate, sample
-from bitbench.units import show_percent, show_seconds
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ GROWTH_CONFIDENCE = 0.95
 
 
 def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> ObjectiveResult | None:
-    """From the request rows of one trial (core.records) alone. None without objectives."""
+    """From the request rows of one trial (core.recorded.requests) alone. None without objectives."""
     if not objectives:
         return None
     ok = _is_ok(requests)

@@ -5,15 +5,15 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.core.arrival import Arrival
-from bitbench.core.asked import Length, Lengths
-from bitbench.core.explanation import PhaseSide, Side
-from bitbench.core.model_cost import StepCost, decode_cost, prefill_cost, why_not
-from bitbench.core.profile import Phase
-from bitbench.core.roof import MachineRoof, attainable
-from bitbench.core.trial import TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.asked.arrival import Arrival
+from bitbench.core.asked.prompts import Length, Lengths
+from bitbench.core.asked.workload import Workload
+from bitbench.core.found.explanation import PhaseSide, Side
+from bitbench.core.found.model_cost import StepCost, decode_cost, prefill_cost, why_not
+from bitbench.core.recorded.profile import Phase
+from bitbench.core.recorded.roof import MachineRoof, attainable
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.core.recorded.variant import Variant
 from bitbench.statistics.intervals import Resampler, Sample, estimate, sample
 
 

@@ -12,16 +12,16 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.quality import Quality
-from bitbench.core.quality_record import QualityRecord
-from bitbench.core.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
-from bitbench.core.trial import Outcome
+from bitbench.core.found.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.units import show_percent
 from bitbench.statistics.answers import compare_answers
 from bitbench.statistics.divergence import Floats, Integers, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, Sample, sample, sides
 from bitbench.statistics.tasks import compare_tasks
-from bitbench.units import show_percent
 
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 

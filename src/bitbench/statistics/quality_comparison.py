@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.comparison import QUALITY, ComparedCell, GateOutcome, GateResult, Unpaired, Verdict
-from bitbench.core.summary import Estimate, Interval, QualityEstimate, Ratio
+from bitbench.core.found.comparison import QUALITY, ComparedCell, GateOutcome, GateResult, Unpaired, Verdict
+from bitbench.core.found.summary import Estimate, Interval, QualityEstimate, Ratio
 from bitbench.statistics.comparability import MeasuredQuality, Side
 from bitbench.statistics.divergence import scores_of
 from bitbench.statistics.gate import Condition

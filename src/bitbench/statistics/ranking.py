@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from bitbench.core.cell import Contender
-from bitbench.core.summary import Ranking, RankingEntry
+from bitbench.core.found.summary import Ranking, RankingEntry
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 

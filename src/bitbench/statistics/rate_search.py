@@ -28,7 +28,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from bitbench.core.base import Spec
-from bitbench.core.summary import RateAnswer, SearchStop
+from bitbench.core.found.summary import RateAnswer, SearchStop
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,12 +8,12 @@ nothing, as in `gate`. A figure that was not measured keeps no limit.
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.objective import Objective
-from bitbench.core.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
-from bitbench.core.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
-from bitbench.core.trial import Outcome
-from bitbench.errors import CannotRecommendError
+from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.errors import CannotRecommendError
 from bitbench.statistics.quality import RISE
 
 MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bitbench.core.cell import Cell
-from bitbench.core.summary import RequestSpread
-from bitbench.core.trial import Outcome, TrialRecord
+from bitbench.core.found.summary import RequestSpread
+from bitbench.core.recorded.trial import Outcome, TrialRecord
 
 COLUMNS = ("request", "planned_s", "first_token_s", "end_s", "status")  # all that is read of a row
 MIN_REQUESTS = 20  # of a cell: the 5th and the 95th percentile of fewer are single requests

@@ -1,7 +1,7 @@
 """Every cell of a study against the roof of its machine."""
 
-from bitbench.core.profile import Phase
-from bitbench.core.roof import CellRoof
+from bitbench.core.recorded.profile import Phase
+from bitbench.core.recorded.roof import CellRoof
 from bitbench.statistics.phases import phase_side, step_sample
 from bitbench.statistics.sides import Evidence, side_of, trials_of, variant_of
 

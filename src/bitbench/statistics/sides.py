@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.explanation import Side, Source
-from bitbench.core.profile import OperatorProfile
-from bitbench.core.roof import MachineRoof
-from bitbench.core.trial import InstanceRecord, KernelPath, TrialRecord
-from bitbench.core.variant import Variant
-from bitbench.core.workload import Workload
+from bitbench.core.found.explanation import Side, Source
+from bitbench.core.recorded.profile import OperatorProfile
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.trial import InstanceRecord, KernelPath, TrialRecord
+from bitbench.core.recorded.variant import Variant
 from bitbench.statistics.summarize import counted_trials
 
 # Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even

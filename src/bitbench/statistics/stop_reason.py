@@ -1,7 +1,7 @@
 """Why a cell has no more trials than it has, read from the trials themselves."""
 
-from bitbench.core.study import Measure
-from bitbench.core.summary import Estimate, StopReason
+from bitbench.core.asked.study import Measure
+from bitbench.core.found.summary import Estimate, StopReason
 from bitbench.statistics.intervals import Groups
 from bitbench.statistics.stopping import enough_instances, enough_trials
 

@@ -5,7 +5,7 @@ from math import sqrt
 
 from scipy.special import chdtri
 
-from bitbench.core.study import Count, Measure
+from bitbench.core.asked.study import Count, Measure
 from bitbench.statistics.intervals import Groups, Uncertainty, mean_of_means, uncertainty
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6

@@ -3,13 +3,21 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.comparison import ComparedCell, Comparison, Difference, GateOutcome, GateResult, Unpaired, Verdict
-from bitbench.core.facts import Fact
-from bitbench.core.summary import MetricDefinition, Ratio
-from bitbench.core.trial import Outcome
-from bitbench.core.workload import Workload
-from bitbench.errors import CannotCompareError
+from bitbench.core.found.comparison import (
+    ComparedCell,
+    Comparison,
+    Difference,
+    GateOutcome,
+    GateResult,
+    Unpaired,
+    Verdict,
+)
+from bitbench.core.found.facts import Fact
+from bitbench.core.found.summary import MetricDefinition, Ratio
+from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.errors import CannotCompareError
 from bitbench.statistics.comparability import Side, differences
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.gate import Condition, judge

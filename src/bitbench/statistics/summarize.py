@@ -5,11 +5,11 @@ from zlib import crc32
 
 import numpy as np
 
+from bitbench.core.asked.objective import Objective
+from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.objective import Objective
-from bitbench.core.study import Measure
-from bitbench.core.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
-from bitbench.core.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import hypot
 
-from bitbench.core.quality_record import TaskResult
-from bitbench.core.summary import TaskEstimate
+from bitbench.core.found.summary import TaskEstimate
+from bitbench.core.recorded.quality import TaskResult
 
 
 def compare_tasks(results: Sequence[TaskResult], baseline: Sequence[TaskResult]) -> tuple[TaskEstimate, ...]:

@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bitbench.core.summary import MetricDefinition
-from bitbench.core.trial import TrialMetrics
+from bitbench.core.found.summary import MetricDefinition
+from bitbench.core.recorded.trial import TrialMetrics
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,7 +127,7 @@ DEFINITIONS = {
 
 
 def measure(table: pa.Table) -> TrialMetrics:
-    """The figures of one trial from its request rows (core.records); only complete requests count."""
+    """The figures of one trial from its request rows (core.recorded.requests); only complete requests count."""
     rows = table.filter(pc.equal(table["status"], "ok"))
     if rows.num_rows == 0:
         return TrialMetrics()

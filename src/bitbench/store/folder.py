@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
-from bitbench.core.profile import PROFILE_FORMAT, OperatorProfile
-from bitbench.core.quality_record import QUALITY_FORMAT, QualityMaterial, QualityRecord
-from bitbench.core.roof import MachineRoof
-from bitbench.core.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
-from bitbench.errors import StoreError
+from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
+from bitbench.core.recorded.quality import QUALITY_FORMAT, QualityMaterial, QualityRecord
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.ground.errors import StoreError
 
 R = TypeVar("R", TrialRecord, InstanceRecord, QualityRecord)
 

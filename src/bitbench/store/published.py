@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from bitbench.core.published import PublishedKernels, PublishedProfile
-from bitbench.errors import StoreError
+from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
+from bitbench.ground.errors import StoreError
 from bitbench.store.folder import write_atomically
 
 P = TypeVar("P", PublishedKernels, PublishedProfile)

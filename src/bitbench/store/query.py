@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 
-from bitbench.errors import StoreError
+from bitbench.ground.errors import StoreError
 from bitbench.store.tables import MEMORY, METRICS, TABLES, QueryTable
 
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bitbench.core.records import REQUEST_COLUMNS
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
 
 # How DuckDB spells the types of requests/*.parquet.
 _TYPES = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from bitbench.engines.workers.null_answers import StreamPlan
-from bitbench.timerfd import Timer
+from bitbench.ground.timerfd import Timer
 
 # A sleeping process is scheduled 20 to 80 µs after its timer fired; so it wakes this much early and polls until due.
 WAKE_EARLY_S = 100e-6

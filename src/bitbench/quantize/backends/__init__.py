@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.core.recipe import Backend, Recipe
-from bitbench.errors import QuantizeError
+from bitbench.core.asked.recipe import Backend, Recipe
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends import gguf, llmcompressor, vptq
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work

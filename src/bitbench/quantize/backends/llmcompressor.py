@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from bitbench.core.asked.recipe import Step
 from bitbench.core.base import Json
-from bitbench.core.recipe import Step
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Progress, Work

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Progress, Work

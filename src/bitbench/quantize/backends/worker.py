@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bitbench.core.base import Json
-from bitbench.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError
 from bitbench.isolated.job_process import WorkerFailed, run_job
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import Work

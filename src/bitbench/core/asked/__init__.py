@@ -1,0 +1,1 @@
+"""What a person writes: a study, its workloads, recipes and objectives."""

@@ -1,0 +1,176 @@
+"""What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from bitbench.core.asked.objective import Objectives
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.core.base import Bytes, Fraction, Seconds, Spec
+
+STUDY_FORMAT: Literal[1] = 1  # 1: first published form
+
+Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+# YAML reads a bare `null` as nothing; here it is the name of an engine.
+EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
+Argument = bool | int | float | str
+
+
+class EngineSetup(Spec):
+    """An engine with the arguments it is started with. Two setups of one engine are compared like two engines."""
+
+    name: EngineName = Field(description="how reports call it; the engine's name unless given")
+    engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
+    args: dict[str, Argument] = Field(default_factory=dict, description="arguments, as the engine spells them")
+    env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        if value is None or isinstance(value, str):
+            value = {"engine": value}
+        if isinstance(value, dict) and "name" not in value and "engine" in value:
+            value = {**value, "name": value["engine"]}
+        return value
+
+
+class Count(Spec):
+    """At least `min`; more, up to `max`, while the interval is wider than the target and the budget lasts."""
+
+    min: int = Field(ge=1, le=1000)
+    max: int = Field(ge=1, le=1000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_number_means_exactly(cls, value: object) -> object:
+        return {"min": value, "max": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Count":
+        if self.max < self.min:
+            raise ValueError(f"max ({self.max}) is smaller than min ({self.min})")
+        return self
+
+
+class Measure(Spec):
+    """How often, and until when."""
+
+    instances: Count = Field(
+        default=Count(min=3, max=12),
+        description="starts of each engine with each variant; a number or {min, max}",
+    )
+    trials: Count = Field(
+        default=Count(min=3, max=10),
+        description="trials of each workload in each instance; a number or {min, max}",
+    )
+    target_precision: Fraction = Field(
+        default=0.02, gt=0, lt=1, description="half width of the interval of the headline metric, relative"
+    )
+    budget: Seconds | None = Field(
+        default=None, gt=0, description="time after which nothing beyond the minimum is started"
+    )
+    confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
+    headline: Literal["output_throughput", "latency", "ttft", "tpot"] = Field(
+        default="output_throughput", description="the metric that is ranked and whose interval decides"
+    )
+
+
+class Limits(Spec):
+    """What a cell may take before it becomes a typed outcome."""
+
+    start: Seconds = Field(default=600.0, gt=0, description="from start to ready")
+    request: Seconds = Field(default=600.0, gt=0, description="for one request")
+    stall: Seconds = Field(default=120.0, gt=0, description="between two tokens of one stream, or before the first")
+    memory: Bytes | None = Field(default=None, gt=0, description="resident memory of one instance")
+
+
+class ProfileSpec(Spec):
+    """At which shapes the operators of each contender are profiled."""
+
+    batch: tuple[int, ...] = Field(default=(1,), min_length=1, description="sequences at once; a number or several")
+    input_tokens: int = Field(default=128, ge=1, description="length of a prompt")
+    output_tokens: int = Field(default=32, ge=4, description="length of an answer: so many decode steps are profiled")
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("batch")
+    @classmethod
+    def _are_sizes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 1 or len(set(value)) < len(value):
+            raise ValueError("batch sizes are different numbers from 1")
+        return value
+
+
+class Study(Spec):
+    """One question, asked of models × recipes × engines × workloads."""
+
+    bitbench: Literal[1] = Field(default=STUDY_FORMAT, description="version of this file's format")
+    name: Name
+    description: str = ""
+    models: tuple[str, ...] = Field(default=(), description="a name from `bitbench model list`, or a folder")
+    recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
+    engines: tuple[EngineSetup, ...] = Field(min_length=1)
+    workloads: tuple[Workload, ...] = Field(
+        default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
+    )
+    objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
+    quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
+    measure: Measure = Measure()
+    limits: Limits = Limits()
+    profile: ProfileSpec | None = Field(
+        default=None, description="where the time of a step goes, operator by operator; in instances of its own"
+    )
+    baseline: str | None = Field(
+        default=None, description="what the others are compared to: an engine, or `variant @ engine`"
+    )
+    seed: int = Field(default=0, ge=0, description="order and prompts follow from it")
+
+    @field_validator("workloads", mode="before")
+    @classmethod
+    def _names_of_built_ins(cls, value: object) -> object:
+        if not isinstance(value, (list, tuple)):
+            return value
+        return [_built_in(item) if isinstance(item, str) else item for item in value]
+
+    @field_validator("models", "recipes", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "Study":
+        if not self.workloads and self.quality is None:
+            raise ValueError("it asks nothing: give `workloads`, `quality`, or both")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "Study":
+        for field, names in (
+            ("engines", [setup.name for setup in self.engines]),
+            ("workloads", [workload.name for workload in self.workloads]),
+            ("models", list(self.models)),
+            ("recipes", list(self.recipes)),
+        ):
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise ValueError(f"{field}: {', '.join(repeated)} appears more than once; give each its own name")
+        return self
+
+    def workload(self, name: str) -> Workload:
+        return next(workload for workload in self.workloads if workload.name == name)
+
+    def engine(self, name: str) -> EngineSetup:
+        return next(setup for setup in self.engines if setup.name == name)
+
+
+def _built_in(name: str) -> Workload:
+    if name not in BUILT_IN_WORKLOADS:
+        raise ValueError(
+            f"no built-in workload is called {name!r}; "
+            f"built in are {', '.join(BUILT_IN_WORKLOADS)}, or write out name, concurrency, input_tokens, output_tokens"
+        )
+    return BUILT_IN_WORKLOADS[name]

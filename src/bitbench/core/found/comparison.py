@@ -1,0 +1,91 @@
+"""Two studies, or two contenders of one, against each other. Made by `statistics.studies`; printed by `report`."""
+
+from enum import StrEnum
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Cell
+from bitbench.core.found.facts import Fact
+from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+
+
+class Verdict(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    LESS = "less"  # of what is better when it is less but is no time: memory
+    MORE = "more"
+    WORSE = "worse quality"
+    BETTER = "better quality"
+    TIE = "tie"
+    UNKNOWN = "cannot tell"  # too few trials for an interval
+
+
+QUALITY = "quality"  # stands for the workload in cells that are about quality, which no workload has
+
+
+class ComparedCell(Record):
+    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text."""
+
+    baseline: Cell
+    candidate: Cell
+    metric: str
+    before: Estimate
+    after: Estimate
+    ratio: Ratio | None
+    verdict: Verdict
+
+
+class Unpaired(Record):
+    """A cell that only one side has a result for."""
+
+    cell: Cell
+    reason: str
+    was_lost: bool  # the baseline has a result, the candidate was asked and has none
+
+
+class Difference(Record):
+    """A fact that is not the same on both sides."""
+
+    fact: Fact
+    subject: str  # whose: a contender, a variant, an environment; empty for the host
+    before: str
+    after: str
+    is_allowed: bool = False
+
+
+class GateOutcome(StrEnum):
+    PASSED = "passed"  # the whole interval is within the limit
+    FAILED = "failed"  # the whole interval is beyond it
+    UNSURE = "cannot tell"
+
+
+class GateResult(Record):
+    """One condition on one cell. `ratio` has the interval that decides: wider, for all that are asked at once."""
+
+    condition: str
+    metric: str
+    baseline: Cell
+    candidate: Cell
+    outcome: GateOutcome
+    ratio: Ratio | None
+    reason: str = ""  # why it cannot tell
+    needed_starts: int | None = None  # of each side, if the means stay where they are
+
+
+class Comparison(Record):
+    baseline: str
+    candidate: str
+    confidence: float
+    definitions: dict[str, MetricDefinition]
+    cells: tuple[ComparedCell, ...]
+    unpaired: tuple[Unpaired, ...] = ()
+    differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
+    unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
+    gates: tuple[GateResult, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1: a limit is surely broken. 2: of some limit it cannot be told. 0: all are kept, or none was given."""
+        outcomes = {gate.outcome for gate in self.gates}
+        if GateOutcome.FAILED in outcomes:
+            return 1
+        return 2 if GateOutcome.UNSURE in outcomes else 0

@@ -1,0 +1,103 @@
+"""What to run, under which limits, and why not the others. Made by `statistics.recommend`; printed by `report`."""
+
+from enum import StrEnum
+
+from bitbench.core.asked.objective import Objective
+from bitbench.core.base import Record
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+
+
+class Standing(StrEnum):
+    MET = "met"  # the whole interval is within the limit
+    BROKEN = "ruled out"  # the whole interval lies beyond it
+    UNSURE = "cannot be told"  # the interval holds the limit, or there is none to trust
+
+
+class Limits(Record):
+    """What a person asks for. What is None or empty is not asked."""
+
+    objectives: tuple[Objective, ...] = ()
+    memory_bytes: int | None = None
+    quality_loss: float | None = None  # relative
+
+
+class Finding(Record):
+    """One limit, held against one contender. `value` is None where the figure is not known."""
+
+    name: str  # as it was asked: "ttft_p99", "memory", "quality loss"
+    unit: str  # "s", "bytes" or "share"
+    limit: float
+    value: float | None
+    interval: Interval | None
+    standing: Standing
+    reason: str = ""  # why it cannot be told
+
+
+class Cost(Record):
+    """Per million output tokens, in the currency of the price."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Judged(Record):
+    """One contender on one workload. `figure` is that of the headline; None where it has no result."""
+
+    contender: Contender
+    figure: Estimate | None
+    ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
+    memory: Estimate | None = None
+    findings: tuple[Finding, ...] = ()
+    cost: Cost | None = None
+    trials: int = 0
+    failed_trials: int = 0
+    why_no_result: str = ""
+
+    @property
+    def standing(self) -> Standing:
+        """Of all limits together: one that is broken rules out, one that cannot be told leaves it open."""
+        standings = {finding.standing for finding in self.findings}
+        if self.figure is None or Standing.BROKEN in standings:
+            return Standing.BROKEN
+        return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+
+
+class Choice(Record):
+    """The answer for one workload; `judged` has the best headline first and those without a result last."""
+
+    workload: str
+    judged: tuple[Judged, ...]
+    chosen: Contender | None  # the best that surely meets all limits
+    nearest: Contender | None  # where none does
+    ties: tuple[Contender, ...] = ()  # meet the limits too and cannot be told apart from the chosen one
+
+    def of(self, contender: Contender) -> Judged:
+        return next(one for one in self.judged if one.contender == contender)
+
+    @property
+    def with_standing(self) -> dict[Standing, list[Judged]]:
+        return {one: [judged for judged in self.judged if judged.standing is one] for one in Standing}
+
+
+class Recommendation(Record):
+    study: str
+    limits: Limits
+    headline: MetricDefinition
+    memory_name: str  # which memory the limit is held against
+    baseline: Contender | None
+    price_per_hour: float | None
+    choices: tuple[Choice, ...]
+    for_all: tuple[Contender, ...]  # chosen, or a tie with the chosen, on each of several workloads
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0: each workload has an answer. 1: for one none meets the limits. 2: for one it cannot be told."""
+        codes = []
+        for choice in self.choices:
+            if choice.chosen is not None:
+                continue
+            codes.append(2 if choice.with_standing[Standing.UNSURE] else 1)
+        return min(codes, default=0)

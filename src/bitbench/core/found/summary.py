@@ -1,0 +1,296 @@
+"""What the records say, in numbers: the only thing a report may print. Made by `statistics.summarize`."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from bitbench.core.asked.study import Study
+from bitbench.core.base import Record
+from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
+from bitbench.core.found.crossover import Crossover
+from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.quality import TaskFailure
+from bitbench.core.recorded.roof import CellRoof, MachineRoof
+from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
+
+
+class MetricDefinition(Record):
+    """What a figure is called, what it is counted in, which way is better, and what it means in one sentence."""
+
+    label: str  # as a column's title: "Output"
+    name: str  # as in a sentence: "output throughput"
+    unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
+    higher_is_better: bool
+    definition: str
+
+
+class Interval(Record):
+    low: float
+    high: float
+    confidence: float
+
+
+class Estimate(Record):
+    """The mean of instance means, and how well it is known. None where the records cannot tell."""
+
+    mean: float
+    interval: Interval | None
+    relative_half_width: float | None  # half of the interval (before it is cut off at zero) / mean
+    n_instances: int
+    n_trials: int
+    trial_sd: float | None  # of the single trials, as people know it from ± columns
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    covers_starts: bool  # False: one instance, so the interval knows nothing of variation from start to start
+
+
+class Ratio(Record):
+    """How one contender relates to another. A p-value of None: cannot be compared with so few trials."""
+
+    value: float
+    interval: Interval | None
+    p_value: float | None
+
+
+class Outlier(Record):
+    """A trial far from the others of its cell. It still counts; without all such the mean would be `mean_without`."""
+
+    trial_id: str
+    metric: str
+    value: float
+    median: float
+    mean_without: float
+
+
+class Run(Record):
+    """One measured trial, whatever came of it."""
+
+    trial_id: str
+    instance_id: str
+    block: int
+    outcome: Outcome
+    metrics: dict[str, float]  # only those that are defined
+    holds: bool | None = None  # its objectives; None where there are none
+    why_not: str | None = None
+    failed_requests: int = 0
+
+
+class FailureGroup(Record):
+    """One cause, and every trial that ended with it. Causes that differ only in numbers are one; the first is shown."""
+
+    failure: Failure
+    ids: tuple[str, ...]
+
+
+class StopReason(StrEnum):
+    """Why no more trials of a cell were made."""
+
+    PRECISE = "precise enough"
+    LIMIT = "trial limit"
+    BUDGET = "budget spent"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    IMPORTED = "imported"
+
+
+class WarmUp(Record):
+    """The trials before the first that counts, in each instance of a cell."""
+
+    trials: int
+    first_latency_s: float | None  # latency of the first trial of each instance, averaged
+    later_latency_s: float | None  # of the measured trials, to compare with
+
+
+class CellSummary(Record):
+    cell: Cell
+    metrics: dict[str, Estimate]
+    runs: tuple[Run, ...]
+    outliers: tuple[Outlier, ...]
+    failures: tuple[FailureGroup, ...]
+    warm_up: WarmUp
+    stop_reason: StopReason
+
+
+class Spread(Record):
+    """One figure per instance."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class MemorySummary(Record):
+    """What a contender takes; None where neither the engine nor this system tells."""
+
+    weight_bytes_stored: int | None = None
+    weight_bytes_loaded: Spread | None = None
+    steady_bytes: Spread | None = None  # at the end of a trial: the mean of each instance
+    peak_bytes: Spread | None = None
+    device_steady_bytes: Spread | None = None
+    device_peak_bytes: Spread | None = None
+    kv_cache_bytes: Spread | None = None
+    kv_bytes_per_token: Spread | None = None
+    kv_cache_tokens: Spread | None = None
+
+
+class ContenderSummary(Record):
+    """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
+
+    contender: Contender
+    instances: int
+    instances_ready: int
+    ready_s: Spread | None
+    weight_load_s: Spread | None
+    compile_s: Spread | None
+    idle_memory_bytes: Spread | None  # once ready, before the first request
+    memory: MemorySummary
+    engine_versions: tuple[str, ...]
+    kernels: tuple[str, ...]
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
+    commands: tuple[str, ...]
+    prefix_caching: tuple[bool, ...]
+    notes: tuple[str, ...]
+
+
+class RankingEntry(Record):
+    """The ranks this contender may have: one number where it is told apart from all others."""
+
+    contender: Contender
+    rank_low: int
+    rank_high: int
+    tied_with: tuple[Contender, ...]
+    ratio_to_baseline: Ratio | None
+
+
+class Ranking(Record):
+    """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
+
+    workload: str
+    metric: str
+    baseline: Contender | None  # None where it has no result on this workload
+    entries: tuple[RankingEntry, ...]
+
+
+class SearchStop(StrEnum):
+    """Why a search for the highest rate tried no further one."""
+
+    PRECISE = "precise enough"
+    TRIALS = "trials used up"
+    HIGHEST = "holds even at the highest rate"
+    LOWEST = "fails even at the lowest rate"
+
+
+class RateAnswer(Record):
+    """The highest rate that holds the objectives, in requests per second, and its interval.
+
+    `rate` and `low` are None where nothing held, `high` where nothing failed. `stop` is None while it goes on.
+    """
+
+    rate: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    trials: int
+    stop: SearchStop | None
+
+
+class RequestSpread(Record):
+    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
+
+    cell: Cell
+    metric: str  # a key of `definitions`
+    requests: int
+    p5: float
+    p50: float
+    p95: float
+    p99: float
+    highest: float
+    highest_trial: str
+    highest_request: int
+
+
+class QualityEstimate(Record):
+    """A figure over all scored tokens; the interval is from a bootstrap over windows. None: too few windows."""
+
+    value: float
+    interval: Interval | None
+
+
+class TaskEstimate(Record):
+    """One metric of one lm-eval task; `difference` is to the baseline's value, its error from both standard errors."""
+
+    task: str
+    metric: str
+    value: float
+    standard_error: float | None
+    samples: int | None
+    difference: float | None = None
+    difference_error: float | None = None
+
+
+class AnswerComparison(Record):
+    """A greedy answer beside the baseline's."""
+
+    prompt: str
+    text: str
+    baseline_text: str | None
+    first_difference: (
+        int | None
+    )  # place of the first token that differs; None where they are equal or there is no other
+    repeats: bool  # it runs in a loop
+
+
+class ContenderQuality(Record):
+    """What a contender keeps of its baseline's quality.
+
+    `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
+    was not measured. `flagged` where the loss is certainly beyond a limit of the study, or a figure is no number.
+    """
+
+    contender: Contender
+    baseline: Contender | None
+    outcome: Outcome
+    cause: str | None = None
+    estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
+    windows: int = 0
+    tokens: int = 0
+    top_tokens: int = 0
+    corpus: str | None = None  # where the text is from
+    flagged: bool = False
+    reason: str | None = None
+    answers: tuple[AnswerComparison, ...] = ()
+    tasks: tuple[TaskEstimate, ...] = ()
+    task_failures: tuple[TaskFailure, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    @property
+    def equal_answers(self) -> int | None:
+        """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
+        known = [one for one in self.answers if one.baseline_text is not None]
+        return sum(one.first_difference is None for one in known) if known else None
+
+
+class StudySummary(Record):
+    study: Study
+    headline: str  # key of `definitions`
+    baseline: Contender | None  # None where the study names one that does not exist
+    definitions: dict[str, MetricDefinition]
+    cells: tuple[CellSummary, ...]
+    contenders: tuple[ContenderSummary, ...]
+    rankings: tuple[Ranking, ...]
+    refusals: tuple[Refusal, ...]
+    imported_from: ImportSource | None = None
+    search: RateAnswer | None = None  # of a study that looks for the highest rate
+    expectations: tuple[Expectation, ...] = ()
+    quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
+    quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
+    quality_refusals: tuple[QualityRefusal, ...] = ()
+    roof: MachineRoof | None = None  # once it was measured
+    cell_roofs: tuple[CellRoof, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
+
+    def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
+        return tuple(cell for cell in self.cells if cell.cell.workload == workload)

@@ -1,0 +1,1 @@
+"""What bitbench writes down while it measures, and where it measured."""

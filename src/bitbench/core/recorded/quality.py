@@ -1,0 +1,92 @@
+"""What quality measurements leave on disk: one line per contender, and one row per scored token beside it."""
+
+from pydantic import Field
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Contender
+from bitbench.core.recorded.requests import Column
+from bitbench.core.recorded.trial import Outcome
+
+QUALITY_FORMAT = 1
+# History of QUALITY_FORMAT, the version in each line of quality.jsonl:
+#   1  first published form
+
+SCORE_COLUMNS = (
+    Column("window", "int32", "number of the window"),
+    Column("position", "int32", "place of the token in its window; the first token has no row, nothing precedes it"),
+    Column("token", "int32", "the token that stands there in the text"),
+    Column("logprob", "float32", "its log-probability after what precedes it in the window, over the whole vocabulary"),
+    Column("top_tokens", "list<int32>", "the likeliest tokens there, likeliest first"),
+    Column("top_logprobs", "list<float32>", "their log-probabilities"),
+)
+
+
+class CorpusFacts(Record):
+    """Which text was scored: the same facts mean the same token windows."""
+
+    description: str
+    text_hash: str
+    windows_hash: str  # over the token ids of all windows
+    windows: int
+    window_tokens: int
+
+
+class Prompt(Record):
+    text: str  # what a person would ask
+    tokens: tuple[int, ...]  # in the model's chat template where it has one
+
+
+class QualityMaterial(Record):
+    """What every variant of a model is asked, as token ids. Kept in the study's folder, so that all get the same."""
+
+    format: int = QUALITY_FORMAT
+    facts: CorpusFacts
+    windows: tuple[tuple[int, ...], ...]
+    prompts: tuple[Prompt, ...]
+    end_tokens: tuple[int, ...]  # special ones: an answer ends before the first
+
+
+class Answer(Record):
+    """A greedy answer to one fixed prompt, cut before the first token that ends a text."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]
+
+
+class TaskResult(Record):
+    """One metric of one task, as lm-eval gives it."""
+
+    task: str
+    metric: str  # with its filter: "acc,none"
+    value: float
+    standard_error: float | None
+    samples: int | None
+    higher_is_better: bool | None = None
+
+
+class TaskFailure(Record):
+    task: str
+    cause: str
+
+
+class QualityRecord(Record):
+    """One attempt to measure the quality of a contender; its rows are there where the outcome is ok."""
+
+    format: int = QUALITY_FORMAT
+    id: str
+    contender: Contender
+    instance_id: str
+    started_at: str
+    duration_s: float
+    outcome: Outcome
+    cause: str | None = None
+    log_lines: tuple[str, ...] = ()
+    corpus: CorpusFacts | None = None
+    top_tokens: int = 0
+    tokens: int = 0  # that were scored
+    scores_file: str | None = None
+    answers: tuple[Answer, ...] = ()
+    tasks: tuple[TaskResult, ...] = ()
+    task_failures: tuple[TaskFailure, ...] = ()
+    versions: dict[str, str] = Field(default_factory=dict)  # of lm-eval, where it ran

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, units, files, clocks. Imports nothing of ours."""

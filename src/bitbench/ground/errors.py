@@ -1,0 +1,100 @@
+"""Errors that a person reads.
+
+BitbenchError               one sentence: what went wrong, where, and what to do next
+├── StudyFileError          the study file says something that cannot be run
+├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
+├── ModelError              a model is missing, unreadable or could not be brought
+├── RecipeError             a recipe says something that cannot be made, or does not exist
+├── QuantizeError           a variant could not be made, or may not be removed
+├── KernelError             a kernel case, shape or the worker that times them is not as it should be
+├── QualityError            quality cannot be asked for as the study says it; nothing is known about the variant
+├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ProfileError            an operator profile could not be taken, or its trace not be read
+├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
+├── StoreError              a study folder cannot be read or written as it is
+├── NotComparableError      two things differ in a fact that would make the comparison wrong
+├── CannotExplainError      `bitbench explain` is asked about something that was not measured
+├── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+└── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
+
+A cell that fails is not an error: it is a result (see `core.recorded.trial.Outcome`).
+"""
+
+from pathlib import Path
+
+
+class BitbenchError(Exception):
+    """What went wrong and what to do next; the command line prints it without a traceback."""
+
+    exit_code = 1
+
+
+class StudyFileError(BitbenchError):
+    """`location` leads to the field that is wrong, such as ("engines", 0); the line is found from it."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
+        super().__init__(message)
+        self.location = location
+
+
+class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class ModelError(BitbenchError):
+    pass
+
+
+class RecipeError(BitbenchError):
+    exit_code = 2
+
+
+class QuantizeError(BitbenchError):
+    """`log_file`: what a backend wrote before it failed."""
+
+    def __init__(self, cause: str, log_file: Path | None = None) -> None:
+        super().__init__(f"{cause} (its log: {log_file})" if log_file else cause)
+        self.cause = cause
+        self.log_file = log_file
+
+
+class KernelError(BitbenchError):
+    pass
+
+
+class QualityError(BitbenchError):
+    pass
+
+
+class LoadError(BitbenchError):
+    pass
+
+
+class ProfileError(BitbenchError):
+    pass
+
+
+class ImportFileError(BitbenchError):
+    exit_code = 2
+
+
+class StoreError(BitbenchError):
+    pass
+
+
+class NotComparableError(BitbenchError):
+    pass
+
+
+class CannotExplainError(BitbenchError):
+    exit_code = 2
+
+
+class CannotCompareError(BitbenchError):
+    exit_code = 3
+
+
+class CannotRecommendError(BitbenchError):
+    exit_code = 3

@@ -1,0 +1,1 @@
+"""Joins the stages: what a command does, callable without the command line."""

@@ -1,0 +1,107 @@
+"""The first contact with an endpoint: does it answer as asked, and how fast while it has nothing else to do?"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bitbench.core.asked.arrival import ClosedLoop
+from bitbench.core.asked.workload import Workload
+from bitbench.core.base import Json
+from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient, LoadJob
+from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, offered_models
+from bitbench.ground.errors import LoadError
+from bitbench.load.secrets import without_key
+from bitbench.load.verdict import judge
+
+REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class FirstContact:
+    """Without load: medians over a few requests, one at a time."""
+
+    latency_s: float
+    ttft_s: float
+
+
+def first_model(url: str, api_key_env: str) -> str:
+    """The first that the server lists. Raises LoadError where there is none."""
+    try:
+        offered = offered_models(Endpoint(url, "", os.environ.get(api_key_env, "")))
+    except EndpointUnusable as problem:
+        raise LoadError(_advise(problem.failure, api_key_env)) from None
+    if not offered:
+        raise LoadError(f"{url} does not say which models it has; name one with --model")
+    return offered[0]
+
+
+def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadClient, folder: Path) -> FirstContact:
+    """A few requests of this workload's shape, one at a time. Raises LoadError: what is wrong and what to do."""
+    try:
+        endpoint = EndpointInstance(arguments).wait_ready(TIMEOUT_S)
+    except InstanceFailed as failed:
+        raise LoadError(_advise(failed.failure, arguments.api_key_env)) from None
+    assert endpoint.vocabulary is not None
+    alone = workload.model_copy(
+        update={"concurrency": 1, "arrival": ClosedLoop(), "requests": REQUESTS, "duration": None}
+    )
+    job = LoadJob(
+        endpoint=endpoint,
+        workload=alone,
+        vocabulary=endpoint.vocabulary,
+        seed=(0, 0),
+        request_timeout_s=TIMEOUT_S,
+        stall_timeout_s=TIMEOUT_S,
+        folder=folder,
+    )
+    result = load.run(job)
+    requests = without_key(result.requests, endpoint.api_key)
+    failure = judge(requests, alone, result.health)
+    if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
+        raise LoadError(_explain(requests, failure.cause, arguments))
+    later = requests.slice(1)
+    return FirstContact(latency_s=_median(later, "end_s") or 0.0, ttft_s=_median(later, "first_token_s") or 0.0)
+
+
+def _advise(failure: Failure, api_key_env: str) -> str:
+    if failure.outcome is Outcome.CRASHED:
+        return f"{failure.cause}; is the server running, and is this its port?"
+    if "key" in failure.cause:
+        return (
+            f"{failure.cause}; put it into the environment variable {api_key_env}, or name another with --api-key-env"
+        )
+    return failure.cause
+
+
+def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> str:
+    """The first request that failed, in one sentence with what to do."""
+    rows: list[dict[str, Json]] = requests.to_pylist()
+    row = next((row for row in rows if row["status"] != "ok"), None)
+    if row is None:  # complete, but not as long as asked
+        return f"{cause.rstrip('.')}; where a server cannot be told how long to go on, use --no-ignore-eos"
+    status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
+    if "usage" in said:
+        return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
+    if status in (None, 200):
+        return f"the first request failed: {said}"
+    advice = {
+        401: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
+        403: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
+        404: "--model names the model, --api chat or completions the kind of endpoint",
+        400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may be what it takes",
+    }
+    return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")
+
+
+def _median(requests: pa.Table, column: str) -> float | None:
+    spans = [
+        row[column] - row["planned_s"]
+        for row in requests.select(["planned_s", column]).to_pylist()
+        if row[column] is not None
+    ]
+    return float(np.median(spans)) if spans else None

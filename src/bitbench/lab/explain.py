@@ -1,0 +1,140 @@
+"""Gathers what `bitbench explain` rests on: a study folder, the model's shape, and what the machine can do at most."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bitbench import environments
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.explanation import Explanation
+from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.variant import DENSE, Variant
+from bitbench.ground.errors import BitbenchError, CannotExplainError
+from bitbench.kernels.runner import measure_roof
+from bitbench.lab.visit import now
+from bitbench.models.folder import read_facts
+from bitbench.probes.busy import cores_in_use
+from bitbench.probes.host import collect_host_facts
+from bitbench.statistics.explain import explain, workload_speeds
+from bitbench.statistics.sides import Evidence
+from bitbench.statistics.summarize import find_baseline
+from bitbench.store.folder import StudyFolder
+
+ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
+TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
+
+
+def explain_variant(
+    folder: StudyFolder, plan: Plan, home: Path, *, variant: str, workload: str | None, against: str | None
+) -> Explanation:
+    """Raises CannotExplainError where a name fits nothing, or nothing was measured."""
+    contender = _contender(plan, variant)
+    baseline = _contender(plan, against) if against else _baseline(plan, contender)
+    if baseline == contender:
+        raise CannotExplainError(f"{contender.name} is the baseline itself; give another one with --against")
+    roof, no_roof = _roof(folder, home)
+    evidence = Evidence(
+        _with_shapes(plan), folder.trials(), folder.instances(), folder.profiles(), roof=roof, no_roof=no_roof
+    )
+    return explain(evidence, contender, baseline, _workload(evidence, contender, baseline, workload))
+
+
+def _contender(plan: Plan, name: str) -> Contender:
+    """By its whole name, its variant or the recipe in it, as long as that is one."""
+    for everyone in (plan.contenders, tuple(dict.fromkeys(one.cell.contender for one in plan.refusals))):
+        found = _matching(plan, everyone, name)
+        if len(found) > 1:
+            raise CannotExplainError(f"{name} could be {', '.join(one.name for one in found)}; give the whole name")
+        if found and found[0] in plan.contenders:
+            return found[0]
+        if found:
+            reason = next(one.reason for one in plan.refusals if one.cell.contender == found[0])
+            raise CannotExplainError(f"{found[0].name} was not run: {reason}")
+    raise CannotExplainError(
+        f"{name} is no variant of this study; it has {', '.join(one.name for one in plan.contenders)}"
+    )
+
+
+def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Contender]:
+    recipes = {one.name: one.recipe for one in plan.variants}
+    by_name = [one for one in everyone if one.name == name]
+    by_variant = [one for one in everyone if one.variant == name]
+    return by_name or by_variant or [one for one in everyone if recipes.get(one.variant) == name]
+
+
+def _baseline(plan: Plan, contender: Contender) -> Contender:
+    """On the engine of the contender: the variant of the study's baseline, or one that is not quantized; else that of
+    the study."""
+    chosen = find_baseline(plan)
+    same_engine = [one for one in plan.contenders if one.engine == contender.engine and one != contender]
+    dense = {one.name for one in plan.variants if one.is_dense}
+    wanted = [one for one in same_engine if chosen and one.variant == chosen.variant]
+    found = next(iter([*wanted, *(one for one in same_engine if one.variant in dense)]), chosen)
+    if found is None:
+        raise CannotExplainError("this study has no baseline; give one with --against")
+    return found
+
+
+def _workload(of: Evidence, contender: Contender, baseline: Contender, name: str | None) -> Workload:
+    """The one that is named, or where the contender does worst against the baseline."""
+    speeds = workload_speeds(of, contender, baseline)
+    names = [one.workload for one in speeds]
+    if name is not None and name in names:
+        return of.plan.study.workload(name)
+    if name is not None and name not in [one.name for one in of.plan.study.workloads]:
+        all_names = ", ".join(one.name for one in of.plan.study.workloads)
+        raise CannotExplainError(f"{name} is no workload of this study; it has {all_names}")
+    if name is not None or not speeds:
+        where = f"at {name}" if name else "at any workload"
+        raise CannotExplainError(
+            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` says why"
+        )
+    return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
+
+
+def _with_shapes(plan: Plan) -> Plan:
+    """A plan from before model facts had all that a cost needs: they are read again where the model still is."""
+    return plan.model_copy(update={"variants": tuple(_with_shape(plan, one) for one in plan.variants)})
+
+
+def _with_shape(plan: Plan, variant: Variant) -> Variant:
+    model = next((one for one in plan.variants if one.model == variant.model and one.form == DENSE), None)
+    if variant.facts.heads is not None or model is None or model.path is None:
+        return variant
+    try:
+        facts = read_facts(model.path)
+    except BitbenchError:
+        return variant
+    return variant.model_copy(update={"facts": facts.model_copy(update={"quantization": variant.facts.quantization})})
+
+
+def _roof(folder: StudyFolder, home: Path) -> tuple[MachineRoof | None, str]:
+    """From the folder, or measured now and kept there; or why there is none."""
+    roof = folder.roof()
+    if roof is not None:
+        return roof, ""
+    here = collect_host_facts()
+    if (reason := _why_no_roof(folder, here)) is not None:
+        return None, reason
+    try:
+        python = environments.python_of(ENVIRONMENT, home)
+        with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
+            roof = measure_roof(python, here.cpu_model, now())
+            writer.write_roof(roof)
+    except BitbenchError as error:
+        return None, str(error).rstrip(".")
+    return roof, ""
+
+
+def _why_no_roof(folder: StudyFolder, here: HostFacts) -> str | None:
+    host, facts = folder.lock().get("host"), here.model_dump(mode="json")
+    if not host:
+        return "the study does not say which machine it ran on"
+    if host.get("accelerators"):
+        return "it ran on an accelerator, and bitbench measures the roof of processors only"
+    if any(host.get(name) != facts[name] for name in TELLING_FACTS):
+        return "the study ran on another machine; give this command there once"
+    if (busy := cores_in_use()) > TOO_BUSY_CORES:
+        return f"not measured while other work keeps {busy:.1f} cores busy; give this command again when it is quiet"
+    return None

@@ -1,0 +1,110 @@
+"""Other tools' result files become a study folder: records, a plan that says where they come from, no request rows."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import yaml
+
+from bitbench import __version__
+from bitbench.core.asked.study import Study
+from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.profile import Operator
+from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
+from bitbench.ground.errors import ImportFileError, StoreError
+from bitbench.imports.choices import Starts, Tool
+from bitbench.imports.reading import Reading, plain_name
+from bitbench.imports.records import ImportedStudy, as_study
+from bitbench.imports.tools import read
+from bitbench.profiling.groups import built_in_table
+from bitbench.report.document.text import plain
+from bitbench.store.folder import StudyFolder
+from bitbench.store.published import write_published
+
+LARGEST_FILE_BYTES = (
+    1_000_000_000  # a detailed result of a million requests; beyond it, memory would be the first limit
+)
+
+
+def import_files(paths: Sequence[Path], tool: Tool, starts: Starts, into: Path | None) -> StudyFolder:
+    """Fill a new folder; `into` defaults to the name of the first file. Raises ImportFileError with the file's name.
+
+    A file that holds only a kernel table fills published/ and makes no study.
+    """
+    contents = [_content(path) for path in paths]
+    readings = [_read(tool, content, path) for path, content in zip(paths, contents, strict=True)]
+    files = tuple(
+        ImportedFile(name=path.name, sha256=sha256(content).hexdigest())
+        for path, content in zip(paths, contents, strict=True)
+    )
+    notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
+    name = plain_name(paths[0].stem, "imported")
+    folder = StudyFolder(into or Path(name))
+    if folder.lock_file.exists() or folder.study_file.exists() or (folder.path / "published").exists():
+        raise StoreError(f"{folder.path} holds a study already; give another folder with --into")
+    source = ImportSource(tool=tool.value, files=files, notes=notes)
+    if any(reading.runs for reading in readings):
+        _write(folder, as_study(name, readings, starts, source), readings)
+    _write_published(folder, readings, source)
+    return folder
+
+
+def _write_published(folder: StudyFolder, readings: Sequence[Reading], source: ImportSource) -> None:
+    """Kernel tables and a profile are no trials: they lie beside the study, or without one."""
+    if kernels := [row for reading in readings for row in reading.kernels]:
+        write_published(folder.path, PublishedKernels(source=source, rows=tuple(kernels)))
+    profiles = [reading.profile for reading in readings if reading.profile is not None]
+    if profiles:
+        found = profiles[0]
+        groups = built_in_table()
+        operators = [Operator(group=groups.group_of(row.name)[0], **vars(row)) for row in found.rows]
+        totals = {"self_cpu_s": found.self_cpu_s, "self_device_s": found.self_device_s}
+        write_published(
+            folder.path, PublishedProfile(source=source, device=found.device, operators=tuple(operators), **totals)
+        )
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
+            raise ImportFileError(f"{path} is larger than {LARGEST_FILE_BYTES // 10**9} GB; save it without details")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImportFileError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _read(tool: Tool, content: bytes, path: Path) -> Reading:
+    try:
+        return read(tool, content)
+    except ImportFileError as error:
+        raise ImportFileError(f"{path}: {plain(str(error))}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ImportFileError(
+            f"{path} is not laid out as a result of {tool.value} that this version knows "
+            f"({type(error).__name__}: {plain(str(error))}); check --from"
+        ) from error
+
+
+def _write(folder: StudyFolder, study: ImportedStudy, readings: Sequence[Reading]) -> None:
+    hosts = [reading.host for reading in readings]
+    with folder.writing() as writer:
+        for instance in study.instances:
+            writer.append_instance(instance)
+        for trial in study.trials:
+            writer.append_trial(trial, None)
+        writer.write_study(_study_text(study.plan.study))
+        writer.write_lock(
+            {
+                "bitbench": __version__,
+                # Files from different machines: which one is nobody's to say.
+                "host": hosts[0] if all(host == hosts[0] for host in hosts) else {},
+                "environments": {},
+                "variants": {},
+                "plan": study.plan.model_dump(mode="json"),
+            }
+        )
+
+
+def _study_text(study: Study) -> str:
+    content = study.model_dump(mode="json", exclude_defaults=True)
+    return "# Made by `bitbench import`: it can be reported, not run.\n" + yaml.safe_dump(content, allow_unicode=True)

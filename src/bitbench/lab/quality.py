@@ -1,0 +1,131 @@
+"""Joins what quality needs: the material of each model, and its measurement in an instance that is up."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.ports import Endpoint, Engine
+from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
+from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.quality.corpus import read_corpus
+from bitbench.quality.material import make_material
+from bitbench.quality.measure import QualityJob, measure_quality
+from bitbench.quality.tasks import ENVIRONMENT, TaskTools
+from bitbench.quality.wire import AskingFailed
+from bitbench.store.folder import Writer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Has transformers, for the tokenizer of a model whose engine has no environment of its own.
+TOKENIZER_ENVIRONMENT = "transformers"
+
+
+@dataclass(frozen=True)
+class QualityDraft:
+    """A measurement of quality before the store has given it an id, with its rows."""
+
+    record: QualityRecord
+    scores: "pa.Table | None" = None
+
+
+@dataclass(frozen=True)
+class QualityKit:
+    """What is asked of each variant of a model, and with what."""
+
+    material: QualityMaterial
+    tools: TaskTools | None
+
+
+@dataclass(frozen=True)
+class KitMaker:
+    """Where things are on this machine."""
+
+    engines: Mapping[str, Engine]
+    python_of: Callable[[str], Path]
+    model_folder: Callable[[str], Path]
+    study_folder: Path
+
+    def kits(self, plan: Plan, writer: Writer, note: Callable[[str], None]) -> dict[str, QualityKit]:
+        """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
+        kits: dict[str, QualityKit] = {}
+        for contender in plan.quality:
+            model = plan.variant(contender.variant).model
+            if model not in kits:
+                kits[model] = self._kit(model, contender, plan, writer, note)
+        return kits
+
+    def _kit(
+        self, model: str, contender: Contender, plan: Plan, writer: Writer, note: Callable[[str], None]
+    ) -> QualityKit:
+        quality, tokenizer = plan.study.quality, self.model_folder(model)
+        assert quality is not None  # a plan has quality only where its study asks for it
+        material = writer.folder.material(model)
+        if material is None:
+            note(f"cutting the corpus into windows for {model}")
+            environment = self.engines[plan.study.engine(contender.engine).engine].environment
+            python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
+            material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
+            writer.write_material(model, material)
+        if not quality.tasks:
+            return QualityKit(material, None)
+        python = self.python_of(ENVIRONMENT)
+        return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
+
+
+def measure_contender(
+    endpoint: Endpoint,
+    *,
+    plan: Plan,
+    engine: Engine,
+    kit: QualityKit,
+    draft: QualityRecord,
+    on_step: Callable[[str], None],
+) -> QualityDraft:
+    """The draft, filled with what an instance that is ready says."""
+    quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
+    assert quality is not None
+    assert scoring is not None  # other engines are not in the plan
+    job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
+    try:
+        result = measure_quality(job, on_step)
+    except AskingFailed as failed:
+        return QualityDraft(with_failure(draft, failed.failure, time.monotonic() - started))
+    record = draft.model_copy(
+        update={
+            "duration_s": time.monotonic() - started,
+            "corpus": kit.material.facts,
+            "top_tokens": quality.top_tokens,
+            "tokens": result.scores.num_rows,
+            "answers": result.answers,
+            "tasks": result.tasks.results,
+            "task_failures": result.tasks.failures,
+            "versions": dict(result.tasks.versions),
+        }
+    )
+    return QualityDraft(record, result.scores)
+
+
+def new_draft(contender: Contender, instance_id: str, started_at: str) -> QualityRecord:
+    return QualityRecord(
+        id="",
+        contender=contender,
+        instance_id=instance_id,
+        started_at=started_at,
+        duration_s=0.0,
+        outcome=Outcome.OK,
+    )
+
+
+def with_failure(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
+    return draft.model_copy(
+        update={
+            "duration_s": duration_s,
+            "outcome": failure.outcome,
+            "cause": failure.cause,
+            "log_lines": failure.log_lines,
+        }
+    )

@@ -1,0 +1,304 @@
+"""Joins the stages: a study file in, a study folder and its report out."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bitbench import __version__, environments
+from bitbench.core.asked.study import Study
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.ports import Engine, LoadClient, Observer
+from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.core.recorded.variant import Variant
+from bitbench.engines import registry
+from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.lab.endpoint import SEARCH, EndpointRun, rate_trials
+from bitbench.lab.profile import run_profiles
+from bitbench.lab.quality import KitMaker, QualityDraft
+from bitbench.lab.report import path_shortener, write_report
+from bitbench.lab.variants import Workshop
+from bitbench.lab.visit import Bench, TrialDraft, VisitRunner, now
+from bitbench.load.inputs import check_files, hash_files
+from bitbench.load.workers import LoadWorkers
+from bitbench.planning.compatibility import Device
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.expand import expand
+from bitbench.planning.schedule import Progress
+from bitbench.planning.study_file import parse_study, read_study, with_line
+from bitbench.planning.write_study import study_text
+from bitbench.probes.busy import BUSY_CORES, cores_in_use
+from bitbench.probes.host import collect_host_facts
+from bitbench.probes.noise import measure_noise
+from bitbench.quality.files import check_quality_files, hash_quality_files
+from bitbench.quality.tasks import ENVIRONMENT
+from bitbench.report.paths import shorten_summary
+from bitbench.statistics.quality import quality_part
+from bitbench.statistics.rate_search import SearchLimits, answer
+from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.sides import Evidence
+from bitbench.statistics.stopping import enough_instances, enough_trials
+from bitbench.statistics.summarize import headline_value, summarize
+from bitbench.store.folder import StudyFolder, Writer
+
+FACT_GROUPS = ("environments", "variants", "files")
+# What may change in a study file between two runs into the same folder: how long to look, not what to look at.
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
+
+
+def default_home() -> Path:
+    """Where environments and models are kept: $BITBENCH_HOME, or a folder in the user's cache."""
+    if chosen := os.environ.get("BITBENCH_HOME"):
+        return Path(chosen).expanduser().resolve()
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "bitbench"
+
+
+class Lab:
+    """One workplace: its home folder, and what can be done there."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or default_home()
+
+    @property
+    def device(self) -> Device:
+        """What engines compute on here."""
+        return "cuda" if environments.has_cuda() else "cpu"
+
+    def plan(self, study_path: Path) -> Plan:
+        return self._plan(study_path, Workshop(self.home, study_path.parent))
+
+    def estimator(self, plan: Plan) -> Estimator:
+        return Estimator(plan, self.engines_of(plan.study))
+
+    def run(self, study_path: Path, into: Path | None, observer: Observer) -> StudyFolder:
+        """Run what is left of a study; the same call again continues it."""
+        workshop = Workshop(self.home, study_path.parent)
+        plan = self._plan(study_path, workshop)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
+        if workshop.make_missing(plan, observer):
+            plan = self._plan(study_path, workshop)
+        folder = StudyFolder(into or Path(plan.study.name))
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
+            bench = self._bench(plan.study, load, study_path.parent)
+            maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
+            bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
+            _run_until_done(plan, bench, writer, observer)
+            run_profiles(plan, bench, writer, observer)
+        return folder
+
+    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
+        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
+        plan = expand(study, engines, workshop.variant, self.device)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)
+        if workshop.make_missing(plan, observer):
+            plan = expand(study, engines, workshop.variant, self.device)
+        if plan.refusals:
+            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        with folder.writing() as writer, LoadWorkers() as load:
+            self._open(writer, plan, study_text(study), Path(), observer)
+            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
+
+    def load(
+        self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
+    ) -> None:
+        """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+        lock = folder.lock()
+        if search is not None and SEARCH in lock:  # its study has grown by the rates that were tried
+            longer = {"trials": search.trials, "precision": search.precision}
+            search = SearchLimits.model_validate(lock[SEARCH]).model_copy(update=longer)
+            study = study.model_copy(update={"workloads": plan_of(folder).study.workloads})
+        plan = expand(study, self.engines_of(study), _no_variant, self.device)
+        if plan.refusals:
+            raise LoadError(plan.refusals[0].reason)
+        with folder.writing() as writer:
+            self._open(writer, plan, study_text(study), folder.path, observer)
+            run = EndpointRun(plan, self._bench(study, load, folder.path), writer, observer)
+            if search is None:
+                run.sweep()
+            else:
+                run.search(search)
+
+    def summary(self, folder: StudyFolder) -> StudySummary:
+        """From the records alone: neither the engines nor the model need to be there any more."""
+        plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
+        summary = summarize(plan, trials, folder.instances())
+        if plan.study.quality is not None:
+            records = folder.quality_records()
+            rows = {one.id: folder.scores_of(one) for one in records if one.scores_file is not None}
+            summary = summary.model_copy(update=quality_part(plan, records, rows))
+        if roof := folder.roof():
+            evidence = Evidence(plan, trials, folder.instances(), roof=roof)
+            summary = summary.model_copy(update={"roof": roof, "cell_roofs": cell_roofs(evidence)})
+        if SEARCH in lock:
+            found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
+            summary = summary.model_copy(update={"search": found})
+        return shorten_summary(summary, path_shortener(folder, plan, self.home))
+
+    def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
+        """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
+        return write_report(folder, plan_of(folder), summary or self.summary(folder), self.home)
+
+    def engines_of(self, study: Study) -> dict[str, Engine]:
+        engines: dict[str, Engine] = {}
+        for index, setup in enumerate(study.engines):
+            try:
+                engines[setup.engine] = registry.engine(setup.engine)
+            except StudyFileError as error:
+                raise StudyFileError(str(error), ("engines", index)) from error
+        return engines
+
+    def engines_with_models(self) -> list[str]:
+        """Names of the installed engines that run a model."""
+        return [name for name in registry.engine_names() if registry.engine(name).needs_model]
+
+    def environments_of(self, plan: Plan) -> list[str]:
+        engines = self.engines_of(plan.study)
+        used = {contender.engine for contender in plan.contenders}
+        names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
+        tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
+        return sorted({*tasks, *(name for name in names if name is not None)})
+
+    def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
+        study = read_study(study_path)
+        try:
+            check_files(study.workloads, study_path.parent)
+            if study.quality is not None:
+                check_quality_files(study.quality, study_path.parent)
+            return expand(study, self.engines_of(study), workshop.variant, self.device)
+        except StudyFileError as error:
+            raise with_line(error, study_path) from error
+
+    def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
+        return Bench(
+            engines=self.engines_of(study),
+            python_of=lambda name: environments.python_of(name, self.home),
+            load=load,
+            folder=folder.resolve(),
+        )
+
+    def _open(self, writer: Writer, plan: Plan, text: str, study_folder: Path, observer: Observer) -> None:
+        """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
+        folder, lock = writer.folder, writer.folder.lock()
+        facts = self._facts(plan, study_folder)
+        busy_cores = cores_in_use()
+        if busy_cores > BUSY_CORES:
+            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
+        if lock:
+            refuse_other_study(
+                parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
+            )
+            refuse_other_facts(lock, facts, folder)
+        else:
+            observer.note("measuring how steady this machine is")
+            lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
+        for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
+            facts[group] = {**lock.get(group, {}), **facts[group]}
+        writer.write_study(text)
+        writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
+
+    def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
+        return {
+            "bitbench": __version__,
+            "host": collect_host_facts().model_dump(mode="json"),
+            "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
+            "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            "files": {
+                **hash_files(plan.study.workloads, folder),
+                **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
+            },
+        }
+
+
+def plan_of(folder: StudyFolder) -> Plan:
+    lock = folder.lock()
+    if "plan" not in lock:
+        raise StoreError(
+            f"{folder.path} has no lock.json with a plan: its run was stopped before it began; run it again"
+        )
+    return Plan.model_validate(lock["plan"])
+
+
+def _no_variant(model: str, recipe: str) -> Variant:
+    raise AssertionError(f"an endpoint runs no {recipe} of {model} of ours")
+
+
+def refuse_other_study(old: Study, new: Study) -> None:
+    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS):
+        if getattr(old, field) != getattr(new, field):
+            raise StoreError(
+                f"this folder holds another study: `{field}` differs from the file; "
+                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
+            )
+
+
+def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], folder: StudyFolder) -> None:
+    """Trials from before and after such a change would be averaged as if they were the same thing."""
+    differing = [
+        f"host {name}: {lock['host'].get(name)} then, {facts['host'][name]} now"
+        for name in TELLING_FACTS
+        if lock["host"].get(name) != facts["host"][name]
+    ]
+    for group in FACT_GROUPS:
+        differing += [
+            f"{group.removesuffix('s')} {name} has changed"
+            for name, value in facts[group].items()
+            if lock.get(group, {}).get(name) not in (None, value)
+        ]
+    if differing:
+        raise NotComparableError(
+            f"{folder.path} was measured under other conditions ({'; '.join(differing)}); "
+            "give a new folder with --into, so that the two are not mixed"
+        )
+
+
+def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer) -> None:
+    headline = plan.study.measure.headline
+    progress = Progress(
+        plan,
+        headline=lambda trial: headline_value(trial, headline),
+        enough_trials=enough_trials,
+        enough_instances=enough_instances,
+    )
+    trials, instances = writer.folder.trials(), writer.folder.instances()
+    progress.add([*trials, *instances, *writer.folder.quality_records()])
+    estimator = Estimator(plan, bench.engines, trials, instances)
+    done = Counter(_measured(trials))
+    starts = len(instances)
+    observer.study_started(plan, sum(done.values()))
+    while (visit := progress.next_visit()) is not None:
+        observer.visit_started(visit, estimator.remaining_s(done, starts))
+        instance_id, log_file = writer.new_instance()
+        before, measured_quality = sum(done.values()), False
+        for draft in VisitRunner(visit, plan, bench, progress, observer, instance_id, log_file).run():
+            if isinstance(draft, QualityDraft):
+                measured = writer.append_quality(draft.record, draft.scores)
+                progress.add([measured])
+                observer.quality_finished(measured)
+                measured_quality = True
+            elif isinstance(draft, TrialDraft):
+                record = writer.append_trial(draft.record, draft.requests)
+                progress.add([record])
+                estimator.add(record)
+                done.update(_measured([record]))
+                observer.trial_finished(record)
+            else:
+                writer.append_instance(draft)
+                progress.add([draft])
+                estimator.add(draft)
+                observer.instance_ready(draft)
+        starts += 1
+        if sum(done.values()) == before and not measured_quality and progress.next_visit() == visit:
+            raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
+
+
+def _measured(trials: Iterable[TrialRecord]) -> Iterable[Cell]:
+    return (trial.cell for trial in trials if trial.kind == "measured")

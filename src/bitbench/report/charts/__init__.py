@@ -1,0 +1,1 @@
+"""Figures: Vega-Lite specifications in one style."""

@@ -1,0 +1,102 @@
+"""The roofline figure: what each kernel reaches, under what this machine can do."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import altair as alt
+
+from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary
+from bitbench.report.charts.figure import ROWS, Axis, Figure, Row, halo, numbers, specification
+from bitbench.report.labels import distinct
+
+HEIGHT = 340
+WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there
+MARGIN = 1.4  # a factor beyond the outermost marks, as both axes are logarithmic
+# One fewer than there are colours, so that a colour that comes again has another shape.
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right")
+
+
+def roofline_figure(summary: KernelSummary) -> Figure | None:
+    """flop/s over flop/byte, one mark per shape and batch; the line is the roof. None where nothing was timed."""
+    timed = [row for row in summary.figures if row.seconds]
+    if not timed:
+        return None
+    cases = list(dict.fromkeys(row.timing.case for row in timed))
+    labels = dict(zip(cases, distinct(cases), strict=True))
+    series = {case: f"{labels[case]}: {_shares(timed, case)}" for case in cases}
+    points = [_point(row, labels[row.timing.case], series[row.timing.case]) for row in timed]
+    x, y = _axes(summary.machine, points)
+    title = "What each kernel reaches of this machine's roofline"
+    caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
+    spec = specification(_layers(x, y, list(series.values())), height=HEIGHT, title=title)
+    return Figure("roofline", title, caption, spec, [*points, *_roof(summary.machine, x)])
+
+
+def _shares(rows: Sequence[KernelFigures], case: str) -> str:
+    """Of marks that lie above each other, the reader wants the middle and the ends."""
+    shares = [row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None]
+    middle = f"{100 * median(shares):.0f} %"
+    return middle if len(shares) == 1 else f"{middle} ({100 * min(shares):.0f} – {100 * max(shares):.0f})"
+
+
+def _point(row: KernelFigures, label: str, series: str) -> Row:
+    assert row.seconds is not None
+    timing = row.timing
+    return {
+        "kind": "kernel",
+        "series": series,
+        "case": label,
+        "in_features": timing.in_features,
+        "out_features": timing.out_features,
+        "batch": timing.batch,
+        "x": row.intensity,
+        "y": timing.flops / row.seconds.value / 1e9,
+        "ms": 1000 * row.seconds.value,
+        "roof_share": row.roof_share,
+    }
+
+
+def _axes(machine: KernelMachine, points: Sequence[Row]) -> tuple[Axis, Axis]:
+    intensities, speeds = numbers(points, "x"), numbers(points, "y")
+    x = Axis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
+    top = max(_roof_at(machine, x.high), *speeds)
+    return x, Axis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
+
+
+def _roof_at(machine: KernelMachine, intensity: float) -> float:
+    return min(machine.flops_per_s, intensity * machine.read_bytes_per_s) / 1e9
+
+
+def _roof(machine: KernelMachine, x: Axis) -> list[Row]:
+    ridge = machine.flops_per_s / machine.read_bytes_per_s
+    corners = [x.low, *([ridge] if x.low < ridge < x.high else []), x.high]
+    said = f"roof: {machine.read_bytes_per_s / 1e9:.1f} GB/s read, {machine.flops_per_s / 1e9:,.0f} Gflop/s bfloat16"
+    return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
+
+
+def _layers(x: Axis, y: Axis, series: Sequence[str]) -> list[alt.Chart]:
+    base = alt.Chart(alt.NamedData(name=ROWS))
+    roof, kernels = base.transform_filter("datum.kind == 'roof'"), base.transform_filter("datum.kind == 'kernel'")
+    legend = alt.Legend(title="Median share of the roof (least – most)", orient="top", direction="vertical", columns=1)
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
+    about = [
+        alt.Tooltip("case:N", title="Kernel"),
+        alt.Tooltip("in_features:Q", title="Inputs"),
+        alt.Tooltip("out_features:Q", title="Outputs"),
+        alt.Tooltip("batch:Q", title="Batch"),
+        alt.Tooltip("ms:Q", title="Median (ms)", format=",.4~r"),
+        alt.Tooltip("roof_share:Q", title="Of the roof", format=".0%"),
+    ]
+    marks = kernels.mark_point(filled=True, size=34, opacity=0.75).encode(
+        x=x.x(),
+        y=y.y(),
+        color=alt.Color("series:N", legend=legend, scale=alt.Scale(domain=list(series))),
+        shape=alt.Shape("series:N", legend=legend, scale=alt.Scale(domain=list(series), range=shapes)),
+        tooltip=about,
+    )
+    said = roof.transform_window(place="row_number()").transform_filter("datum.place == 1")
+    return [
+        roof.mark_line(style="roof").encode(x=x.x(), y=y.y()),
+        marks,
+        *(one.encode(x=alt.value(6), y=alt.value(9), text="series:N") for one in halo(said, "dim", align="left")),
+    ]

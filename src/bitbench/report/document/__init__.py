@@ -1,0 +1,1 @@
+"""The document: its blocks, and the renderers that write it down."""

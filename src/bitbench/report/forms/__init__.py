@@ -1,0 +1,1 @@
+"""The forms in which such records are published elsewhere."""

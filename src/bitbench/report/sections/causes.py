@@ -1,0 +1,69 @@
+"""What has no result, by its cause: contenders that failed alike are named together."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from bitbench.core.cell import Cell, Contender, Refusal
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.trial import Failure
+from bitbench.report.document.text import listing
+
+
+@dataclass
+class Affected:
+    """Cells that share a cause."""
+
+    workloads: dict[Contender, list[str]] = field(default_factory=dict)
+
+    def add(self, cell: Cell) -> None:
+        self.workloads.setdefault(cell.contender, []).append(cell.workload)
+
+    def contenders_by_workloads(self) -> list[tuple[list[Contender], list[str]]]:
+        alike: dict[tuple[str, ...], list[Contender]] = {}
+        for contender, workloads in self.workloads.items():
+            alike.setdefault(tuple(workloads), []).append(contender)
+        return [(contenders, list(workloads)) for workloads, contenders in alike.items()]
+
+    def in_words(self, quote: Callable[[str], str]) -> str:
+        """`a and b on x and y; c on x`"""
+        return "; ".join(
+            f"{listing([quote(one.name) for one in contenders])} on {listing([quote(name) for name in workloads])}"
+            for contenders, workloads in self.contenders_by_workloads()
+        )
+
+
+@dataclass
+class CauseOfFailure:
+    failure: Failure
+    affected: Affected = field(default_factory=Affected)
+    ids: list[str] = field(default_factory=list)
+
+
+def failures_by_cause(summary: StudySummary) -> list[CauseOfFailure]:
+    causes: dict[tuple[str, str], CauseOfFailure] = {}
+    for cell in summary.cells:
+        for group in cell.failures:
+            failure = group.failure
+            one = causes.setdefault((failure.outcome.value, failure.cause), CauseOfFailure(failure))
+            one.affected.add(cell.cell)
+            one.ids.extend(group.ids)
+    return list(causes.values())
+
+
+@dataclass
+class ReasonToRefuse:
+    reason: str
+    was_tried: bool
+    affected: Affected = field(default_factory=Affected)
+
+    @property
+    def word(self) -> str:
+        return "not made" if self.was_tried else "refused"
+
+
+def refusals_by_reason(refusals: Iterable[Refusal]) -> list[ReasonToRefuse]:
+    reasons: dict[tuple[str, bool], ReasonToRefuse] = {}
+    for refusal in refusals:
+        key = (refusal.reason, refusal.was_tried)
+        reasons.setdefault(key, ReasonToRefuse(*key)).affected.add(refusal.cell)
+    return list(reasons.values())
