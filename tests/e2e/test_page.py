@@ -14,11 +14,10 @@ from bitbench.lab.study import Lab, default_home
 from bitbench.report.document.html import write_page
 from bitbench.report.document.vega import vega_bundle
 from bitbench.report.study import Records, document
-from bitbench.statistics.summarize import summarize
 from tests.big_study import big_study
 from tests.browser import Browser
 from tests.unit.hostile import HOSTILE, hostile_study
-from tests.unit.synthetic import demo_study
+from tests.unit.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
 OPENS_S = 3.0  # of a page of 200 cells × 20 trials, up to its first figure
@@ -46,7 +45,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
 
 def test_a_large_page_opens_quickly(browser: Browser, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
-    summary, records = Lab().summary(folder), Records(folder.lock(), instances=folder.instances())
+    study = folder.read()
+    summary, records = Lab().summary(folder), Records(study.lock.model_dump(mode="json"), study.instances)
     page = write_page(summary, document(summary, records), records, bundle, tmp_path / "page")
     browser.size(DESK)
     browser.open(page)

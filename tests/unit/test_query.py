@@ -23,7 +23,7 @@ from bitbench.store.published import read_published
 from bitbench.store.query import Studies
 from bitbench.store.tables import MEMORY, METRICS, TABLES
 from tests.command_line import bitbench
-from tests.unit.synthetic import LOCK, demo_study, request_rows
+from tests.unit.synthetic import demo_study, make_lock, request_rows
 from tests.unit.test_report_formats import KERNELS
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("one", "more/it's two"):
         with StudyFolder(place / name).writing() as writer:
             writer.write_study("name: demo\n")
-            writer.write_lock({**LOCK, "plan": plan.model_dump(mode="json")})
+            writer.write_lock(make_lock(plan))
             for instance in instances:
                 writer.append_instance(instance)
             for number, trial in enumerate(trials):

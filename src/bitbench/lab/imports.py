@@ -8,7 +8,9 @@ import yaml
 
 from bitbench import __version__
 from bitbench.core.asked.study import Study
+from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import Operator
 from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
 from bitbench.ground.errors import ImportFileError, StoreError
@@ -93,16 +95,9 @@ def _write(folder: StudyFolder, study: ImportedStudy, readings: Sequence[Reading
         for trial in study.trials:
             writer.append_trial(trial, None)
         writer.write_study(_study_text(study.plan.study))
-        writer.write_lock(
-            {
-                "bitbench": __version__,
-                # Files from different machines: which one is nobody's to say.
-                "host": hosts[0] if all(host == hosts[0] for host in hosts) else {},
-                "environments": {},
-                "variants": {},
-                "plan": study.plan.model_dump(mode="json"),
-            }
-        )
+        # Files from different machines: which one is nobody's to say.
+        host = HostFacts.model_validate(hosts[0] if all(one == hosts[0] for one in hosts) else {})
+        writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))
 
 
 def _study_text(study: Study) -> str:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from bitbench.core.cell import Cell
 from bitbench.core.found.summary import RequestSpread
-from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.core.recorded.trial import TrialRecord
 
 COLUMNS = ("request", "planned_s", "first_token_s", "end_s", "status")  # all that is read of a row
 MIN_REQUESTS = 20  # of a cell: the 5th and the 95th percentile of fewer are single requests
@@ -21,7 +21,7 @@ def worth_reading(trials: Iterable[TrialRecord]) -> dict[Cell, list[TrialRecord]
     """The trials that count and have rows, of the cells with enough requests."""
     of_cell: dict[Cell, list[TrialRecord]] = {}
     for trial in trials:
-        if trial.kind == "measured" and trial.outcome is Outcome.OK and trial.requests_file is not None:
+        if trial.counts and trial.requests_file is not None:
             of_cell.setdefault(trial.cell, []).append(trial)
     return {cell: own for cell, own in of_cell.items() if sum(one.requests for one in own) >= MIN_REQUESTS}
 
