@@ -122,3 +122,8 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
     ElementTree.fromstring(svg.read_text())
     nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
     assert "there is no study folder below" in nothing.err
+
+
+def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
+    with pytest.raises(StoreError, match="perplexity has no history"):
+        history(find_cell("engine / interactive", nights), "perplexity", nights)

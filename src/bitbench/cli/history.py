@@ -26,14 +26,12 @@ def history(
     from bitbench.statistics.gate import parse_metric
     from bitbench.statistics.history import find_cell
     from bitbench.statistics.history import history as made_from
-    from bitbench.statistics.summarize import HEADLINES
 
     sides = _studies(folder)
     if not sides:
         raise StoreError(f"there is no study folder below {folder}")
     wanted = find_cell(cell, sides)
-    headline = HEADLINES[sides[-1].plan.study.measure.headline]
-    found = made_from(wanted, parse_metric(metric) if metric else headline, sides)
+    found = made_from(wanted, parse_metric(metric or sides[-1].study.measure.headline), sides)
     render_history(found, Console(highlight=False))
     if output is not None and found.points:
         output.parent.mkdir(parents=True, exist_ok=True)

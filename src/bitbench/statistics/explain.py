@@ -6,6 +6,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.crossover import Axis, Crossover, Standing
 from bitbench.core.found.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.model_cost import why_not
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.study import StudyRecords
@@ -15,7 +16,7 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.phases import phase_side, step_sample
 from bitbench.statistics.sides import TRIALS, side_of, variant_of
-from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
 
@@ -24,7 +25,7 @@ def explain(
 ) -> Explanation:
     """`no_roof`: why the roof of the machine was not measured, where it was not."""
     plan, confidence = of.plan, of.plan.study.measure.confidence
-    metric = HEADLINES[plan.study.measure.headline]
+    metric = METRICS[plan.study.measure.headline].column
     definition = DEFINITIONS[metric]
     pair = (contender, baseline)
     samples = samples_by_cell(of)
@@ -59,7 +60,7 @@ def explain(
 
 def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
     """Every workload at which both have a result, by the headline of the study."""
-    metric = HEADLINES[of.plan.study.measure.headline]
+    metric = METRICS[of.plan.study.measure.headline].column
     samples = samples_by_cell(of)
     found = []
     for workload in of.plan.study.workloads:

@@ -36,6 +36,8 @@ def find_cell(name: str, sides: Sequence[StudyRecords]) -> Cell:
 
 def history(cell: Cell, metric: str, sides: Sequence[StudyRecords]) -> History:
     """`sides` with the oldest first. Only studies whose workload has the shape of the newest one are in it."""
+    if metric not in DEFINITIONS:
+        raise StoreError(f"{metric} has no history: it is not a figure of a trial")
     asked = [side for side in sides if cell in side.plan.cells]
     newest = asked[-1].plan.study.workload(cell.workload)
     same = [side for side in asked if _has_shape(side, cell, newest)]

@@ -14,6 +14,7 @@ import numpy as np
 
 from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.study import StudyRecords
@@ -27,45 +28,7 @@ from bitbench.statistics.tasks import compare_tasks
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 
 PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
-DEFINITIONS = {
-    PERPLEXITY: MetricDefinition(
-        label="Perplexity",
-        name="perplexity",
-        unit="",
-        higher_is_better=False,
-        definition="exp of the mean negative log-probability of the tokens that stand in the text, each after those "
-        "before it in its window; the first of a window is not scored.",
-    ),
-    RISE: MetricDefinition(
-        label="Rise",
-        name="rise of perplexity",
-        unit="%",
-        higher_is_better=False,
-        definition="Perplexity over the baseline's on the same tokens, less 1.",
-    ),
-    KL: MetricDefinition(
-        label="KL mean",
-        name="mean KL divergence",
-        unit="nats",
-        higher_is_better=False,
-        definition="KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
-        "the top tokens, with all others as one event: a lower bound.",
-    ),
-    KL_P99: MetricDefinition(
-        label="KL p99",
-        name="99th percentile of the KL divergence",
-        unit="nats",
-        higher_is_better=False,
-        definition="The same divergence at the token that 99 of 100 do not exceed.",
-    ),
-    TOP1: MetricDefinition(
-        label="Same top token",
-        name="top-1 agreement",
-        unit="%",
-        higher_is_better=True,
-        definition="Share of places at which the likeliest token is the baseline's.",
-    ),
-}
+DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY, RISE, KL, KL_P99, TOP1)}
 
 
 def estimates_of(

@@ -15,6 +15,7 @@ from bitbench.core.found.comparison import (
     Verdict,
 )
 from bitbench.core.found.facts import Fact
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import MetricDefinition, Ratio
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
@@ -27,7 +28,7 @@ from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
 from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
-from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
@@ -109,7 +110,7 @@ def _compared(
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    shown = metrics or ([HEADLINES[measure.headline]] if pairs else [])
+    shown = metrics or ([METRICS[measure.headline].column] if pairs else [])
     named = [*shown, *(one.metric for one in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [one for one in conditions if one.metric == PERPLEXITY]

@@ -7,6 +7,7 @@ import numpy as np
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.metrics import HEADLINES, METRICS
 from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
@@ -23,20 +24,14 @@ from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.stop_reason import stop_reason
 from bitbench.statistics.trial import DEFINITIONS
 
-HEADLINES = {
-    "output_throughput": "output_throughput",
-    "latency": "latency_s",
-    "ttft": "ttft_s",
-    "tpot": "tpot_s",
-}
-# Looked at for outliers: the four a headline can be. The others follow from them or are extremes themselves.
-FLAGGED_METRICS = tuple(HEADLINES.values())
+# Looked at for outliers: those a headline can be. The others follow from them or are extremes themselves.
+FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
 
 
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     plan, samples = of.plan, samples_by_cell(of)
-    headline = HEADLINES[plan.study.measure.headline]
+    headline = METRICS[plan.study.measure.headline].column
     baseline = find_baseline(plan)
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
@@ -85,7 +80,7 @@ def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
 
 def headline_value(record: TrialRecord, headline: str) -> float | None:
     """What the stopping rules look at; `headline` as a study spells it."""
-    return _metrics(record).get(HEADLINES[headline])
+    return _metrics(record).get(METRICS[headline].column)
 
 
 def find_baseline(plan: Plan) -> Contender | None:
@@ -129,7 +124,7 @@ def _summarize_cell(
         if (value := headline_value(record, measure.headline)) is not None:
             blocks.setdefault(record.block, []).append(value)
     stopped = stop_reason(
-        list(blocks.values()), estimates.get(HEADLINES[measure.headline]), measure, failed=bool(failures)
+        list(blocks.values()), estimates.get(METRICS[measure.headline].column), measure, failed=bool(failures)
     )
     return CellSummary(
         cell=cell,
