@@ -1,5 +1,6 @@
 """What the lab refuses: names that do not exist, and mixing what was measured under other conditions."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_study
+from bitbench.quantize.catalog import built_in_file
 from bitbench.store.folder import StudyFolder
 from tests.unit.synthetic import make_lock, make_plan
+from tests.unit.test_models import CONFIG, write_safetensors
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"
 
@@ -115,3 +118,48 @@ def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.delenv("BITBENCH_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_home() == tmp_path / "cache" / "bitbench"
+
+
+def model_folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    (path / "tokenizer.json").write_text(json.dumps({"added_tokens": []}))
+    write_safetensors(path / "model.safetensors", {"a": [32, 8]})
+    return path
+
+
+def with_models(*models: Path | str) -> str:
+    listed = ", ".join(map(str, models))
+    workload = "{name: w, concurrency: 1, input_tokens: 8, output_tokens: 8}"
+    return f"name: x\nmodels: [{listed}]\nengines: [transformers]\nworkloads: [{workload}]\n"
+
+
+def test_folders_with_the_same_last_name_are_two_variants(tmp_path: Path) -> None:
+    models = [model_folder(tmp_path / place) for place in ("a/m", "b/m", "b/other", "c/b/m")]
+    assert planned(tmp_path, with_models(*models)) == [
+        "a/m/bf16 @ transformers · w",
+        f"{tmp_path.name}/b/m/bf16 @ transformers · w",
+        "other/bf16 @ transformers · w",
+        "c/b/m/bf16 @ transformers · w",
+    ]
+
+
+def test_a_relative_and_an_absolute_folder_are_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_folder(tmp_path / "home" / "m")
+    monkeypatch.chdir(tmp_path)
+    other = model_folder(tmp_path / "other" / "home" / "m")
+    names = planned(tmp_path, with_models("home/m", other))
+    assert names == ["home/m/bf16 @ transformers · w", "other/home/m/bf16 @ transformers · w"]
+
+
+def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "a" / "m")
+    with pytest.raises(StudyFileError, match="is in this study twice"):
+        planned(tmp_path, with_models(model, f"{model}/"))
+
+
+def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    (tmp_path / "mine.yaml").write_text(built_in_file("bf16").read_text())
+    with pytest.raises(StudyFileError, match="two recipes are called bf16"):
+        planned(tmp_path, with_models(model) + "recipes: [bf16, mine.yaml]\n")

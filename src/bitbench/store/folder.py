@@ -98,12 +98,12 @@ class StudyFolder:
         return pq.read_table(self.path / record.scores_file)
 
     def material(self, model: str) -> QualityMaterial | None:
-        """What the variants of a model are asked; None where nobody was asked yet."""
+        """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
         path = self._material_file(model)
         return QualityMaterial.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def _material_file(self, model: str) -> Path:
-        return self.quality / f"windows-{Path(model).name}.json"
+        return self.quality / f"windows-{model.replace('/', '--')}.json"
 
     def profiles(self) -> list[OperatorProfile]:
         paths = sorted(self.profiles_folder.glob("p*.json"))
