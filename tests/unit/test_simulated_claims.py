@@ -1,0 +1,33 @@
+"""Would the claims be the same tomorrow? Simulated studies whose truth is known. tests/slow has ten times as many."""
+
+import pytest
+
+from tests.unit.machine_simulation import MACHINES, Schedule
+from tests.unit.simulated_claims import (
+    DESIGNS,
+    POWER,
+    Power,
+    assert_honest,
+    assert_power,
+    fixed_plan,
+    sequential,
+)
+
+STUDIES = 250
+LONG_STUDIES = 100  # with several looks each
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("count", "schedule"), DESIGNS)
+def test_equal_contenders_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
+    assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nor_are_they_when_looked_at_after_each_block(machine: str) -> None:
+    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s=600), LONG_STUDIES)
+
+
+@pytest.mark.parametrize("entry", POWER, ids=str)
+def test_what_differs_is_seen(entry: Power) -> None:
+    assert_power(entry, LONG_STUDIES)
