@@ -26,6 +26,7 @@ from tests.unit.machine_simulation import (
 
 ALPHA = 0.05
 CONFIDENCE = 0.95
+DIFFERENT = (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)
 
 # Contenders, and how they are measured: one after the other, and in turns.
 DESIGNS = [
@@ -35,6 +36,8 @@ DESIGNS = [
     (4, Schedule(blocks=2, rounds=6, alternate=True)),
     (8, Schedule(blocks=3, rounds=6, alternate=True)),
 ]
+# Of workloads, relative to each other: trials of one request vary more than trials of 64.
+SPREADS = [(1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 0.5)]
 # The eight contenders of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
 SHOOTOUT = (1.0, 0.92, 0.59, 1.26, 1.35, 1.48, 1.61, 2.28)
 
@@ -58,7 +61,7 @@ class Outcome:
         return [
             self.speeds[one] > reference if said is AgainstBaseline.FASTER else self.speeds[one] < reference
             for one, said in self.claims.against_baseline.items()
-            if said in (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)
+            if said in DIFFERENT
         ]
 
     @property
@@ -97,7 +100,7 @@ def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) ->
 def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Study:
     """Blocks as the plan for the budget has them, a look after each, and only those with an open question go on."""
     everyone = contenders(len(speeds))
-    design = Design(len(speeds), 1, starts_s=START_S * len(speeds), round_s=TRIAL_S * len(speeds))
+    design = Design(len(speeds), starts_s=START_S * len(speeds), round_s=TRIAL_S * len(speeds))
     plan = plan_blocks(design, budget_s, CONFIDENCE)
     assert plan is not None
 
@@ -120,6 +123,38 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Stud
     return study
 
 
+def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:
+    """Starts and trials vary by 10 % times the spread of a workload; half of a start's luck is shared by all.
+
+    The outcome is that of the first workload.
+    """
+
+    def study(seed: int) -> Outcome:
+        rng = np.random.default_rng(seed)
+        luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
+        values = (luck + rng.normal(0, 0.1, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
+        everyone = contenders(count)
+        figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
+        table = paired_ratios(figures, everyone[0])["0"]
+        return Outcome(table, claim(table, everyone[0], ALPHA), dict.fromkeys(everyone, 1.0))
+
+    return study
+
+
+def two_groups(blocks: int) -> Study:
+    """Five contenders that do not fit into memory together: each group of three contains the baseline, started anew."""
+
+    def study(seed: int) -> Outcome:
+        rng = np.random.default_rng(seed)
+        values = np.full((5, blocks, 8), np.nan)
+        for members, rounds in (([0, 1, 2], slice(0, 4)), ([0, 3, 4], slice(4, 8))):
+            mood = rng.normal(0, 0.15, (1, blocks, 4))
+            values[members, :, rounds] = mood + rng.normal(0, 0.06, (3, blocks, 1)) + rng.normal(0, 0.1, (3, blocks, 4))
+        return _outcome(LogSpeeds(contenders(5), values), [1.0] * 5)
+
+    return study
+
+
 def share(found: Iterator[bool]) -> float:
     return float(np.mean(list(found)))
 
@@ -136,6 +171,14 @@ def assert_honest(study: Study, studies: int, least_coverage: float = 0.94) -> N
     assert share(one.excludes_best for one in outcomes) <= allowed(studies)
     assert share(one.is_wrong_about_ranks for one in outcomes) <= allowed(studies)
     assert share(hit for one in outcomes for hit in one.covered) >= least_coverage
+
+
+def assert_equality_is_honest(machine: Machine, schedule: Schedule, studies: int) -> None:
+    """Contenders 11 % faster than the baseline are seldom called equal within 10 %, and equal ones seldom different."""
+    for speeds, wrong in (((1.0, 1.11, 1.11, 1.11), [AgainstBaseline.EQUAL]), ((1.0,) * 4, list(DIFFERENT))):
+        tables = [fixed_plan(machine, speeds, schedule)(seed).table for seed in range(studies)]
+        said = [claim(table, table.contenders[0], ALPHA, equal_within=0.1).against_baseline for table in tables]
+        assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(studies)
 
 
 @dataclass(frozen=True)

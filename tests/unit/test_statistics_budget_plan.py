@@ -20,7 +20,7 @@ from bitbench.statistics.components import VarianceComponents, variance_componen
 from bitbench.statistics.log_speeds import LogSpeeds
 
 # Eight contenders of a real study: 110 s to start them all, 22 s for a trial of each.
-EIGHT = Design(contenders=8, workloads=1, starts_s=110, round_s=22)
+EIGHT = Design(contenders=8, starts_s=110, round_s=22)
 
 
 def test_ten_minutes() -> None:
@@ -42,7 +42,7 @@ def test_too_little_for_two_blocks() -> None:
 
 def test_two_contenders_alone_need_more_blocks() -> None:
     """Nothing is lent, and Student's t of one degree of freedom is 12.7."""
-    plan = plan_blocks(Design(contenders=2, workloads=1, starts_s=28, round_s=6), 600, 0.95)
+    plan = plan_blocks(Design(contenders=2, starts_s=28, round_s=6), 600, 0.95)
     assert plan is not None
     assert plan.blocks >= 5
 
@@ -56,11 +56,11 @@ def test_starts_that_vary_ask_for_blocks_and_trials_for_rounds() -> None:
     assert by_starts.rounds < by_trials.rounds
 
 
-@given(st.integers(2, 10), st.integers(1, 5), st.floats(0, 300), st.floats(0.5, 60), st.floats(10, 7200))
+@given(st.integers(2, 10), st.floats(0, 300), st.floats(0.5, 60), st.floats(10, 7200))
 def test_a_plan_fits_and_more_budget_is_never_worse(
-    contenders: int, workloads: int, starts_s: float, round_s: float, budget_s: float
+    contenders: int, starts_s: float, round_s: float, budget_s: float
 ) -> None:
-    design = Design(contenders, workloads, starts_s, round_s)
+    design = Design(contenders, starts_s, round_s)
     plan, more = (plan_blocks(design, budget, 0.95) for budget in (budget_s, 1.5 * budget_s))
     if plan is None:
         return

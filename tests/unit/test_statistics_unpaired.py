@@ -29,13 +29,15 @@ def test_a_single_cell_is_welch() -> None:
 
 
 def test_other_cells_lend() -> None:
-    """s² 0.02 on both sides of ONE, 0.08 of OTHER and ELSEWHERE; 2 + 0.5 · 2 degrees of freedom are lent to ONE."""
+    """s² 0.02 on both sides of ONE, 0.08 of the others. OTHER lends 2 degrees of freedom at the 0.05 of its workload,
+    ELSEWHERE (0.05 / 0.08)² / 2 of its two at 0.08."""
     narrow, broad = [[0.0], [0.2]], [[0.0], [0.4]]
     study: dict[Cell, Starts] = {ONE: narrow, OTHER: broad, ELSEWHERE: broad}
     found = compare_speeds(study, study)[ONE]
-    pooled = (2 * 0.02 + 4 * 0.08) / 6
-    assert found.degrees_of_freedom == pytest.approx(3 + 2)
-    assert found.standard_error**2 == pytest.approx((3 * pooled * 1 + 2 * 0.02) / 5)
+    elsewhere = (0.05 / 0.08) ** 2
+    assert found.degrees_of_freedom == pytest.approx(2 + 2 + elsewhere)
+    expected = (2 * 0.05 + elsewhere * 0.08 + 2 * 0.02) / (2 + 2 + elsewhere)
+    assert found.standard_error**2 == pytest.approx(expected)
 
 
 def test_its_own_variance_and_its_trials_are_floors() -> None:

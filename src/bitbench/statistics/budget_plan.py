@@ -3,7 +3,7 @@
 Only blocks average over starts, and a block costs a start of every contender; rounds average over trials and cost
 little. For B blocks of R rounds a ratio is known, on the scale of logarithms, to about
 
-    t(df, 97.5 %) · √(2·(σ_start² + σ_trial² / R) / B),    df as in `pairs`
+    t(df, 97.5 %) · √(2·(σ_start² + σ_trial² / R) / B),    df as in `pairs`, of one workload
 
 With B given, R follows from the budget; the B with the smallest such half width is taken.
 """
@@ -30,7 +30,6 @@ class Design:
     """What is to be measured, and how long its parts take."""
 
     contenders: int
-    workloads: int
     starts_s: float  # once per block: start, warm-up and stop of each contender
     round_s: float  # one trial of each contender on each workload
 
@@ -94,7 +93,7 @@ def _plan(design: Design, blocks: int, rounds: int, confidence: float, component
 
 
 def _quantile(design: Design, blocks: int, confidence: float) -> float:
-    freedom = lent_degrees_of_freedom(design.contenders, blocks, design.workloads) + blocks - 1
+    freedom = lent_degrees_of_freedom(design.contenders, blocks) + blocks - 1
     return float(stdtrit(freedom, (1 + confidence) / 2))
 
 

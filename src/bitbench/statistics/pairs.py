@@ -6,10 +6,9 @@ figure. Of each pair a block gives one number, the mean over common rounds of th
     m = mean of b such numbers,   s² = their variance,   f = squared standard error of m from the rounds alone
     se² = max((d0·S² + (b − 1)·s²) / (d0 + b − 1) / b,  s² / b,  f),   df = d0 + b − 1
 
-**Lent degrees of freedom.** Two or three blocks say little about s². Other pairs of the study vary about alike, so
-their pooled variance S² is worth d0 further degrees of freedom (as in limma; Smyth 2004): those that the other
-contenders of the workload add, then, up to the limit, half of those of other workloads (half, because the workloads of
-one start share its luck). s² / b is a floor for contenders that vary more than the others, f for blocks that agree by
+**Lent degrees of freedom.** Two or three blocks say little about s². The pooled variance S² of other pairs is worth d0
+further degrees of freedom: those that the other contenders of the workload add and then, up to the limit, some of other
+workloads (see `lending`). s² / b is a floor for contenders that vary more than the others, f for blocks that agree by
 luck.
 
 **Groups.** Contenders that were not resident together have no round in common. Each group holds the baseline, so they
@@ -25,13 +24,9 @@ import numpy as np
 
 from bitbench.core.cell import Contender
 from bitbench.statistics.contrasts import Contrasts, Way, find_contrasts
+from bitbench.statistics.lending import LENDING_LIMIT, Pool, from_other_workloads
 from bitbench.statistics.log_ratio import LogRatio
 from bitbench.statistics.log_speeds import LogSpeeds
-
-# Lending assumes that contenders vary alike, which is never quite true: more than this many degrees of freedom narrow
-# an interval by little (t falls from 2.31 at 8 to 1.96) and would drown what the pair itself says of its variance.
-LENDING_LIMIT = 8.0
-SHARE_OF_OTHER_WORKLOADS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,38 +69,26 @@ def paired_ratios(study: Mapping[str, LogSpeeds], baseline: Contender | None = N
             tuple(
                 pair
                 for way, own in contrasts[workload].items()
-                for pair in _pairs(speeds.contenders, own, _others(contrasts, workload, way))
+                for pair in _pairs(speeds.contenders, own, _loan(contrasts, workload, way))
             ),
         )
         for workload, speeds in study.items()
     }
 
 
-def lent_degrees_of_freedom(contenders: int, blocks: int, workloads: int = 1) -> float:
-    """What a pair is lent where every contender runs every workload in every block."""
-    own = (contenders - 2) * (blocks - 1)
-    others = (workloads - 1) * (contenders - 1) * (blocks - 1)
-    return min(LENDING_LIMIT, own + SHARE_OF_OTHER_WORKLOADS * others)
+def lent_degrees_of_freedom(contenders: int, blocks: int) -> float:
+    """What a pair is lent by the other contenders of its workload, where each of them runs in every block."""
+    return min(LENDING_LIMIT, (contenders - 2) * (blocks - 1))
 
 
-@dataclass(frozen=True)
-class _Loan:
-    """What other workloads can lend: their variance, and the degrees of freedom that it is worth."""
-
-    variance: float
-    degrees_of_freedom: float
-
-
-def _others(contrasts: Mapping[str, Mapping[Way, Contrasts]], workload: str, way: Way) -> _Loan:
-    found = [own[way] for name, own in contrasts.items() if name != workload and way in own]
-    spare = sum(one.spare for one in found)
-    if spare == 0:
-        return _Loan(0.0, 0.0)
-    variance = sum(one.pooled_variance * one.spare for one in found) / spare
-    return _Loan(variance, SHARE_OF_OTHER_WORKLOADS * spare)
+def _loan(contrasts: Mapping[str, Mapping[Way, Contrasts]], workload: str, way: Way) -> Pool:
+    """From other workloads, of pairs that met in the same way."""
+    pools = {name: Pool(own[way].pooled_variance, own[way].spare) for name, own in contrasts.items() if way in own}
+    own = pools.pop(workload)
+    return from_other_workloads(own, pools.values())
 
 
-def _pairs(contenders: tuple[Contender, ...], own: Contrasts, others: _Loan) -> list[PairedRatio]:
+def _pairs(contenders: tuple[Contender, ...], own: Contrasts, others: Pool) -> list[PairedRatio]:
     means = np.nanmean(own.by_block, axis=1)
     blocks = own.blocks
     from_own = np.clip(own.spare - (blocks - 1), 0, LENDING_LIMIT)
