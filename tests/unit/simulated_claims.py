@@ -11,7 +11,7 @@ from bitbench.statistics.adjustment import adjust
 from bitbench.statistics.budget_plan import Design, plan_blocks
 from bitbench.statistics.families import AgainstBaseline, Claims, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
-from bitbench.statistics.looks import goes_on, looks
+from bitbench.statistics.looks import continuing, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios
 from tests.unit.machine_simulation import (
     MACHINES,
@@ -108,7 +108,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Stud
         running = Simulation(machine, speeds, np.random.default_rng(seed), budget_s)
         claims = nothing_claimed(everyone, everyone[0])
         blocks, ends = [], []
-        while live := [everyone.index(one) for one in goes_on(claims, everyone[0])]:
+        while live := [everyone.index(one) for one in continuing(claims, everyone[0])]:
             blocks.append(running.block(live, plan.rounds, alternate=True))
             ends.append(float(running.clock_s))
             figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))

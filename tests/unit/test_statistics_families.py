@@ -10,7 +10,7 @@ from scipy import stats
 from bitbench.core.cell import Contender
 from bitbench.statistics.families import AgainstBaseline, Claims, RankRange, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
-from bitbench.statistics.looks import End, Look, end, goes_on, looks
+from bitbench.statistics.looks import End, Look, continuing, end, looks
 from bitbench.statistics.pairs import PairedRatio, PairTable, paired_ratios
 
 BASE, ONE, TWO, THREE = (Contender(variant="none", engine=name) for name in ("base", "one", "two", "three"))
@@ -129,19 +129,19 @@ def claims(said: dict[Contender, AgainstBaseline], bests: set[Contender], *equal
     return Claims(EVERYONE, rest | said, frozenset(bests), frozenset(), frozenset(equal))
 
 
-def test_who_goes_on() -> None:
+def test_which_contenders_continue() -> None:
     undecided = AgainstBaseline.UNDECIDED
-    assert goes_on(nothing_claimed(EVERYONE, BASE), BASE) == EVERYONE
-    assert goes_on(claims({TWO: undecided}, {ONE}), BASE) == (BASE, TWO)
-    assert goes_on(claims({}, {ONE, THREE}), BASE) == (ONE, THREE)
-    assert goes_on(claims({}, {BASE, ONE}), BASE) == (BASE, ONE)
-    assert goes_on(claims({}, {ONE}), BASE) == ()
+    assert continuing(nothing_claimed(EVERYONE, BASE), BASE) == EVERYONE
+    assert continuing(claims({TWO: undecided}, {ONE}), BASE) == (BASE, TWO)
+    assert continuing(claims({}, {ONE, THREE}), BASE) == (ONE, THREE)
+    assert continuing(claims({}, {BASE, ONE}), BASE) == (BASE, ONE)
+    assert continuing(claims({}, {ONE}), BASE) == ()
 
 
 def test_equal_bests_have_nothing_left_to_settle() -> None:
     equal = frozenset((ONE, TWO))
-    assert goes_on(claims({}, {ONE, TWO}, equal), BASE) == ()
-    assert goes_on(claims({}, {ONE, TWO, THREE}, equal), BASE) == (ONE, TWO, THREE)
+    assert continuing(claims({}, {ONE, TWO}, equal), BASE) == ()
+    assert continuing(claims({}, {ONE, TWO, THREE}, equal), BASE) == (ONE, TWO, THREE)
 
 
 def test_looks_spend_by_the_time() -> None:

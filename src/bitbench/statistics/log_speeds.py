@@ -1,6 +1,6 @@
 """The figures of one workload, laid out as they were measured: by contender, block and round.
 
-A block holds one fresh start of each contender, a round one trial of each. Where trials of a contender follow each
+A block contains one fresh start of each contender, a round one trial of each. Where trials of a contender follow each
 other instead of alternating, a round is the trial's place among those of its start that count.
 """
 
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Turn(NamedTuple):
-    """Which trial of a workload: of whom, in which block, in which round."""
+    """Which trial of a workload: of which contender, in which block and round."""
 
     contender: Contender
     block: int

@@ -1,4 +1,4 @@
-"""When a running study may look at its results, what each look may spend, and who goes on after it.
+"""When a running study may look at its results, what each look may spend, and which contenders continue after it.
 
 A study looks after each block from the second on. Each look gives chance another opportunity, so the allowed error is
 divided: up to time t of a budget T, at most α·t/T is spent, and the last look takes what is left. The sum never exceeds
@@ -51,11 +51,11 @@ def looks(block_ends_s: Sequence[float], budget_s: float, alpha: float) -> list[
     return found
 
 
-def goes_on(claims: Claims, baseline: Contender | None) -> tuple[Contender, ...]:
+def continuing(claims: Claims, baseline: Contender | None) -> tuple[Contender, ...]:
     """The contenders of a workload that have an open question.
 
     A contender whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
-    equal within the margin; the baseline, while anyone is to be compared with it.
+    equal within the margin; the baseline, while any contender is to be compared with it.
     """
     undecided = {one for one, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
     rivals = {
@@ -70,6 +70,6 @@ def goes_on(claims: Claims, baseline: Contender | None) -> tuple[Contender, ...]
 
 def end(claims: Mapping[str, Claims], baseline: Contender | None, look: Look) -> End | None:
     """Of a study, by what is claimed of each workload; None: another block follows."""
-    if not any(goes_on(of_workload, baseline) for of_workload in claims.values()):
+    if not any(continuing(of_workload, baseline) for of_workload in claims.values()):
         return End.DECIDED
     return End.BUDGET if look.is_last else None

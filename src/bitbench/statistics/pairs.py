@@ -11,8 +11,9 @@ further degrees of freedom: those that the other contenders of the workload add 
 workloads (see `lending`). s² / b is a floor for contenders that vary more than the others, f for blocks that agree by
 luck.
 
-**Groups.** Contenders that were not resident together have no round in common. Each group holds the baseline, so they
-are compared by way of it, block by block: d_ij = d_i0 − d_j0. Such differences vary more; they lend only to each other.
+**Groups.** Contenders that were not resident together have no round in common. Each group contains the baseline, so
+they are compared by way of it, block by block: d_ij = d_i0 − d_j0. Such differences vary more; they lend only to each
+other.
 """
 
 from collections.abc import Mapping
