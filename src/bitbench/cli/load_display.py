@@ -6,6 +6,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Plan, Visit
 from bitbench.core.progress import LoadProgress, Percentiles
@@ -14,7 +15,6 @@ from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds, significant
 from bitbench.lab.endpoint_check import FirstContact
 from bitbench.statistics.objectives import held
-from bitbench.statistics.rate_search import SearchLimits
 
 NAME_WIDTH = 10
 REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from bitbench.core.asked.arrival import Arrival
 from bitbench.core.asked.objective import Objective, Objectives
 from bitbench.core.asked.prompts import Api
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Argument, Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
@@ -19,7 +20,6 @@ from bitbench.engines.endpoint import EndpointArguments, base_url
 from bitbench.ground.errors import LoadError
 from bitbench.ground.units import parse_fraction
 from bitbench.statistics.objectives import TRIAL_LATENCIES
-from bitbench.statistics.rate_search import SearchLimits
 
 DEFAULT_CONCURRENCIES = "1,2,4,8"
 DEFAULT_TRIALS = 3

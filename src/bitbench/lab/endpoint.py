@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 from bitbench.core.asked.arrival import mean_rate
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
@@ -26,7 +27,7 @@ from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import held
-from bitbench.statistics.rate_search import RateTrial, SearchLimits, next_rate
+from bitbench.statistics.rate_search import RateTrial, next_rate
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value
 from bitbench.store.folder import Writer

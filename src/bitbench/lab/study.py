@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitbench import __version__, environments
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan
@@ -38,7 +39,7 @@ from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
 from bitbench.statistics.quality import quality_part
-from bitbench.statistics.rate_search import SearchLimits, answer
+from bitbench.statistics.rate_search import answer
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.sides import Evidence
 from bitbench.statistics.stopping import enough_instances, enough_trials

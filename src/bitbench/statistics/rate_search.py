@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from bitbench.core.base import Spec
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.found.summary import RateAnswer, SearchStop
 
 Floats = npt.NDArray[np.float64]
@@ -41,17 +41,6 @@ OVERLOAD = 0.9  # served / offered, below which a trial says what the server can
 SERVED_SPREAD = 0.10  # relative: how far the edge of an objective usually is from the capacity
 STEP = 0.002  # of the grid, relative: a fifteenth of the precision that is usually asked for
 DIGITS = 3  # of the rates that are tried: people read them
-
-
-class SearchLimits(Spec):
-    """Rates in requests per second; `precision` is the half width of the interval, relative."""
-
-    start: float
-    lowest: float
-    highest: float
-    precision: float = 0.03
-    trials: int = 12
-    confidence: float = 0.95
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class HostNoise(Record):
 
 
 class HostFacts(Record):
+    """None where nobody knows, as of an imported file."""
+
     cpu_model: str | None = None
     cpu_flags: tuple[str, ...] = ()  # those that decide which kernels can run
     cores: int | None = None
@@ -31,8 +33,8 @@ class HostFacts(Record):
     numa_nodes: int | None = None
     governor: str | None = None
     memory_bytes: int | None = None
-    os: str
-    kernel: str
-    python: str
+    os: str | None = None
+    kernel: str | None = None
+    python: str | None = None
     virtualization: str | None = None
     accelerators: tuple[Accelerator, ...] = ()

@@ -1,0 +1,39 @@
+"""A study folder, read: what statistics, report, comparison and query share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bitbench.core.asked.study import Study
+from bitbench.core.cell import Plan
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.profile import OperatorProfile
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class StudyRecords:
+    """Everything but rows, which are large: these are read when they are asked for."""
+
+    name: str  # of its folder, as it was given
+    lock: Lock
+    trials: Sequence[TrialRecord]
+    instances: Sequence[InstanceRecord]
+    quality: Sequence[QualityRecord]
+    profiles: Sequence[OperatorProfile]
+    roof: MachineRoof | None
+    requests_of: "Callable[[TrialRecord, Sequence[str] | None], pa.Table]"  # with only these columns
+    scores_of: "Callable[[QualityRecord], pa.Table]"
+
+    @property
+    def plan(self) -> Plan:
+        return self.lock.plan
+
+    @property
+    def study(self) -> Study:
+        return self.lock.plan.study
