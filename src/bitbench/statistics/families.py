@@ -60,11 +60,11 @@ class Claims:
             better[slower] += 1
             worse[faster] += 1
         count = len(self.contenders)
-        return {one: RankRange(1 + better[one], count - worse[one]) for one in self.contenders}
+        return {contender: RankRange(1 + better[contender], count - worse[contender]) for contender in self.contenders}
 
 
 def nothing_claimed(contenders: Sequence[Contender], baseline: Contender | None) -> Claims:
-    others = [one for one in contenders if one != baseline] if baseline in contenders else []
+    others = [contender for contender in contenders if contender != baseline] if baseline in contenders else []
     return Claims(
         contenders=tuple(contenders),
         against_baseline=dict.fromkeys(others, AgainstBaseline.UNDECIDED),

@@ -57,15 +57,15 @@ def continuing(claims: Claims, baseline: Contender | None) -> tuple[Contender, .
     A contender whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
     equal within the margin; the baseline, while any contender is to be compared with it.
     """
-    undecided = {one for one, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
+    undecided = {contender for contender, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
     rivals = {
-        one
-        for one in claims.possible_bests
+        contender
+        for contender in claims.possible_bests
         for other in claims.possible_bests
-        if one != other and frozenset((one, other)) not in claims.equal_pairs
+        if contender != other and frozenset((contender, other)) not in claims.equal_pairs
     }
     reference = {baseline} if undecided else set()
-    return tuple(one for one in claims.contenders if one in undecided | rivals | reference)
+    return tuple(contender for contender in claims.contenders if contender in undecided | rivals | reference)
 
 
 def end(claims: Mapping[str, Claims], baseline: Contender | None, look: Look) -> End | None:

@@ -16,7 +16,7 @@ batches.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 from scipy.special import stdtrit
@@ -86,13 +86,13 @@ def percentile(
     share = percent / 100
     value = float(np.quantile(times, share))
     reach = _reach(of_starts, value, share, events, confidence)
-    has_low = reach is not None and share - reach >= 1 / (2 * events)
-    has_high = reach is not None and share + reach <= 1 - 1 / (2 * events)
+    has_low = share - reach >= 1 / (2 * events)
+    has_high = share + reach <= 1 - 1 / (2 * events)
     return PercentileEstimate(
         percent=percent,
         value=value,
-        low=float(np.quantile(times, share - reach, method="lower")) if reach is not None and has_low else 0.0,
-        high=float(np.quantile(times, share + reach, method="higher")) if reach is not None and has_high else None,
+        low=float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0,
+        high=float(np.quantile(times, share + reach, method="higher")) if has_high else None,
         confidence=confidence,
         events=events,
     )
@@ -103,10 +103,9 @@ def tail(starts: Starts, confidence: float, *, batch_is_one_event: bool = False)
     times = _pooled([trial for trials in starts for trial in trials])
     if not times.size:
         return None
-    percent = highest_carried(_events(starts, batch_is_one_event=batch_is_one_event))
-    highest = None if percent is None else percentile(
-        starts, percent, confidence, batch_is_one_event=batch_is_one_event
-    )  # fmt: skip
+    highest = None
+    if (percent := highest_carried(_events(starts, batch_is_one_event=batch_is_one_event))) is not None:
+        highest = percentile(starts, percent, confidence, batch_is_one_event=batch_is_one_event)
     return Tail(slowest=float(times.max()), requests=times.size, highest=highest)
 
 
@@ -118,10 +117,10 @@ def judge_limit(found: PercentileEstimate | None, limit: float) -> ObjectiveVerd
     return ObjectiveVerdict.MET if found.high is not None and found.high <= limit else ObjectiveVerdict.INCONCLUSIVE
 
 
-def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float) -> float | None:
-    """How far the interval extends to each side, as a share of requests; None with one start."""
+def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float) -> float:
+    """How far the interval extends to each side, as a share of requests; without end for one start."""
     if len(of_starts) < 2:
-        return None
+        return inf
     shares = [float((times <= value).mean()) for times in of_starts]
     error = max(float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events))
     return float(stdtrit(len(shares) - 1, (1 + confidence) / 2)) * error
