@@ -51,7 +51,7 @@ def _host_table(host: HostFacts) -> Table:
 
 def _native_part() -> str:
     if importlib.util.find_spec("bitbench._native") is not None:
-        return "built"
+        return "installed"
     return (
         "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
         "install bitbench's wheel, or g++ or clang++ and bitbench again"
