@@ -25,7 +25,7 @@ from bitbench.core.recorded.trial import ClientHealth, Outcome
 from bitbench.load.client import WHOLE, run_part
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
-from tests.null_instance import running
+from tests.unit.null_instance import running
 
 TTFT_S, TPOT_S = 0.100, 0.010
 SCHEDULE = {"ttft": TTFT_S, "tpot": TPOT_S}

@@ -10,7 +10,7 @@ import pytest
 from bitbench.load.answer import read_answer
 from bitbench.load.parts import PythonParts
 from bitbench.load.response import ResponseReader
-from tests.timed.native_or_python import HAS_NATIVE
+from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading
 from tests.unit.test_load_response import VALID, chunked, read, record, split
 

@@ -19,7 +19,7 @@ from bitbench.engines.endpoint import (
 )
 from bitbench.engines.processes import free_port
 from bitbench.load.secrets import without_key
-from tests.null_instance import NOTHING, running
+from tests.unit.null_instance import NOTHING, running
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from bitbench.load.client import Part, run_job
 from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers, workers_for
-from tests.null_instance import running
+from tests.unit.null_instance import running
+
+pytestmark = pytest.mark.alone
 
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
 

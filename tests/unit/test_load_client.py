@@ -16,8 +16,10 @@ from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.load.client import run_job
-from tests.timed.native_or_python import WAYS, choose
-from tests.timed.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+from tests.unit.native_or_python import WAYS, choose
+from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(params=WAYS, autouse=True)

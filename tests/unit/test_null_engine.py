@@ -22,7 +22,9 @@ from bitbench.load.client import run_job
 from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
-from tests.null_instance import NOTHING, running, start
+from tests.unit.null_instance import NOTHING, running, start
+
+pytestmark = pytest.mark.alone
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)
 

@@ -17,7 +17,9 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.engines.workers.null_answers import Answers, Behaviour, StreamPlan
 from bitbench.load.client import run_job
-from tests.null_instance import running
+from tests.unit.null_instance import running
+
+pytestmark = pytest.mark.alone
 
 
 def in_one_of_five_tries(test: Callable[[Path], None]) -> Callable[[Path], None]:
