@@ -13,7 +13,7 @@ from bitbench.lab.study import default_home, plan_of
 from bitbench.report.sections.explain import explanation_markdown
 from bitbench.store.folder import StudyFolder
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]  # seconds
+pytestmark = pytest.mark.timeout(600)  # seconds
 
 STUDY = """
 name: why

@@ -12,8 +12,6 @@ from bitbench.report.sections.kernels import kernel_markdown
 from bitbench.statistics.kernels import summarize_kernels
 from tests.command_line import bitbench
 
-pytestmark = pytest.mark.alone
-
 COLUMNS = (
     "batch_size",
     "in_features",

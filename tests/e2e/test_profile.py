@@ -12,7 +12,7 @@ from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.store.folder import StudyFolder
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
