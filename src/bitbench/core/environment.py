@@ -25,7 +25,7 @@ class Environment:
     # that has none gets that of the CPU.
     locks: Mapping[Device, Path]
     import_check: str  # Python that must run without an error once the packages are installed
-    main_packages: tuple[str, ...] = ()  # those that decide what is measured, as the lock spells them
+    main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
     build: Build | None = None  # runs after the packages are installed
 
     def lock_for(self, device: Device) -> Path:
