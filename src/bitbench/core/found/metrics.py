@@ -46,7 +46,7 @@ class Metric:
     time: str | None = None  # the time of single requests (or gaps) whose `statistic` it is
     statistic: Statistic | None = None
     needs: int = 1  # requests of a trial
-    is_recorded: bool = True  # in the record of each trial; else it is counted from rows when somebody asks
+    is_recorded: bool = True  # False: computed from rows when an objective names it
 
     @property
     def column(self) -> str:
