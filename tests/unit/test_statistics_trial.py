@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.statistics.trial import DEFINITIONS, measure
 from tests.unit.synthetic import request_rows
@@ -135,3 +136,13 @@ def test_a_stream_without_chunks_between_two_others() -> None:
 
 def test_every_metric_is_defined() -> None:
     assert DEFINITIONS.keys() == TrialMetrics.model_fields.keys() | Memory.model_fields.keys()
+
+
+def test_goodput_is_the_rate_of_requests_that_kept_the_objectives() -> None:
+    rows = request_rows(
+        {"planned_s": 0.0, "chunk_s": [1.0, 2.0]},
+        {"planned_s": 0.0, "chunk_s": [3.0, 4.0]},
+    )
+    assert measure(rows).goodput is None
+    promise = Objective(metric="ttft", statistic="p99", limit=2.0)
+    assert measure(rows, [promise]).goodput == pytest.approx(0.5 * 2 / 4)

@@ -33,7 +33,7 @@ from bitbench.planning.expand import launch_size
 from bitbench.planning.schedule import Progress
 from bitbench.probes.device_memory import find_devices
 from bitbench.probes.memory import MemoryWatch
-from bitbench.statistics.objectives import good_share, judge_objectives
+from bitbench.statistics.objectives import judge_objectives
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class VisitRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": self._measured(requests) if failure is None else TrialMetrics(),
+                "metrics": TrialMetrics() if failure else measure(requests, self.plan.study.objectives),
                 "client": result.health,
                 "objectives": judge_objectives(requests, self.plan.study.objectives),
                 "requests": requests.num_rows,
@@ -220,13 +220,6 @@ class VisitRunner:
             }
         )
         return TrialDraft(record, requests)
-
-    def _measured(self, requests: "pa.Table") -> TrialMetrics:
-        metrics = measure(requests)
-        share, rate = good_share(requests, self.plan.study.objectives), metrics.achieved_rate
-        rate = metrics.request_throughput if rate is None else rate
-        goodput = None if share is None or rate is None else share * rate
-        return metrics.model_copy(update={"goodput": goodput})
 
     def _job(self, cell: Cell, kind: str, index: int, endpoint: Endpoint) -> LoadJob:
         """The prompts of a trial are the same for all contenders, and never come twice in an instance."""

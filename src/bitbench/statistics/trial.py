@@ -1,12 +1,16 @@
 """One trial in numbers, by the definitions of `core.found.metrics`."""
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.found.metrics import METRICS, Source
 from bitbench.core.found.summary import MetricDefinition
 from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.rows.figures import figure
 from bitbench.rows.request_rows import RequestRows
+from bitbench.statistics.objectives import good_share
 
 RECORDED = {  # the figures of a trial: speed and memory
     metric.column: metric for metric in METRICS.values() if metric.is_recorded and metric.source is not Source.SCORES
@@ -14,7 +18,10 @@ RECORDED = {  # the figures of a trial: speed and memory
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 
 
-def measure(table: pa.Table) -> TrialMetrics:
+def measure(table: pa.Table, objectives: Sequence[Objective] = ()) -> TrialMetrics:
     """The figures of one trial from its request rows (core.recorded.requests); only complete requests count."""
     rows = RequestRows(table).complete()
-    return TrialMetrics(**{column: figure(RECORDED[column], rows) for column in TrialMetrics.model_fields})
+    found = TrialMetrics(**{column: figure(RECORDED[column], rows) for column in TrialMetrics.model_fields})
+    served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
+    share = good_share(table, objectives)
+    return found.model_copy(update={"goodput": None if share is None or served is None else share * served})

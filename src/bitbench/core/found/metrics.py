@@ -46,7 +46,7 @@ class Metric:
     time: str | None = None  # the time of single requests (or gaps) whose `statistic` it is
     statistic: Statistic | None = None
     needs: int = 1  # requests of a trial
-    is_recorded: bool = True  # in the record of each trial; else it is counted from rows when somebody asks
+    is_recorded: bool = True  # False: computed from rows when an objective names it
 
     @property
     def column(self) -> str:
@@ -100,7 +100,16 @@ def _quality(name: str, label: str, words: str, unit: str, meaning: str, *, high
 
 
 def _all() -> Iterator[Metric]:
-    """In the order in which a report explains them."""
+    """In the order in which a report explains them; last those that no record holds."""
+    yield from _of_requests()
+    yield from _of_rates()
+    yield _GAPS
+    yield from _of_memory()
+    yield from _of_quality()
+    yield from _further_statistics()
+
+
+def _of_requests() -> Iterator[Metric]:
     yield _rate(
         "output_throughput",
         "Output",
@@ -122,6 +131,9 @@ def _all() -> Iterator[Metric]:
     )
     yield _time("tpot", "mean", *_TPOT, note="; not defined for one token")
     yield _time("tpot", "p99", *_TPOT)
+
+
+def _of_rates() -> Iterator[Metric]:
     yield _rate(
         "input_throughput",
         "Input",
@@ -161,25 +173,20 @@ def _all() -> Iterator[Metric]:
         "Achieved rate (in a closed loop request throughput) × share of the requests that met the study's objectives "
         "themselves; of several limits on one time the loosest counts.",
     )
-    yield Metric(
-        "itl_p99",
-        "ITL p99",
-        "inter-token latency, 99th percentile",
-        "s",
-        higher_is_better=False,
-        meaning="99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
-        "a chunk may carry several tokens.",
-        time="itl",
-        statistic="p99",
-        needs=NEEDED_FOR_GAPS,
-    )
-    yield from _of_memory()
-    yield from _of_quality()
-    for time, words in (("latency", _LATENCY), ("ttft", _TTFT), ("tpot", _TPOT)):
-        recorded = {"latency": ("mean",), "ttft": ("mean", "p50", "p99"), "tpot": ("mean", "p99")}[time]
-        for statistic in STATISTICS:
-            if statistic not in recorded:
-                yield _time(time, statistic, *words, is_recorded=False)
+
+
+_GAPS = Metric(
+    "itl_p99",
+    "ITL p99",
+    "inter-token latency, 99th percentile",
+    "s",
+    higher_is_better=False,
+    meaning="99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
+    "a chunk may carry several tokens.",
+    time="itl",
+    statistic="p99",
+    needs=NEEDED_FOR_GAPS,
+)
 
 
 def _of_memory() -> Iterator[Metric]:
@@ -252,11 +259,22 @@ def _of_quality() -> Iterator[Metric]:
     )
 
 
+def _further_statistics() -> Iterator[Metric]:
+    """What a service can promise beyond what is recorded."""
+    recorded = {(metric.time, metric.statistic) for metric in _of_requests()}
+    for time, words in (("latency", _LATENCY), ("ttft", _TTFT), ("tpot", _TPOT)):
+        for statistic in STATISTICS:
+            if (time, statistic) not in recorded:
+                yield _time(time, statistic, *words, is_recorded=False)
+
+
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _all()}
-OBJECTIVES: dict[str, Metric] = {  # those that a service can promise, in the order of their times
-    f"{time}_{statistic}".removesuffix("_mean"): METRICS[f"{time}_{statistic}".removesuffix("_mean")]
+OBJECTIVES: dict[str, Metric] = {  # what a service can promise
+    metric.name: metric
     for time in PROMISED
     for statistic in STATISTICS
+    for metric in METRICS.values()
+    if (metric.time, metric.statistic) == (time, statistic)
 }
 _SPELLINGS = {
     **{f"{metric.name}_mean": metric for metric in METRICS.values() if metric.statistic == "mean"},
