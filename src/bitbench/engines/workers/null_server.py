@@ -1,7 +1,8 @@
 """The null engine: a real HTTP server that streams tokens at moments that are known beforehand.
 
 `python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with the fields of `Behaviour`,
-and the key that requests must show is in BITBENCH_NULL_KEY. The loop that serves is native (`native/src/server.cpp`).
+and the key that requests must show is in BITBENCH_NULL_KEY (empty: none is asked for). The loop that serves is native
+(`native/src/server.cpp`).
 
 The first token of a request leaves at t0 + ttft and token i at t0 + ttft + i × tpot, where t0 is the moment at which
 the request had been received completely. These are absolute times: a token that was late does not delay the next.
