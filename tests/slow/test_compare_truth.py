@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.cli.compare import read_side
 from bitbench.core.recorded.trial import TrialRecord
+from bitbench.lab.compare import read_side
 from bitbench.statistics.comparability import Side
 from tests.chain.conftest import BITBENCH
 from tests.study_pairs import exit_code, write_folder

@@ -1,12 +1,9 @@
 """`bitbench history`: one metric of one cell over all studies below a folder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from bitbench.statistics.comparability import Side
 
 
 def history(
@@ -21,36 +18,12 @@ def history(
     """Draw one metric over time, with intervals, and mark what else changed between two studies."""
     from rich.console import Console
 
-    from bitbench.ground.errors import StoreError
+    from bitbench.lab.history import history_below
     from bitbench.report.sections.history import history_svg, render_history
-    from bitbench.statistics.gate import parse_metric
-    from bitbench.statistics.history import find_cell
-    from bitbench.statistics.history import history as made_from
-    from bitbench.statistics.summarize import HEADLINES
 
-    sides = _sides(folder)
-    if not sides:
-        raise StoreError(f"there is no study folder below {folder}")
-    wanted = find_cell(cell, sides)
-    headline = HEADLINES[sides[-1].plan.study.measure.headline]
-    found = made_from(wanted, parse_metric(metric) if metric else headline, sides)
+    found = history_below(folder, cell, metric)
     render_history(found, Console(highlight=False))
     if output is not None and found.points:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(history_svg(found), encoding="utf-8", newline="\n")
         typer.echo(f"figure: {output}")
-
-
-def _sides(folder: Path) -> "list[Side]":
-    """Oldest first. A folder whose run was stopped before it began has no plan and is left out."""
-    from bitbench.cli.compare import read_side
-
-    locks = sorted(folder.rglob("lock.json"))
-    sides = [read_side(lock.parent, str(lock.parent.relative_to(folder))) for lock in locks if _is_study(lock.parent)]
-    return sorted(sides, key=lambda side: (str(side.lock.get("created_at") or ""), side.name))
-
-
-def _is_study(folder: Path) -> bool:
-    from bitbench.store.folder import StudyFolder
-
-    return (folder / "study.yaml").is_file() and "plan" in StudyFolder(folder).lock()

@@ -1,0 +1,69 @@
+"""Two study folders, or two variants of one, held against each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.comparison import Comparison
+from bitbench.core.found.facts import Fact
+from bitbench.ground.errors import CannotCompareError
+from bitbench.lab.study import plan_of
+from bitbench.statistics.comparability import MeasuredQuality, Side
+from bitbench.statistics.gate import parse_condition, parse_metric
+from bitbench.statistics.studies import compare_contenders, compare_studies
+from bitbench.store.folder import StudyFolder
+
+
+def compare_folders(
+    baseline: Path,
+    candidate: Path | None = None,
+    *,
+    variants: tuple[str, str] | None = None,
+    fail_if: Sequence[str] = (),
+    allow: Sequence[Fact] = (),
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Cell by cell: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
+
+    `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
+    besides the study's headline.
+    """
+    conditions = [parse_condition(text) for text in fail_if]
+    shown = [parse_metric(name) for name in metrics]
+    if (candidate is None) is (variants is None):
+        raise CannotCompareError("give two study folders, or one and --variants OLD NEW")
+    before = read_side(baseline)
+    if variants is not None:
+        return compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+    assert candidate is not None
+    return compare_studies(before, read_side(candidate), metrics=shown, conditions=conditions, allowed=allow)
+
+
+def read_side(path: Path, name: str | None = None) -> Side:
+    """A study folder, read; `name` is how messages call it."""
+    folder = StudyFolder.existing(path)
+    quality = {
+        record.contender: MeasuredQuality(record.corpus.windows_hash, folder.scores_of(record))
+        for record in folder.quality_records()
+        if record.scores_file is not None and record.corpus is not None
+    }
+    return Side(name or str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock(), quality)
+
+
+def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
+    """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
+    for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
+        sides = [[one for one in plan.contenders if getattr(one, key) == wanted] for wanted in (old, new)]
+        if all(sides):
+            pairs = [
+                (one, two)
+                for one in sides[0]
+                for two in sides[1]
+                if key == "name" or getattr(one, other) == getattr(two, other)
+            ]
+            if pairs:
+                return pairs
+    raise CannotCompareError(
+        f"{old} and {new} are no two variants, engines or contenders of this study that can be paired; "
+        f"it has {', '.join(one.name for one in plan.contenders)}"
+    )
