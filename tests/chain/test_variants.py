@@ -94,7 +94,7 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     (plan,) = planned
     assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}
-    kept = study.plan_of(StudyFolder(Path("out")))
+    kept = StudyFolder(Path("out")).read().plan
     assert kept.cells == plan.cells
     assert all(one.path is not None and one.weight_bytes for one in kept.variants)
 

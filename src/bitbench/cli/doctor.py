@@ -15,7 +15,8 @@ from bitbench.probes.noise import measure_noise
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10
 NO_NATIVE_PART = (
-    "missing: install g++ or clang++ and bitbench again, or the null engine is late from about 256 streams on"
+    "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
+    "install bitbench's wheel, or g++ or clang++ and bitbench again"
 )
 
 
@@ -45,7 +46,7 @@ def _host_table(found: Checkup) -> Table:
     table.add_row("governor", host.governor or "not told (a virtual machine often hides it)")
     names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
-    table.add_row("native part", "built" if found.has_native_part else NO_NATIVE_PART)
+    table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.parsing import counts, words
-from bitbench.core.recorded.kernel import KernelDevice
+from bitbench.core.asked.kernel_device import KernelDevice
 
 
 def kernels(

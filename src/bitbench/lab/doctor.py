@@ -9,6 +9,7 @@ from pathlib import Path
 from bitbench import environments
 from bitbench.core.recorded.host import HostFacts
 from bitbench.engines import registry
+from bitbench.lab.environments import known_environments, main_versions
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts
 
@@ -39,10 +40,11 @@ class Checkup:
 def examine(home: Path) -> Checkup:
     """Starts nothing and measures nothing; how steady the machine is, `probes.noise.measure_noise` says."""
     made = {known.name: known for known in environments.list_environments(home) if known.complete}
+    known_here = known_environments()
     engines = []
-    for name in registry.engine_names():
-        environment = registry.engine(name).environment
-        versions = made[environment].main_versions if environment in made else None
+    for name, engine in registry.engines().items():
+        environment = engine.environment
+        versions = main_versions(made[environment], known_here) if environment in made else None
         engines.append(EngineState(name, environment, versions))
     return Checkup(
         host=collect_host_facts(),

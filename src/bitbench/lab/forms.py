@@ -25,7 +25,8 @@ def form_text(lab: Lab, path: Path, form: Form) -> str:
         case Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
             return lab.report(StudyFolder.existing(path)).with_name("index.html").read_text(encoding="utf-8")
     folder = StudyFolder.existing(path)
-    return STUDY_FORMS[form](StudyRecords(lab.summary(folder), folder.lock(), folder.trials()))
+    records = folder.read()
+    return STUDY_FORMS[form](StudyRecords(lab.summary(folder), records.lock.model_dump(mode="json"), records.trials))
 
 
 def _kernels(folder: Path) -> str:

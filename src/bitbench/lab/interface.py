@@ -150,15 +150,8 @@ def recommend(
 
 def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:
     """Why a variant is as fast as it is: the expected gain, the measured gain, and where the gap comes from."""
-    results = read(folder)
-    return explain_variant(
-        StudyFolder.existing(results.path),
-        results.plan,
-        Lab().home,
-        variant=variant,
-        workload=workload,
-        against=against,
-    )
+    place = StudyFolder.existing(Path(folder))
+    return explain_variant(place, Lab().home, variant=variant, workload=workload, against=against)
 
 
 def _asked(study: AskedFor) -> Path | Study:

@@ -7,12 +7,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bitbench import environments
-from bitbench.core.recorded.kernel import KernelDevice, KernelRun, KernelSummary
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelRun, KernelSummary
 from bitbench.ground.errors import KernelError, StoreError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.shapes import parse_shapes
 from bitbench.models import library
-from bitbench.probes.host import collect_host_facts
+from bitbench.probes.host import collect_host_facts, has_cuda
 from bitbench.statistics.kernels import summarize_kernels
 from bitbench.store.folder import write_atomically
 
@@ -66,7 +67,7 @@ def read_kernels(path: Path) -> KernelSummary:
 
 
 def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
-    if options.device is KernelDevice.CUDA and not environments.has_cuda():
+    if options.device is KernelDevice.CUDA and not has_cuda():
         raise KernelError(
             "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
             "or without --device to measure the processor."

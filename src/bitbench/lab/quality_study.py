@@ -6,12 +6,13 @@ from pathlib import Path
 
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
+from bitbench.core.environment import Device
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import is_dense
 from bitbench.ground.errors import QualityError
 from bitbench.lab.checked import checked
 from bitbench.lab.study import Lab
-from bitbench.planning.compatibility import Device, look_up
+from bitbench.planning.compatibility import look_up
 from bitbench.planning.write_study import study_text
 from bitbench.quantize.catalog import built_in_recipes
 from bitbench.store.folder import StudyFolder, write_atomically

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.found.recommendation import Limits, Recommendation
-from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotRecommendError
 from bitbench.ground.units import parse_bytes, parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
-from bitbench.lab.study import Lab, plan_of
+from bitbench.lab.study import Lab
 from bitbench.statistics.objectives import objective_estimates
 from bitbench.statistics.recommend import Counted, objectives_to_count, recommend
 from bitbench.store.folder import StudyFolder
@@ -48,18 +47,14 @@ def _counted(folder: StudyFolder, limits: Limits) -> Counted:
     wanted = objectives_to_count(limits.objectives)
     if not wanted:
         return {}
-    study = plan_of(folder).study
-    trials = [
-        trial
-        for trial in folder.trials()
-        if trial.kind == "measured" and trial.outcome is Outcome.OK and trial.requests_file
-    ]
+    records = folder.read()
+    trials = [trial for trial in records.trials if trial.counts and trial.requests_file]
     return {
         objective.name: objective_estimates(
             objective,
-            ((trial, folder.requests_of(trial)) for trial in trials),
-            seed=study.seed,
-            confidence=study.measure.confidence,
+            ((trial, records.requests_of(trial, None)) for trial in trials),
+            seed=records.study.seed,
+            confidence=records.study.measure.confidence,
         )
         for objective in wanted
     }

@@ -11,9 +11,10 @@ from bitbench.core.base import Json
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import CellSummary, StudySummary
 from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.ground.errors import StoreError
-from bitbench.lab.study import Lab, plan_of
+from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 
 if TYPE_CHECKING:
@@ -76,12 +77,16 @@ class Results:
         return self._folder.path
 
     @cached_property
+    def _read(self) -> StudyRecords:
+        return self._folder.read()
+
+    @property
     def plan(self) -> Plan:
-        return plan_of(self._folder)
+        return self._read.plan
 
     @property
     def study(self) -> Study:
-        return self.plan.study
+        return self._read.study
 
     @cached_property
     def summary(self) -> StudySummary:
@@ -90,15 +95,15 @@ class Results:
 
     @cached_property
     def trials(self) -> Records[TrialRecord]:
-        return Records(self._folder.trials(), lambda: self._table("trials"))
+        return Records(self._read.trials, lambda: self._table("trials"))
 
     @cached_property
     def instances(self) -> Records[InstanceRecord]:
-        return Records(self._folder.instances(), lambda: self._table("instances"))
+        return Records(self._read.instances, lambda: self._table("instances"))
 
     @cached_property
     def quality(self) -> Records[QualityRecord]:
-        return Records(self._folder.quality_records(), lambda: self._table("quality"))
+        return Records(self._read.quality, lambda: self._table("quality"))
 
     @property
     def requests(self) -> Table:

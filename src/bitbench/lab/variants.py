@@ -16,6 +16,7 @@ from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import OnProgress, Progress
 
+Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
 
 
@@ -25,7 +26,7 @@ class Workshop:
     def __init__(self, home: Path, recipe_folder: Path) -> None:
         self._home = home
         self._recipe_folder = recipe_folder
-        self._orders: dict[str, variants.Order] = {}  # by the variant's name
+        self._orders: dict[Asked, variants.Order] = {}
 
     def variant(self, model: str, recipe_reference: str) -> Variant:
         """As it lies on disk; its path is None where it has still to be made."""
@@ -55,13 +56,17 @@ class Workshop:
         """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its
         cells are refused with the reason: it is a result of the study, not its end."""
         wanted = {contender.variant for contender in plan.contenders}
-        missing = [one for one in plan.variants if one.path is None and one.name in wanted & self._orders.keys()]
+        missing = [
+            one for one in plan.variants if one.path is None and one.name in wanted and _asked(one) in self._orders
+        ]
         return settle(plan, [self._made(variant, observer) for variant in missing])
 
     def _made(self, variant: Variant, observer: Observer) -> Variant:
         name = variant.name
         try:
-            made = make_variant(self._orders[name], self._home, lambda progress: observer.note(_shown(name, progress)))
+            made = make_variant(
+                self._orders[_asked(variant)], self._home, lambda progress: observer.note(_shown(name, progress))
+            )
         except (ModelError, QuantizeError, RecipeError) as error:
             failure = _failure(error)
             observer.warn(f"{name} {failure}; the others go on, and the same command tries it again")
@@ -70,7 +75,7 @@ class Workshop:
 
     def _quantized(self, base: Variant, recipe: Recipe, found: library.ResolvedModel) -> Variant:
         order = order_variant(found, recipe, self._home)
-        self._orders[base.name] = order
+        self._orders[_asked(base)] = order
         facts = base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]})
         unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
         if (made := variants.find(order, self._home)) is not None:
@@ -101,6 +106,10 @@ def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
     return variant.model_copy(
         update={"path": made.path, "content_hash": made.content_hash, "weight_bytes": made.weight_bytes}
     )
+
+
+def _asked(variant: Variant) -> Asked:
+    return variant.model, variant.recipe
 
 
 def _at_load(base: Variant, recipe: Recipe) -> Variant:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
-from bitbench.store.tables import MEMORY, METRICS, TABLES, QueryTable
+from bitbench.store.tables import TABLES, QueryTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +51,8 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "block": "INTEGER",
         "index": "INTEGER",
         "duration_s": "DOUBLE",
-        "metrics": _struct(dict.fromkeys(METRICS, "DOUBLE")),
-        "memory": _struct(dict.fromkeys(MEMORY, "BIGINT")),
+        "metrics": _struct(dict.fromkeys(TrialMetrics.model_fields, "DOUBLE")),
+        "memory": _struct(dict.fromkeys(Memory.model_fields, "BIGINT")),
         "requests": "INTEGER",
         "failed_requests": "INTEGER",
     },
