@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bitbench.core.found.comparison import GateOutcome
 
+pytestmark = pytest.mark.alone
 PAGE = Path(__file__).parents[2] / "docs" / "notebook.md"
 
 
