@@ -23,7 +23,8 @@ pytestmark = pytest.mark.alone
 
 # Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
 SERVED_AT_ONCE, TRUE_RATE = 4, 40.0
-SHAPE = ["--output-tokens", "8", "--arrival", "constant"]
+ANSWER = ["--output-tokens", "8"]
+SHAPE = [*ANSWER, "--arrival", "constant"]
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def load(endpoint: Endpoint, folder: Path, *options: str, key: str | None = None
 
 
 def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) -> None:
-    done = load(null, tmp_path, "--concurrency", "1,2", "--requests", "16", "--trials", "2", "--into", "out", *SHAPE)
+    done = load(null, tmp_path, "--concurrency", "1,2", "--requests", "16", "--trials", "2", "--into", "out", *ANSWER)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     summary = Lab().summary(folder)

@@ -1,12 +1,16 @@
 """A variant that cannot be made is a result. From study file to report, with null engines and a stand-in that makes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bitbench.core.asked.recipe import Backend
+from bitbench.core.cell import Plan
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
+from bitbench.lab import study
+from bitbench.planning.expand import expand
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.store.folder import StudyFolder
@@ -75,6 +79,24 @@ def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
     assert measured() == {"tiny/bf16", "tiny/w4a16-rtn", "tiny/w8a8-rtn"}
     assert backend.made == 3
     assert "ould not be made" not in Path("out/report/report.md").read_text()
+
+
+def test_a_study_is_planned_once_also_where_variants_are_made(
+    backend: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = []
+
+    def counting(*arguments: Any) -> Plan:
+        planned.append(expand(*arguments))
+        return planned[-1]
+
+    monkeypatch.setattr(study, "expand", counting)
+    assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
+    (plan,) = planned
+    assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}
+    kept = StudyFolder(Path("out")).read().plan
+    assert kept.cells == plan.cells
+    assert all(one.path is not None and one.weight_bytes for one in kept.variants)
 
 
 def test_when_none_can_be_made_there_is_still_a_report(backend: StandIn, capsys: pytest.CaptureFixture[str]) -> None:

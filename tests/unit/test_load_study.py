@@ -5,49 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.load_study import (
-    LoadOptions,
-    checked_url,
-    endpoint_arguments,
-    objectives_of,
-    search_limits,
-    study_of,
-    workloads_of,
-)
+from bitbench.cli.load_display import trial_line
+from bitbench.cli.parsing import counts, numbers
 from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.workload import Workload
-from bitbench.ground.errors import LoadError
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.ground.errors import LoadError, StudyFileError
+from bitbench.lab.checked import checked_objectives
+from bitbench.lab.load_study import LoadOptions, endpoint_arguments, prepare_load, search_limits, study_of, workloads_of
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
 
-OPTIONS = LoadOptions(
-    concurrency=None,
-    rate=None,
-    slo=None,
-    input_tokens=128,
-    output_tokens=64,
-    text=None,
-    api="completions",
-    arrival="poisson",
-    duration=None,
-    requests=None,
-    trials=None,
-    precision="3%",
-    max_rate=None,
-    output_forced=True,
-    seed=0,
-)
+OPTIONS = LoadOptions()
+OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms", LoadError)
 ARGUMENTS = endpoint_arguments(url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None)
 
 
 def points(options: LoadOptions) -> tuple[Workload, ...]:
-    return workloads_of(options, Path())
+    return workloads_of(options)
 
 
 def test_points_are_workloads_in_order() -> None:
     assert [one.name for one in points(OPTIONS)] == ["c-1", "c-2", "c-4", "c-8"]
-    assert [one.concurrency for one in points(replace(OPTIONS, concurrency="4,1"))] == [1, 4]
-    rates = points(replace(OPTIONS, rate="0.5,2", duration="5s"))
+    assert [one.concurrency for one in points(replace(OPTIONS, concurrency=(4, 1)))] == [1, 4]
+    rates = points(replace(OPTIONS, rate=(2, 0.5), duration="5s"))
     assert [(one.name, mean_rate(one.arrival), one.duration) for one in rates] == [
         ("rate-0.5", 0.5, 5.0),
         ("rate-2", 2.0, 5.0),
@@ -55,52 +37,81 @@ def test_points_are_workloads_in_order() -> None:
 
 
 def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_latencies() -> None:
-    options = replace(OPTIONS, slo="ttft_p99=200ms")
+    options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms", LoadError))
     assert options.is_search
-    (first,) = workloads_of(options, Path(), latency_s=2.0)
+    (first,) = workloads_of(options, None, latency_s=2.0)
     assert (mean_rate(first.arrival), first.duration) == (0.5, 40.0)
-    assert workloads_of(options, Path(), latency_s=0.01)[0].duration == 10.0
+    assert workloads_of(options, None, latency_s=0.01)[0].duration == 10.0
     limits = search_limits(options, 0.5)
     assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.03)
     assert search_limits(replace(options, max_rate=0.25), 0.5).start == 0.25
-    assert not replace(options, rate="1").is_search
+    assert not replace(options, rate=(1.0,)).is_search
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"concurrency": "1", "rate": "1"}, "exclude each other"),
-        ({"rate": "fast"}, "--rate: could not convert"),
-        ({"rate": "0"}, "--rate: expected numbers such as 1,2,4"),
-        ({"rate": "1", "arrival": "gamma"}, "poisson or constant"),
+        ({"concurrency": (1,), "rate": (1.0,)}, "exclude each other"),
+        ({"rate": (1.0,), "arrival": "gamma"}, "gamma is not known; it is poisson or constant"),
+        ({"arrival": "gamma"}, "--arrival says how requests of a rate are spaced; give --rate too"),
         ({"api": "chat"}, "give --text FILE"),
         ({"api": "responses"}, "completions or chat"),
         ({"duration": "5s"}, "--duration is for rates"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, str], said: str) -> None:
+def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, object], said: str) -> None:
     with pytest.raises(LoadError, match=said):
         points(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("text", ["a", "1,,b", "0", "-1", "nan", "inf", "", ","])
+def test_numbers_that_are_none_are_answered_with_what_is_expected(text: str) -> None:
+    with pytest.raises(LoadError, match="--rate: expected numbers such as 1,2,4, got"):
+        numbers(text, "--rate", LoadError)
+
+
+def test_numbers_are_read_once_each_and_counts_are_whole() -> None:
+    assert numbers("2, 0.5,2", "--rate", LoadError) == (2.0, 0.5)
+    assert counts("4,1", "--concurrency", LoadError) == (4, 1)
+    with pytest.raises(LoadError, match="--concurrency: expected whole numbers"):
+        counts("1.5", "--concurrency", LoadError)
+
+
 def test_objectives_and_urls_are_checked_in_the_users_words() -> None:
     with pytest.raises(LoadError, match="--slo: there is no objective 'speed'"):
-        objectives_of("speed=1s")
+        checked_objectives("speed=1s", LoadError)
     with pytest.raises(LoadError, match="http://host/x: the path /x"):
-        checked_url("http://host/x")
-    with pytest.raises(LoadError, match="--precision: expected a share"):
-        search_limits(replace(OPTIONS, slo="ttft_p99=1s", precision="small"), 1.0)
+        prepare_load("http://host/x", OPTIONS, NoClient())  # type: ignore[arg-type]
+
+
+class NoClient:
+    """Nothing may be sent."""
+
+
+def test_a_missing_text_file_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StudyFileError, match=r"^the texts prompts/none\.txt cannot be read"):
+        prepare_load("http://127.0.0.1:9", replace(OPTIONS, text=Path("prompts/none.txt")), NoClient())  # type: ignore[arg-type]
+
+
+def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
+    cell = Cell(contender=Contender(variant="none", engine="m"), workload="rate-0.61875")
+    record = TrialRecord(
+        id="t1", cell=cell, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
+        outcome=Outcome.CLIENT_BOUND, cause="late",
+    )  # fmt: skip
+    assert "rate-0.61875 client_bound: late" in trial_line(record, "again", None).plain
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rate": "1,2", "slo": "ttft_p99=200ms,tpot_mean=12.5ms", "arrival": "constant"}, {"text": Path("a/b.jsonl")}],
+    [{}, {"rate": (1.0, 2.0), "objectives": OBJECTIVES, "arrival": "constant"}, {"text": Path("a/b.jsonl")}],
 )
-def test_the_study_file_says_the_same_as_the_study(changes: dict[str, str]) -> None:
+def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -> None:
     options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
     study = study_of(options, ARGUMENTS, points(options))
     text = study_text(study)
     assert parse_study(text, name="study.yaml") == study
     assert (study.measure.instances.min, study.measure.trials.min) == (1, 3)
-    if options.slo:
+    if options.objectives:
         assert "objectives: {ttft_p99: 200ms, tpot: 12.5ms}" in text

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from bitbench.cli.profile import study_of
+from bitbench.cli.profile import engine_argument
 from bitbench.core.asked.study import ProfileSpec, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.cell import Plan
@@ -19,8 +19,9 @@ from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.ground.errors import ProfileError, StoreError
 from bitbench.lab import profile as profile_run
+from bitbench.lab.bench import Bench
 from bitbench.lab.profile import run_profiles
-from bitbench.lab.visit import Bench
+from bitbench.lab.profile_study import profile_study
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
 from bitbench.report.sections.profile import profile_markdown, profile_section
@@ -233,11 +234,12 @@ def test_profile_in_a_study_file_survives_writing_it() -> None:
 
 
 def test_the_command_makes_a_study_of_one_contender() -> None:
-    options = {"recipe": "bf16", "engine": "vllm", "batch": "1,8", "input_tokens": 128, "output_tokens": 32}
-    study = study_of("m", args=["enforce-eager=true", "block-size=16"], **options)  # type: ignore[arg-type]
+    args = dict(map(engine_argument, ["enforce-eager=true", "block-size=16"]))
+    study = profile_study("m", engine="vllm", batches=(1, 8), args=args)
     assert study.engines[0].args == {"enforce-eager": True, "block-size": 16}
     assert study.profile is not None
     assert study.profile.batch == (1, 8)
-    for wrong in ({"batch": "one"}, {"batch": "0"}, {"args": ["eager"]}):
-        with pytest.raises(ProfileError):
-            study_of("m", **{**options, "args": [], **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ProfileError, match="different numbers from 1"):
+        profile_study("m", batches=(2, 2))
+    with pytest.raises(ProfileError, match="NAME=VALUE"):
+        engine_argument("eager")

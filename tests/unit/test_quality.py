@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.cli.quality_study import QualityOptions, quality_study
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.cell import Contender, Plan, Visit
@@ -21,8 +20,10 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.ground.errors import QualityError, StudyFileError
+from bitbench.lab.bench import Bench
 from bitbench.lab.quality import QualityDraft, QualityKit
-from bitbench.lab.visit import Bench, VisitRunner
+from bitbench.lab.quality_study import QualityOptions, quality_study
+from bitbench.lab.visit import VisitRunner
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, launch_size
 from bitbench.quality.asking import ask_answers, score_windows

@@ -58,7 +58,7 @@ def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Cell, Outcome]
     while (visit := progress.next_visit()) is not None:
         visits.append(visit)
         for workload in visit.workloads:
-            cell = Cell(contender=visit.contender, workload=workload)
+            cell = Cell(contender=visit.contender, workload=workload.name)
             while progress.wants_trial(cell, visit.block):
                 progress.add([trial(cell, visit.block, (outcomes or {}).get(cell, Outcome.OK))])
         assert len(visits) < 100
@@ -118,8 +118,8 @@ def test_an_interrupted_visit_goes_on_with_what_is_missing() -> None:
     plan = plan_of(engines=2)
     first = progress_of(plan).next_visit()
     assert first is not None
-    cells = [Cell(contender=first.contender, workload=workload) for workload in first.workloads]
+    cells = [Cell(contender=first.contender, workload=workload.name) for workload in first.workloads]
     progress = progress_of(plan)
     progress.add([trial(cells[0], 0), trial(cells[0], 0), trial(cells[1], 0)])
     again = progress.next_visit()
-    assert again == Visit(block=0, contender=first.contender, workloads=(cells[1].workload,))
+    assert again == Visit(block=0, contender=first.contender, workloads=(first.workloads[1],))

@@ -7,7 +7,8 @@ import pytest
 
 from bitbench.core.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.core.recorded.trial import Failure, InstanceFacts, InstanceRecord
-from bitbench.lab.visit import Bench, VisitRunner
+from bitbench.lab.bench import Bench
+from bitbench.lab.visit import VisitRunner
 from bitbench.planning.schedule import Progress
 from tests.unit.test_schedule import plan_of, progress_of
 

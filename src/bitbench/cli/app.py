@@ -90,17 +90,14 @@ def run(study: StudyFile, into: Into = None) -> None:
     """
     from rich.console import Console
 
+    from bitbench.cli.outcome import show_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render
 
     lab, console = Lab(), Console()
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display)
-    summary = lab.summary(folder)
-    path = lab.report(folder, summary)
-    render(summary, console)
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
+    show_outcome(lab, folder, console)
 
 
 @app.command()
@@ -109,9 +106,9 @@ def doctor(
 ) -> None:
     """Say what this machine can run, what is missing, how steady it is."""
     from bitbench.cli.doctor import show_doctor
-    from bitbench.lab.study import Lab
+    from bitbench.lab.study import default_home
 
-    show_doctor(Lab(), measure=not quick)
+    show_doctor(default_home(), measure=not quick)
 
 
 @app.command()

@@ -1,35 +1,34 @@
 """`bitbench doctor`: what this machine can do, and what would mend the rest."""
 
-import importlib.util
-import shutil
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bitbench import environments
-from bitbench.core.recorded.host import HostFacts, HostNoise
-from bitbench.engines import registry
+from bitbench.core.recorded.host import HostNoise
 from bitbench.ground.units import show_bytes, show_percent
-from bitbench.lab.environments import known_environments, main_versions
-from bitbench.lab.study import Lab
+from bitbench.lab.doctor import Checkup, EngineState, examine
 from bitbench.models import library
-from bitbench.probes.host import collect_host_facts
 from bitbench.probes.noise import measure_noise
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10
+NO_NATIVE_PART = (
+    "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
+    "install bitbench's wheel, or g++ or clang++ and bitbench again"
+)
 
 
-def show_doctor(lab: Lab, *, measure: bool) -> None:
+def show_doctor(home: Path, *, measure: bool) -> None:
     console = Console(highlight=False)
-    host = collect_host_facts()
-    console.print(_host_table(host))
-    free = shutil.disk_usage(_existing_parent(lab)).free
-    console.print(f"  home      {lab.home} ({show_bytes(free)} free)", soft_wrap=True)
+    found = examine(home)
+    console.print(_host_table(found))
+    console.print(f"  home      {home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
-    console.print(_engine_table(lab))
+    console.print(_engine_table(found.engines))
     console.print()
-    console.print(_model_lines(lab), soft_wrap=True)
+    console.print(_model_lines(found.models), soft_wrap=True)
     if measure:
         console.print()
         with console.status("measuring how much a fixed piece of work varies here"):
@@ -37,7 +36,8 @@ def show_doctor(lab: Lab, *, measure: bool) -> None:
         console.print(noise_lines(noise), soft_wrap=True)
 
 
-def _host_table(host: HostFacts) -> Table:
+def _host_table(found: Checkup) -> Table:
+    host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
     table.add_row("can do", " ".join(host.cpu_flags) or "–")
@@ -46,20 +46,11 @@ def _host_table(host: HostFacts) -> Table:
     table.add_row("governor", host.governor or "not told (a virtual machine often hides it)")
     names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
-    table.add_row("native part", _native_part())
+    table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
 
 
-def _native_part() -> str:
-    if importlib.util.find_spec("bitbench._native") is not None:
-        return "installed"
-    return (
-        "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
-        "install bitbench's wheel, or g++ or clang++ and bitbench again"
-    )
-
-
-def _engine_table(lab: Lab) -> Table:
+def _engine_table(engines: Sequence[EngineState]) -> Table:
     table = Table(
         "engine",
         "state",
@@ -71,24 +62,18 @@ def _engine_table(lab: Lab) -> Table:
         title_style="bold",
         header_style="dim",
     )
-    made = {known.name: known for known in environments.list_environments(lab.home) if known.complete}
-    known_here = known_environments()
-    for name, engine in registry.engines().items():
-        environment = engine.environment
-        if environment is None:
-            table.add_row(name, "[green]ready[/]", "needs no environment", "")
-        elif environment in made:
-            versions = main_versions(made[environment], known_here)
-            shown = ", ".join(f"{package} {version}" for package, version in versions.items())
-            table.add_row(name, "[green]ready[/]", shown, "")
+    for engine in engines:
+        if engine.is_ready:
+            shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
+            table.add_row(engine.name, "[green]ready[/]", shown or "needs no environment", "")
         else:
-            table.add_row(name, "[yellow]not there[/]", "–", f"bitbench env create {environment}")
+            table.add_row(engine.name, "[yellow]not there[/]", "–", f"bitbench env create {engine.environment}")
     return table
 
 
-def _model_lines(lab: Lab) -> str:
+def _model_lines(models: Sequence[library.KnownModel]) -> str:
     lines = ["[bold]Models[/]"]
-    for model in library.list_models(lab.home):
+    for model in models:
         state = f"[green]ready[/] at {model.path}" if model.path else f"not there: bitbench model get {model.name}"
         lines.append(f"  {model.name}  {state}")
     return "\n".join(lines)
@@ -108,10 +93,3 @@ def noise_lines(noise: HostNoise) -> str:
         f"  memory     {show_percent(noise.memory_spread)} between the 10th and 90th percentile, "
         f"slowest {show_percent(noise.memory_worst, signed=True)}"
     )
-
-
-def _existing_parent(lab: Lab) -> str:
-    path = lab.home
-    while not path.exists():
-        path = path.parent
-    return str(path)

@@ -25,9 +25,9 @@ def import_results(
     from rich.console import Console
     from rich.text import Text
 
+    from bitbench.cli.outcome import show_outcome
     from bitbench.lab.imports import import_files
     from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render
     from bitbench.report.document.text import plain
 
     lab, console = Lab(), Console()
@@ -35,12 +35,9 @@ def import_results(
     if not folder.study_file.exists():
         _show_kernels(folder.path)
         return
-    summary = lab.summary(folder)
-    path = lab.report(folder, summary)
-    render(summary, console)
+    summary = show_outcome(lab, folder, console)
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain(note)}", style="dim"))
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _show_kernels(folder: Path) -> None:

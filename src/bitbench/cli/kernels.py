@@ -5,11 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.parsing import counts, words
 from bitbench.core.asked.kernel_device import KernelDevice
-
-ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
-BASELINES = "torch-linear,torch-mv"
-RECORDS_FILE = "records.json"
 
 
 def kernels(
@@ -18,7 +15,9 @@ def kernels(
         str, typer.Option("--shapes", help="seed: 30 of a published table; model:NAME; or KxN,… (inputs x outputs)")
     ] = "seed",
     batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
-    against: Annotated[str, typer.Option("--against", help="The cases to compare with.")] = BASELINES,
+    against: Annotated[
+        str | None, typer.Option("--against", help="The cases to compare with [default: torch-linear,torch-mv].")
+    ] = None,
     cases: Annotated[
         str | None, typer.Option("--cases", help="Only these, such as vptq-4096-256,vptq-4096-256-a16.")
     ] = None,
@@ -40,31 +39,23 @@ def kernels(
     """
     from rich.console import Console
 
-    from bitbench import environments
-    from bitbench.kernels import registry, runner
-    from bitbench.kernels.shapes import parse_shapes
-    from bitbench.lab.study import Lab
-    from bitbench.models import library
-    from bitbench.probes.host import collect_host_facts
+    from bitbench.ground.errors import KernelError
+    from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
+    from bitbench.lab.study import default_home
     from bitbench.report.sections.kernels import kernel_overview, write_kernels
-    from bitbench.statistics.kernels import summarize_kernels
 
-    _check_device(device)
-    lab, console = Lab(), Console(stderr=True, highlight=False)
-    baselines = _words(against)
-    job = runner.KernelJob(
-        shapes=parse_shapes(shapes, lambda name: library.resolve(name, lab.home).path, quick=quick),
-        batches=_batches(batch),
-        cases=registry.case_sources(None if cases is None else [*baselines, *_words(cases)]),
-        all_cases=cases is not None,
-        effort=runner.BRIEF if quick else runner.FULL,
-        warm=warm,
-        seed=seed,
-        threads=threads,
+    console = Console(stderr=True, highlight=False)
+    options = KernelOptions(
+        shapes=shapes,
+        batches=counts(batch, "--batch", KernelError),
+        against=BASELINES if against is None else words(against),
+        cases=None if cases is None else words(cases),
         device=device,
+        quick=quick,
+        warm=warm,
+        threads=threads,
+        seed=seed,
     )
-    registry.case_sources(baselines)  # a baseline that nobody offers is named before anything is measured
-    python = environments.python_of(ENVIRONMENT, lab.home)
     with console.status("measuring what this machine can do at most") as status:
 
         def on_point(name: str, number: int, total: int) -> None:
@@ -74,34 +65,8 @@ def kernels(
             else:
                 console.print(line)
 
-        run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
-    summary = summarize_kernels(run, baselines)
-    into.mkdir(parents=True, exist_ok=True)
-    (into / RECORDS_FILE).write_text(run.model_dump_json() + "\n", encoding="utf-8")
+        summary = measure_kernels(options, default_home(), into, on_point)
     typer.echo(write_kernels(summary, into))
     if console.is_terminal:  # the long table has pushed it out of sight
         console.print(kernel_overview(summary), soft_wrap=True, markup=False)
     console.print(f"table, records and figure: {into}", soft_wrap=True)
-
-
-def _check_device(device: KernelDevice) -> None:
-    from bitbench.ground.errors import KernelError
-    from bitbench.probes.host import has_cuda
-
-    if device is KernelDevice.CUDA and not has_cuda():
-        raise KernelError(
-            "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
-            "or without --device to measure the processor."
-        )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _batches(text: str) -> tuple[int, ...]:
-    from bitbench.ground.errors import KernelError
-
-    if not all(word.isdigit() and int(word) > 0 for word in _words(text)) or not _words(text):
-        raise KernelError(f"{text!r} is not a list of batch sizes; write numbers such as 1,2,4")
-    return tuple(dict.fromkeys(int(word) for word in _words(text)))

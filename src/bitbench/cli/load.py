@@ -1,10 +1,11 @@
 """`bitbench load URL`: sweep a running endpoint, or search for the highest rate that holds what it promises."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from bitbench.cli.parsing import counts, numbers
 
 
 def load(
@@ -26,7 +27,9 @@ def load(
     output_tokens: Annotated[int, typer.Option(min=1, help="Length of an answer.")] = 64,
     text: Annotated[Path | None, typer.Option(help="Prompts from a file instead of random token ids.")] = None,
     api: Annotated[str, typer.Option(help="completions, or chat (needs --text).")] = "completions",
-    arrival: Annotated[str, typer.Option(help="poisson or constant: how requests of a rate are spaced.")] = "poisson",
+    arrival: Annotated[
+        str | None, typer.Option(help="poisson or constant: how requests of a rate are spaced [default: poisson].")
+    ] = None,
     duration: Annotated[
         str | None, typer.Option(help="Of a trial at a rate [default: 30s; in a search as long as is needed].")
     ] = None,
@@ -62,27 +65,18 @@ def load(
     from rich.console import Console
 
     from bitbench.cli.load_display import LoadDisplay
-    from bitbench.cli.load_study import (
-        LoadOptions,
-        checked_url,
-        endpoint_arguments,
-        objectives_of,
-        place_of,
-        search_limits,
-        study_of,
-        workloads_of,
-    )
-    from bitbench.core.asked.arrival import mean_rate
-    from bitbench.lab.endpoint_check import first_contact, first_model
+    from bitbench.ground.errors import LoadError
+    from bitbench.ground.units import parse_fraction
+    from bitbench.lab.checked import checked, checked_objectives
+    from bitbench.lab.load_study import LoadOptions, prepare_load
     from bitbench.lab.study import Lab
     from bitbench.load.workers import LoadWorkers
     from bitbench.report.sections.sweep_terminal import render_sweep
-    from bitbench.store.folder import StudyFolder
 
     options = LoadOptions(
-        concurrency=concurrency,
-        rate=rate,
-        slo=slo,
+        concurrency=None if concurrency is None else counts(concurrency, "--concurrency", LoadError),
+        rate=None if rate is None else numbers(rate, "--rate", LoadError),
+        objectives=checked_objectives(slo, LoadError),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         text=text,
@@ -91,31 +85,18 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=precision,
+        precision=checked(lambda: parse_fraction(precision), LoadError, about="--precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
-    base = checked_url(url)
     lab, console = Lab(), Console()
-    when = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    folder = StudyFolder(into or Path(f"load-{place_of(base)}-{when}"))
-    like = workloads_of(options, folder.path)  # says what is wrong with the options before anything is sent
-    objectives_of(options.slo)
-    arguments = endpoint_arguments(
-        url=base,
-        model=model or first_model(base, api_key_env),
-        api_key_env=api_key_env,
-        vocabulary=vocabulary,
-        ignore_eos=ignore_eos,
-    )
     with LoadWorkers() as client:
-        contact = first_contact(arguments, like[0], client, folder.path)
-        workloads = workloads_of(options, folder.path, contact.latency_s)
-        study = study_of(options, arguments, workloads)
-        search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
-        with LoadDisplay(console, study, search, contact) as display:
-            lab.load(study, folder, display, client, search)
+        prepared = prepare_load(
+            url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
+        )
+        with LoadDisplay(console, prepared) as display:
+            folder = lab.load(prepared, display, client)
     summary = lab.summary(folder)
     path = lab.report(folder, summary)
     render_sweep(summary, console)

@@ -6,24 +6,23 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.core.asked.search import SearchLimits
-from bitbench.core.asked.study import Study
-from bitbench.core.cell import Plan, Visit
+from bitbench.core.cell import Cell, Contender, Plan, Visit
 from bitbench.core.progress import LoadProgress, Percentiles
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds, significant
-from bitbench.lab.endpoint_check import FirstContact
+from bitbench.lab.load_study import PreparedLoad
 from bitbench.statistics.objectives import held
 
-NAME_WIDTH = 10
+NAME_WIDTH = 9  # a longer name shifts its line
 REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss
 
 
 class LoadDisplay:
     """An Observer. Without a terminal only the lines of finished trials are printed."""
 
-    def __init__(self, console: Console, study: Study, search: SearchLimits | None, contact: FirstContact) -> None:
+    def __init__(self, console: Console, prepared: PreparedLoad) -> None:
+        study, search, contact = prepared.study, prepared.search, prepared.contact
         self._console = console
         self._study = study
         self._is_search = search is not None
@@ -60,8 +59,8 @@ class LoadDisplay:
     def instance_ready(self, record: InstanceRecord) -> None:
         """It was ready before."""
 
-    def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None:  # noqa: ARG002
-        self._name = workload
+    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:  # noqa: ARG002
+        self._name = cell.workload
 
     def trial_running(self, progress: LoadProgress) -> None:
         if self._console.is_terminal and abs(progress.elapsed_s - self._drawn_s) >= REDRAW_S:
@@ -74,7 +73,7 @@ class LoadDisplay:
         self._done += counts
         self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
 
-    def quality_running(self, visit: Visit, step: str) -> None:
+    def quality_running(self, contender: Contender, step: str) -> None:
         """An endpoint is not asked for quality."""
 
     def quality_finished(self, record: QualityRecord) -> None:
@@ -112,7 +111,7 @@ class LoadDisplay:
 def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
     """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  holds`"""
     metrics = record.metrics
-    line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}}", overflow="fold")
+    line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}} ", overflow="fold")
     if record.outcome is Outcome.OK:
         served = metrics.achieved_rate or metrics.request_throughput
         line.append(

@@ -14,6 +14,7 @@ from bitbench.core.cell import Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.units import show_bytes, show_duration
+from bitbench.lab.amount import Amount, amount_of
 from bitbench.lab.study import Lab
 from bitbench.report.document.text import listing
 from bitbench.report.sections.causes import refusals_by_reason
@@ -36,7 +37,7 @@ def show_plan(lab: Lab, path: Path) -> None:
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
-    console.print(_amount(lab, plan))
+    console.print(_amount(amount_of(plan, lab.estimator(plan))))
 
 
 def _workloads(plan: Plan) -> Table:
@@ -113,18 +114,11 @@ def _environment(lab: Lab, name: str) -> str:
     return f"environment {name}: is there"
 
 
-def _amount(lab: Lab, plan: Plan) -> str:
-    measure = plan.study.measure
-    starts = len({cell.contender for cell in plan.cells})
-    once = len(plan.contenders) - starts  # only their quality is measured
-    low_s, high_s = lab.estimator(plan).range_s()
-    trials = len(plan.cells) * measure.instances.min * measure.trials.min
-    most = len(plan.cells) * measure.instances.max * measure.trials.max
+def _amount(amount: Amount) -> str:
+    low_s, high_s = amount.seconds
     return (
-        f"{len(plan.cells)} cells, "
-        f"{_range(starts * measure.instances.min + once, starts * measure.instances.max + once)} starts, "
-        f"{_range(trials, most)} trials; about {_range(show_duration(low_s), show_duration(high_s))} "
-        "(rough: nothing was measured yet)"
+        f"{amount.cells} cells, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
+        f"about {_range(show_duration(low_s), show_duration(high_s))} (rough: nothing was measured yet)"
     )
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitbench.cli.parsing import counts
+
 if TYPE_CHECKING:
-    from bitbench.core.asked.study import Argument, Study
+    from bitbench.core.asked.study import Argument
 
 SHOWN_OPERATORS = 20
 
@@ -35,67 +37,33 @@ def profile(
     from rich.console import Console
 
     from bitbench.cli.progress import RunDisplay
+    from bitbench.ground.errors import ProfileError
+    from bitbench.lab.profile_study import profile_study
+    from bitbench.lab.report import write_profiles
     from bitbench.lab.study import Lab
     from bitbench.report.sections.profile import profile_markdown
     from bitbench.store.folder import StudyFolder
 
-    study = study_of(
+    study = profile_study(
         model,
         recipe=recipe,
         engine=engine,
-        batch=batch,
+        batches=counts(batch, "--batch", ProfileError),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        args=arg or [],
+        args=dict(map(engine_argument, arg or [])),
     )
     when = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = StudyFolder(into or Path(f"profile-{engine}-{when}"))
     console = Console(stderr=True)
     with RunDisplay(console) as display:
         Lab().profile(study, folder, display)
-    profiles = folder.profiles()
-    folder.report.mkdir(exist_ok=True)
-    path = folder.report / "profile.md"
-    path.write_text(profile_markdown(profiles), encoding="utf-8")
-    typer.echo(profile_markdown(profiles, SHOWN_OPERATORS), nl=False)
+    path = write_profiles(folder)
+    typer.echo(profile_markdown(folder.profiles(), SHOWN_OPERATORS), nl=False)
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", highlight=False, soft_wrap=True)
 
 
-def study_of(
-    model: str, *, recipe: str, engine: str, batch: str, input_tokens: int, output_tokens: int, args: list[str]
-) -> "Study":
-    """A study of one contender; its workload is there for its size and is not run."""
-    from pydantic import ValidationError
-
-    from bitbench.core.asked.study import EngineSetup, ProfileSpec, Study
-    from bitbench.core.asked.workload import Workload
-    from bitbench.ground.errors import ProfileError
-
-    try:
-        sizes = tuple(int(one) for one in batch.split(","))
-        return Study(
-            name=f"profile-{engine}",
-            description="Operator profiles, and no trial.",
-            models=(model,),
-            recipes=(recipe,),
-            engines=(EngineSetup(name=engine, engine=engine, args=dict(map(_argument, args))),),
-            workloads=(
-                Workload(
-                    name="profile", concurrency=max(sizes), input_tokens=input_tokens, output_tokens=output_tokens
-                ),
-            ),
-            profile=ProfileSpec(batch=sizes, input_tokens=input_tokens, output_tokens=output_tokens),
-        )
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        raise ProfileError(
-            f"{'.'.join(map(str, error['loc']))}: {error['msg'].removeprefix('Value error, ')}"
-        ) from None
-    except ValueError as error:
-        raise ProfileError(f"--batch {batch}: {error}; write a number, or several such as 1,8") from None
-
-
-def _argument(text: str) -> tuple[str, "Argument"]:
+def engine_argument(text: str) -> tuple[str, "Argument"]:
     """`enforce-eager=true`, as a study file would say it."""
     import yaml
 

@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bitbench.core.cell import Plan, Visit
+from bitbench.core.cell import Cell, Contender, Plan, Visit
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
@@ -61,9 +61,9 @@ class RunDisplay:
             facts.append(show_bytes(record.memory.resident_bytes))
         self._print(f"[bold]{record.id}[/] {_escape(record.contender.name)}  [dim]{', '.join(facts)}[/]")
 
-    def trial_started(self, visit: Visit, workload: str, index: int, *, warmup: bool) -> None:
+    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
-        self._describe(f"{visit.contender.name}: {workload}, {what}")
+        self._describe(f"{cell.contender.name}: {cell.workload}, {what}")
 
     def trial_running(self, progress: LoadProgress) -> None:
         """The line says which trial it is; figures come when it has ended."""
@@ -82,8 +82,8 @@ class RunDisplay:
         else:
             self._print(f"  {record.id} {name}  [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
 
-    def quality_running(self, visit: Visit, step: str) -> None:
-        self._describe(f"{visit.contender.name}: quality, {step}")
+    def quality_running(self, contender: Contender, step: str) -> None:
+        self._describe(f"{contender.name}: quality, {step}")
 
     def quality_finished(self, record: QualityRecord) -> None:
         name = _escape(record.contender.name)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.parsing import words
+
 
 def quality(
     model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
@@ -38,34 +40,25 @@ def quality(
     """
     from rich.console import Console
 
+    from bitbench.cli.outcome import show_outcome
     from bitbench.cli.progress import RunDisplay
-    from bitbench.cli.quality_study import QualityOptions, write_quality_study
+    from bitbench.lab.quality_study import QualityOptions, run_quality
     from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render
 
     options = QualityOptions(
         model=model,
-        recipes=_words(recipes),
+        recipes=words(recipes),
         engine=engine,
         corpus=tuple(corpus or ()),
         windows=windows,
         window_tokens=window_tokens,
         top_tokens=top_tokens,
-        tasks=_words(tasks or ""),
+        tasks=words(tasks),
         task_samples=task_samples,
         answers=answers,
         seed=seed,
     )
     lab, console = Lab(), Console()
-    folder = into or Path(f"quality-{Path(model).name}")
-    study = write_quality_study(options, folder, lab.device)
     with RunDisplay(console) as display:
-        filled = lab.run(study, folder, display)
-    summary = lab.summary(filled)
-    path = lab.report(filled, summary)
-    render(summary, console)
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
+        folder = run_quality(lab, options, into, display)
+    show_outcome(lab, folder, console)

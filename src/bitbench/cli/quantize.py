@@ -19,32 +19,22 @@ def quantize(
     """Make a quantized variant of a model, unless it is there already."""
     from rich.console import Console
 
-    from bitbench import environments
     from bitbench.cli.quantize_progress import QuantizeDisplay
     from bitbench.ground.units import show_bytes, show_duration
-    from bitbench.lab.study import Lab
+    from bitbench.lab.study import default_home
+    from bitbench.lab.variants import make_variant, order_variant
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
-    from bitbench.quantize.backends import maker_of
 
-    home, console = Lab().home, Console(highlight=False)
+    home, console = default_home(), Console(highlight=False)
     chosen = catalog.find(recipe)
-    environment = maker_of(chosen).environment
     found = library.resolve(model, home)
-    wanted = variants.order(
-        variants.SourceModel(found.name, found.path, found.content_hash),
-        chosen,
-        versions=environments.versions(environment, home),
-        calibration=calibration,
-        seed=seed,
-    )
+    wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
     if (there := variants.find(wanted, home)) is not None:
         console.print(f"{there.folder.name} is there already, at {there.path}", soft_wrap=True)
         return
     with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:
-        made = variants.ensure(
-            wanted, home=home, python=environments.python_of(environment, home), on_progress=display.update
-        )
+        made = make_variant(wanted, home, display.update)
     facts = made.manifest
     console.print(
         f"{made.folder.name}: {show_bytes(found.weight_bytes)} became {show_bytes(facts.weight_bytes)} "

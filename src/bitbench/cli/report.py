@@ -1,15 +1,11 @@
 """`bitbench report`: the report of a study from its records, or one of the forms that such records are published in."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bitbench.cli.kernels import BASELINES, RECORDS_FILE
 from bitbench.report.forms.choices import Form
-
-if TYPE_CHECKING:
-    from bitbench.core.recorded.kernel import KernelSummary
 
 
 def report(
@@ -34,9 +30,15 @@ def report(
         raise StoreError("--output needs --format; without it the report is written to STUDY_DIR/report")
     if form is None:
         _report(folder)
-        return
-    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles, Form.HTML: _page}
-    text = own[form](folder) if form in own else _study_form(folder, form)
+    else:
+        _write_form(folder, form, output)
+
+
+def _write_form(folder: Path, form: Form, output: Path | None) -> None:
+    from bitbench.lab.forms import form_text
+    from bitbench.lab.study import Lab
+
+    text = form_text(Lab(), folder, form)
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -48,91 +50,15 @@ def report(
 def _report(folder: Path) -> None:
     from rich.console import Console
 
+    from bitbench.cli.outcome import show_outcome
+    from bitbench.lab.kernels import RECORDS_FILE, read_kernels
     from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render
+    from bitbench.report.sections.kernels import kernel_overview, write_kernels
     from bitbench.store.folder import StudyFolder
 
     if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
-        _kernel_report(folder)
+        kernels = read_kernels(folder / RECORDS_FILE)
+        write_kernels(kernels, folder)
+        typer.echo(f"{kernel_overview(kernels)}\n\ntable and figure: {folder}")
         return
-    lab, console, study = Lab(), Console(), StudyFolder.existing(folder)
-    summary = lab.summary(study)
-    path = lab.report(study, summary)
-    render(summary, console)
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
-
-
-def _study_form(path: Path, form: Form) -> str:
-    from bitbench.lab.study import Lab
-    from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
-    from bitbench.store.folder import StudyFolder
-
-    folder = StudyFolder.existing(path)
-    records = folder.read()
-    lock = records.lock.model_dump(mode="json")
-    return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), lock, records.trials))
-
-
-def _page(path: Path) -> str:
-    """The page is made by the report itself, with its figures; this is a copy of it."""
-    from bitbench.lab.study import Lab
-    from bitbench.store.folder import StudyFolder
-
-    page = Lab().report(StudyFolder.existing(path)).with_name("index.html")
-    return page.read_text(encoding="utf-8")
-
-
-def _kernel_report(folder: Path) -> None:
-    from bitbench.report.sections.kernels import kernel_overview, write_kernels
-
-    summary = _kernel_summary(folder / RECORDS_FILE)
-    write_kernels(summary, folder)
-    typer.echo(f"{kernel_overview(summary)}\n\ntable and figure: {folder}")
-
-
-def _kernel_table(folder: Path) -> str:
-    from bitbench.core.recorded.published import PublishedKernels
-    from bitbench.ground.errors import StoreError
-    from bitbench.report.forms.published import published_kernel_markdown
-    from bitbench.report.sections.kernels import kernel_markdown
-    from bitbench.store.published import read_published
-
-    if (published := read_published(folder, PublishedKernels)) is not None:
-        return published_kernel_markdown(published)
-    found = [path for path in (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE) if path.is_file()]
-    if not found:
-        raise StoreError(
-            f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` makes them"
-        )
-    return kernel_markdown(_kernel_summary(found[0]))
-
-
-def _kernel_summary(path: Path) -> "KernelSummary":
-    from pydantic import ValidationError
-
-    from bitbench.core.recorded.kernel import KernelRun
-    from bitbench.ground.errors import StoreError
-    from bitbench.statistics.kernels import summarize_kernels
-
-    try:
-        run = KernelRun.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
-    cases = {timing.case for timing in run.timings}
-    return summarize_kernels(run, [name for name in BASELINES.split(",") if name in cases])
-
-
-def _profiles(folder: Path) -> str:
-    from bitbench.core.recorded.published import PublishedProfile
-    from bitbench.ground.errors import StoreError
-    from bitbench.report.forms.published import published_profile_markdown
-    from bitbench.report.sections.profile import profile_markdown
-    from bitbench.store.folder import StudyFolder
-    from bitbench.store.published import read_published
-
-    if (published := read_published(folder, PublishedProfile)) is not None:
-        return published_profile_markdown(published)
-    profiles = StudyFolder(folder).profiles()
-    if not profiles:
-        raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")
-    return profile_markdown(profiles)
+    show_outcome(Lab(), StudyFolder.existing(folder), Console())

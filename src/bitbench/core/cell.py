@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from bitbench.core.asked.study import Study
+from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Record
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.variant import NO_MODEL, Variant
@@ -68,7 +69,7 @@ class Visit(Record):
 
     block: int
     contender: Contender
-    workloads: tuple[str, ...]  # empty where only its quality is left to measure
+    workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
 
 
 class Plan(Record):

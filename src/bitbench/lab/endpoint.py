@@ -7,18 +7,16 @@ report says so.
 """
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Plan, Visit
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Observer
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Observer
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.errors import LoadError
-from bitbench.lab.visit import Bench, VisitRunner, now
-from bitbench.planning.expand import launch_size
+from bitbench.lab.bench import Bench
+from bitbench.lab.trial import ReadyInstance, TrialRunner, now
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
@@ -29,16 +27,6 @@ from bitbench.statistics.summarize import headline_value
 from bitbench.store.folder import Writer
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
-
-
-@dataclass(frozen=True)
-class Session:
-    """The endpoint as one run meets it: an instance in the records."""
-
-    instance: Instance
-    endpoint: Endpoint
-    instance_id: str
-    log_file: Path
 
 
 class EndpointRun:
@@ -61,19 +49,19 @@ class EndpointRun:
 
     def sweep(self) -> None:
         """Every point as often as the study says, in rounds."""
-        session = self._begin()
-        while wanted := [cell for cell in self._plan.cells if self._progress.wants_trial(cell, BLOCK)]:
+        ready = self._begin()
+        while wanted := [point for point in self._plan.study.workloads if self._wants(point)]:
             Random(f"{self._plan.study.seed}/{len(self._trials)}").shuffle(wanted)
-            for cell in wanted:
-                self._trial(cell, session)
+            for point in wanted:
+                self._trial(point, ready)
 
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `statistics.rate_search` asks for; each new rate becomes a workload of the study."""
-        session = self._begin()
+        ready = self._begin()
         self._update_lock(search=limits)
         late = 0
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
-            record = self._trial(self._cell_at(rate), session)
+            record = self._trial(self._point_at(rate), ready)
             late = late + 1 if held(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
@@ -83,23 +71,15 @@ class EndpointRun:
                 limits = limits.model_copy(update={"highest": max(kept)})
                 self._update_lock(search=limits)
 
-    def _begin(self) -> Session:
+    def _begin(self) -> ReadyInstance:
+        """The endpoint as this run meets it: an instance in the records."""
         contender = self._plan.contenders[0]
-        setup = self._plan.study.engine(contender.engine)
         instance_id, log_file = self._writer.new_instance()
-        context_tokens, concurrency = launch_size(self._plan, setup)
-        launch = Launch(
-            setup=setup,
-            variant=self._plan.variant(contender.variant),
-            python=None,
-            log_file=log_file,
-            context_tokens=context_tokens,
-            concurrency=concurrency,
-            seed=self._plan.study.seed,
-        )
         started = time.monotonic()
-        instance = self._bench.engines[setup.engine].start(launch)
-        session = Session(instance, self._ready(instance), instance_id, log_file)
+        instance = self._bench.start(self._plan, contender, log_file, occasion=str(BLOCK))
+        endpoint, facts = self._wait(instance), self._plan.variant(contender.variant).facts
+        watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
+        ready = ReadyInstance(instance_id, contender, BLOCK, instance, endpoint, facts, watch)
         self._writer.append_instance(
             InstanceRecord(
                 id=instance_id,
@@ -115,40 +95,42 @@ class EndpointRun:
         objectives = self._plan.study.objectives
         counted = [one for one in self._trials if one.outcome is not Outcome.CLIENT_BOUND or held(one, objectives)]
         self._observer.study_started(self._plan, len(counted))
-        return session
+        return ready
 
-    def _ready(self, instance: Instance) -> Endpoint:
+    def _wait(self, instance: Instance) -> Endpoint:
         try:
             return instance.wait_ready(self._plan.study.limits.start)
         except InstanceFailed as failed:
             raise LoadError(f"{failed.failure.cause}; the same command with --into goes on from here") from None
 
-    def _trial(self, cell: Cell, session: Session) -> TrialRecord:
-        visit = Visit(block=BLOCK, contender=cell.contender, workloads=(cell.workload,))
-        runner = VisitRunner(
-            visit, self._plan, self._bench, self._progress, self._observer, session.instance_id, session.log_file
-        )
-        with MemoryWatch(None, None, session.instance.stop) as watch:
-            draft = runner.trial(cell, "measured", session.instance, session.endpoint, watch)
+    def _wants(self, point: Workload) -> bool:
+        return self._progress.wants_trial(self._cell(point), BLOCK)
+
+    def _cell(self, point: Workload) -> Cell:
+        return Cell(contender=self._plan.contenders[0], workload=point.name)
+
+    def _trial(self, point: Workload, ready: ReadyInstance) -> TrialRecord:
+        runner = TrialRunner(self._plan.study, self._bench.load, self._bench.folder, self._observer)
+        draft = runner.run(ready, point, "measured", len(self._progress.trials_of(self._cell(point), BLOCK)))
         record = self._writer.append_trial(draft.record, draft.requests)
         self._trials.append(record)
         self._progress.add([record])
         self._observer.trial_finished(record)
         if record.outcome is Outcome.CRASHED:
-            self._ready(session.instance)  # gone for good, or did it only break this trial?
+            self._wait(ready.instance)  # gone for good, or did it only break this trial?
         return record
 
-    def _cell_at(self, rate: float) -> Cell:
-        """The cell of this rate; a new one is added to the plan and to the study on disk before it is tried."""
-        study, contender = self._plan.study, self._plan.contenders[0]
-        workload = workload_at(study.workloads[0], rate)
-        cell = Cell(contender=contender, workload=workload.name)
+    def _point_at(self, rate: float) -> Workload:
+        """The workload of this rate; a new one is added to the plan and to the study on disk before it is tried."""
+        study = self._plan.study
+        point = workload_at(study.workloads[0], rate)
+        cell = self._cell(point)
         if cell not in self._plan.cells:
-            grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
+            grown = study.model_copy(update={"workloads": (*study.workloads, point)})
             self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
             self._writer.write_study(study_text(grown))
             self._update_lock(plan=self._plan)
-        return cell
+        return point
 
     def _update_lock(self, **facts: Plan | SearchLimits) -> None:
         lock = self._writer.folder.lock()

@@ -2,17 +2,18 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from bitbench.core.asked.arrival import ClosedLoop
+from bitbench.core.asked.study import Limits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient, LoadJob
+from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
 from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, offered_models
 from bitbench.ground.errors import LoadError
+from bitbench.lab.trial import load_job
 from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.rows.request_rows import RequestRows, statistic
@@ -40,26 +41,20 @@ def first_model(url: str, api_key_env: str) -> str:
     return offered[0]
 
 
-def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadClient, folder: Path) -> FirstContact:
-    """A few requests of this workload's shape, one at a time. Raises LoadError: what is wrong and what to do."""
+def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadClient) -> FirstContact:
+    """A few requests of this workload's shape, one at a time. Raises LoadError: what is wrong and what to do.
+
+    A file that the workload names is looked for from the working directory: no study folder exists yet.
+    """
     try:
         endpoint = EndpointInstance(arguments).wait_ready(TIMEOUT_S)
     except InstanceFailed as failed:
         raise LoadError(_advise(failed.failure, arguments.api_key_env)) from None
-    assert endpoint.vocabulary is not None
     alone = workload.model_copy(
         update={"concurrency": 1, "arrival": ClosedLoop(), "requests": REQUESTS, "duration": None}
     )
-    job = LoadJob(
-        endpoint=endpoint,
-        workload=alone,
-        vocabulary=endpoint.vocabulary,
-        seed=(0, 0),
-        request_timeout_s=TIMEOUT_S,
-        stall_timeout_s=TIMEOUT_S,
-        folder=folder,
-    )
-    result = load.run(job)
+    limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
+    result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
     requests = without_key(result.requests, endpoint.api_key)
     failure = judge(requests, alone, result.health)
     if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:

@@ -15,7 +15,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import DENSE, Variant
 from bitbench.ground.errors import BitbenchError, CannotExplainError
 from bitbench.kernels.runner import measure_roof
-from bitbench.lab.visit import now
+from bitbench.lab.trial import now
 from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts

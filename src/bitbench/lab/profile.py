@@ -16,11 +16,12 @@ from typing import NamedTuple
 from bitbench.core.asked.study import ProfileSpec
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, LoadJob, Observer, Vocabulary
+from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Observer
 from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.ground.errors import ProfileError
-from bitbench.lab.visit import DEFAULT_VOCABULARY, Bench
+from bitbench.lab.bench import Bench
+from bitbench.lab.trial import load_job
 from bitbench.profiling.groups import built_in_table
 from bitbench.profiling.hook import start_profile, stop_profile
 from bitbench.profiling.operators import divide
@@ -73,19 +74,14 @@ class ProfileRun:
         return self.plan.study.profile or ProfileSpec()
 
     def _start(self, folder: Path) -> Instance:
-        setup = self.plan.study.engine(self.contender.engine)
-        engine = self.bench.engines[setup.engine]
-        return engine.start(
-            Launch(
-                setup=setup,
-                variant=self.plan.variant(self.contender.variant),
-                python=self.bench.python_of(engine.environment) if engine.environment else None,
-                log_file=self.log_file,
-                context_tokens=self._spec.input_tokens + self._spec.output_tokens,
-                concurrency=self.batch,  # no more: prompts that wait in line are to be run batch by batch
-                seed=zlib.crc32(f"{self.plan.study.seed}/profile/{self.contender.name}".encode()),
-                trace_folder=folder,
-            )
+        return self.bench.start(
+            self.plan,
+            self.contender,
+            self.log_file,
+            occasion="profile",
+            # No more than a batch at once: prompts that wait in line are to be run batch by batch.
+            size=(self._spec.input_tokens + self._spec.output_tokens, self.batch),
+            trace_folder=folder,
         )
 
     def _profiles(self, instance: Instance, folder: Path) -> Iterator[ProfileDraft]:
@@ -147,18 +143,16 @@ class ProfileRun:
         return self._send(endpoint, self.batch, self._spec.output_tokens, number)
 
     def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> _Answers:
-        study, facts = self.plan.study, self.plan.variant(self.contender.variant).facts
+        study = self.plan.study
         workload = Workload(
             name="profile", concurrency=count, input_tokens=self._spec.input_tokens, output_tokens=output_tokens
         )
-        vocabulary = Vocabulary(facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids)
-        job = LoadJob(
-            endpoint=endpoint,
-            workload=workload,
-            vocabulary=endpoint.vocabulary or vocabulary,
+        job = load_job(
+            endpoint,
+            workload,
             seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
-            request_timeout_s=study.limits.request,
-            stall_timeout_s=study.limits.stall,
+            limits=study.limits,
+            facts=self.plan.variant(self.contender.variant).facts,
         )
         rows = self.bench.load.run(job).requests.to_pylist()
         for row in rows:
@@ -182,7 +176,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     for contender in plan.contenders:
         if timed and contender not in timed:
             continue
-        engine = bench.engines[plan.study.engine(contender.engine).engine]
+        engine = bench.engine_of(plan, contender)
         if not engine.can_profile:
             message = f"{engine.name} has no profiler that bitbench can use; {contender.name} has no operator profile"
             if is_all:

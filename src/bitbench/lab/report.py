@@ -8,7 +8,7 @@ from bitbench.core.found.summary import RequestSpread, StudySummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.report.paths import shorten_instance, shortener
 from bitbench.statistics.requests import COLUMNS, spread_of_requests, worth_reading
-from bitbench.store.folder import StudyFolder
+from bitbench.store.folder import StudyFolder, write_atomically
 
 
 def write_report(folder: StudyFolder, summary: StudySummary, home: Path) -> Path:
@@ -29,6 +29,15 @@ def write_report(folder: StudyFolder, summary: StudySummary, home: Path) -> Path
     sections = document(summary, records)
     write_page(summary, sections, records, vega_bundle(home / "cache"), folder.report)
     return write_markdown(sections, folder.report)
+
+
+def write_profiles(folder: StudyFolder) -> Path:
+    """report/profile.md: every operator of every profile."""
+    from bitbench.report.sections.profile import profile_markdown
+
+    path = folder.report / "profile.md"
+    write_atomically(path, profile_markdown(folder.profiles()))
+    return path
 
 
 def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitbench import __version__, environments
-from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.environment import Device
@@ -15,22 +14,24 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import TrialRecord
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import registry
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
+from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, write_report
+from bitbench.lab.source import StudySource
+from bitbench.lab.trial import TrialDraft, now
 from bitbench.lab.variants import Workshop
-from bitbench.lab.visit import Bench, TrialDraft, VisitRunner, now
+from bitbench.lab.visit import VisitRunner
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
-from bitbench.planning.study_file import parse_study, read_study, with_line
-from bitbench.planning.write_study import study_text
+from bitbench.planning.study_file import parse_study
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts, has_cuda
 from bitbench.probes.noise import measure_noise
@@ -64,24 +65,23 @@ class Lab:
         """What engines compute on here."""
         return "cuda" if has_cuda() else "cpu"
 
-    def plan(self, study_path: Path) -> Plan:
-        return self._plan(study_path, Workshop(self.home, study_path.parent))
+    def plan(self, study: Path | Study) -> Plan:
+        """What a study would run, and what not and why. Runs nothing."""
+        source = StudySource.of(study)
+        return self._plan(source, Workshop(self.home, source.folder))
 
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
-    def run(self, study_path: Path, into: Path | None, observer: Observer) -> StudyFolder:
+    def run(self, study: Path | Study, into: Path | None, observer: Observer) -> StudyFolder:
         """Run what is left of a study; the same call again continues it."""
-        workshop = Workshop(self.home, study_path.parent)
-        plan = self._plan(study_path, workshop)
-        for name in self.environments_of(plan):
-            environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
-        if workshop.make_missing(plan, observer):
-            plan = self._plan(study_path, workshop)
+        source = StudySource.of(study)
+        workshop = Workshop(self.home, source.folder)
+        plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, study_path.read_text(encoding="utf-8"), study_path.parent, observer)
-            bench = self._bench(plan.study, load, study_path.parent)
+            self._open(writer, plan, source, observer)
+            bench = self._bench(plan.study, load, source.folder)
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
             _run_until_done(plan, bench, writer, observer)
@@ -90,36 +90,33 @@ class Lab:
 
     def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
         """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
-        workshop, engines = Workshop(self.home, Path()), self.engines_of(study)
-        plan = expand(study, engines, workshop.variant, self.device)
-        for name in self.environments_of(plan):
-            environments.python_of(name, self.home)
-        if workshop.make_missing(plan, observer):
-            plan = expand(study, engines, workshop.variant, self.device)
+        source = StudySource.of(study)
+        plan = self._ready_plan(source, Workshop(self.home, source.folder), observer)
         if plan.refusals:
             raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, study_text(study), Path(), observer)
-            run_profiles(plan, self._bench(study, load, Path()), writer, observer, is_all=True)
+            self._open(writer, plan, source, observer)
+            run_profiles(plan, self._bench(study, load, source.folder), writer, observer, is_all=True)
 
-    def load(
-        self, study: Study, folder: StudyFolder, observer: Observer, load: LoadClient, search: SearchLimits | None
-    ) -> None:
+    def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+        study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
         lock = folder.lock()
         if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
             search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
             study = study.model_copy(update={"workloads": lock.plan.study.workloads})
-        plan = expand(study, self.engines_of(study), _no_variant, self.device)
-        if plan.refusals:
-            raise LoadError(plan.refusals[0].reason)
+        source = StudySource.of(study, folder.path)
         with folder.writing() as writer:
-            self._open(writer, plan, study_text(study), folder.path, observer)
-            run = EndpointRun(plan, self._bench(study, load, folder.path), writer, observer)
+            plan = self._plan(source, Workshop(self.home, source.folder))
+            if plan.refusals:
+                raise LoadError(plan.refusals[0].reason)
+            self._open(writer, plan, source, observer)
+            run = EndpointRun(plan, self._bench(study, client, source.folder), writer, observer)
             if search is None:
                 run.sweep()
             else:
                 run.search(search)
+        return folder
 
     def summary(self, folder: StudyFolder) -> StudySummary:
         """From the records alone: neither the engines nor the model need to be there any more."""
@@ -150,15 +147,22 @@ class Lab:
         tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
         return sorted({*tasks, *(name for name in names if name is not None)})
 
-    def _plan(self, study_path: Path, workshop: Workshop) -> Plan:
-        study = read_study(study_path)
+    def _plan(self, source: StudySource, workshop: Workshop) -> Plan:
+        study = source.study
         try:
-            check_files(study.workloads, study_path.parent)
+            check_files(study.workloads, source.folder)
             if study.quality is not None:
-                check_quality_files(study.quality, study_path.parent)
+                check_quality_files(study.quality, source.folder)
             return expand(study, self.engines_of(study), workshop.variant, self.device)
         except StudyFileError as error:
-            raise with_line(error, study_path) from error
+            raise source.located(error) from error
+
+    def _ready_plan(self, source: StudySource, workshop: Workshop, observer: Observer) -> Plan:
+        """The plan, once its environments exist and its variants were made, or could not be."""
+        plan = self._plan(source, workshop)
+        for name in self.environments_of(plan):
+            environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
+        return workshop.make_missing(plan, observer)
 
     def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
         return Bench(
@@ -168,10 +172,10 @@ class Lab:
             folder=folder.resolve(),
         )
 
-    def _open(self, writer: Writer, plan: Plan, text: str, study_folder: Path, observer: Observer) -> None:
+    def _open(self, writer: Writer, plan: Plan, source: StudySource, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        found = self._resolve(plan, study_folder)
+        found = self._resolve(plan, source.folder)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -185,7 +189,7 @@ class Lab:
             observer.note("measuring how steady this machine is")
             began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
             found = found.model_copy(update=began)
-        writer.write_study(text)
+        writer.write_study(source.text)
         writer.write_lock(found)
 
     def _resolve(self, plan: Plan, folder: Path) -> Lock:
@@ -201,10 +205,6 @@ class Lab:
             },
             plan=plan,
         )
-
-
-def _no_variant(model: str, recipe: str) -> Variant:
-    raise AssertionError(f"an endpoint runs no {recipe} of {model} of ours")
 
 
 def refuse_other_study(old: Study, new: Study) -> None:

@@ -11,9 +11,10 @@ from bitbench.core.recorded.variant import Variant
 from bitbench.ground.errors import BitbenchError, ModelError, QuantizeError, RecipeError
 from bitbench.ground.units import show_duration
 from bitbench.models import library
+from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
-from bitbench.quantize.work import Progress
+from bitbench.quantize.work import OnProgress, Progress
 
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
@@ -26,7 +27,6 @@ class Workshop:
         self._home = home
         self._recipe_folder = recipe_folder
         self._orders: dict[Asked, variants.Order] = {}
-        self._failures: dict[Asked, str] = {}  # why it could not be made
 
     def variant(self, model: str, recipe_reference: str) -> Variant:
         """As it lies on disk; its path is None where it has still to be made."""
@@ -52,48 +52,60 @@ class Workshop:
         """The model as it is before any recipe, with its tokenizer."""
         return library.resolve(model, self._home).path
 
-    def make_missing(self, plan: Plan, observer: Observer) -> bool:
-        """Make what cells wait for; True where there was any. One that fails is warned about, and `variant` then says
-        why: it is a result of the study, not its end."""
+    def make_missing(self, plan: Plan, observer: Observer) -> Plan:
+        """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its
+        cells are refused with the reason: it is a result of the study, not its end."""
         wanted = {contender.variant for contender in plan.contenders}
         missing = [
             one for one in plan.variants if one.path is None and one.name in wanted and _asked(one) in self._orders
         ]
-        for variant in missing:
-            try:
-                self._make(variant, observer)
-            except (ModelError, QuantizeError, RecipeError) as error:
-                failure = self._failures[_asked(variant)] = _failure(error)
-                observer.warn(f"{variant.name} {failure}; the others go on, and the same command tries it again")
-        return bool(missing)
+        return settle(plan, [self._made(variant, observer) for variant in missing])
 
-    def _make(self, variant: Variant, observer: Observer) -> None:
-        order = self._orders[_asked(variant)]
-        variants.ensure(
-            order,
-            home=self._home,
-            python=environments.python_of(maker_of(order.recipe).environment, self._home),
-            on_progress=lambda progress: observer.note(_shown(variant.name, progress)),
-        )
+    def _made(self, variant: Variant, observer: Observer) -> Variant:
+        name = variant.name
+        try:
+            made = make_variant(
+                self._orders[_asked(variant)], self._home, lambda progress: observer.note(_shown(name, progress))
+            )
+        except (ModelError, QuantizeError, RecipeError) as error:
+            failure = _failure(error)
+            observer.warn(f"{name} {failure}; the others go on, and the same command tries it again")
+            return variant.model_copy(update={"failure": failure})
+        return _on_disk(variant, made)
 
     def _quantized(self, base: Variant, recipe: Recipe, found: library.ResolvedModel) -> Variant:
-        order = variants.order(
-            variants.SourceModel(found.name, found.path, found.content_hash),
-            recipe,
-            versions=environments.versions(maker_of(recipe).environment, self._home),
-        )
+        order = order_variant(found, recipe, self._home)
         self._orders[_asked(base)] = order
-        made = variants.find(order, self._home)
-        return base.model_copy(
-            update={
-                "path": made.path if made else None,
-                "content_hash": made.content_hash if made else None,
-                "weight_bytes": made.weight_bytes if made else None,
-                "facts": base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]}),
-                "refusal": None if made else _refusal(order),
-                "failure": None if made else self._failures.get(_asked(base)),
-            }
-        )
+        facts = base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]})
+        unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
+        if (made := variants.find(order, self._home)) is not None:
+            return _on_disk(unmade, made)
+        return unmade.model_copy(update={"refusal": _refusal(order)})
+
+
+def order_variant(
+    model: library.ResolvedModel, recipe: Recipe, home: Path, *, calibration: Path | None = None, seed: int = 0
+) -> variants.Order:
+    """One variant by all that decides what it becomes, with the packages that would make it here."""
+    return variants.order(
+        variants.SourceModel(model.name, model.path, model.content_hash),
+        recipe,
+        versions=environments.versions(maker_of(recipe).environment, home),
+        calibration=calibration,
+        seed=seed,
+    )
+
+
+def make_variant(order: variants.Order, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
+    """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
+    python = environments.python_of(maker_of(order.recipe).environment, home)
+    return variants.ensure(order, home=home, python=python, on_progress=on_progress)
+
+
+def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
+    return variant.model_copy(
+        update={"path": made.path, "content_hash": made.content_hash, "weight_bytes": made.weight_bytes}
+    )
 
 
 def _asked(variant: Variant) -> Asked:

@@ -33,8 +33,6 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
                 reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload) or variant.refusal
                 if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
-                elif variant.failure is not None:
-                    refusals.append(Refusal(cell=cell, reason=variant.failure, was_tried=True))
                 else:
                     cells.append(cell)
             if study.quality is not None:
@@ -71,7 +69,7 @@ def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: V
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
-    return engine.refuse(setup, variant, longest) or variant.refusal or variant.failure
+    return engine.refuse(setup, variant, longest) or variant.refusal
 
 
 def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:

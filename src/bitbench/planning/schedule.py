@@ -90,7 +90,7 @@ class Progress:
         for block in range(study.measure.instances.max):
             for contender in self._shuffled(self._plan.contenders, block, "contenders"):
                 workloads = tuple(
-                    cell.workload
+                    study.workload(cell.workload)
                     for cell in self._shuffled(self._cells_of(contender), block, contender.name)
                     if self.wants_trial(cell, block)
                 )

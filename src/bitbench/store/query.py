@@ -7,13 +7,16 @@ line of a study that is just being written is left out until it is complete.
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
 from bitbench.store.tables import TABLES, QueryTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
@@ -115,6 +118,11 @@ class Studies:
         except duckdb.Error as error:
             raise StoreError(f"the query cannot be answered: {error}") from error
         return [str(column[0]) for column in found.description or ()], rows
+
+    def arrow(self, name: str) -> "pa.Table":
+        """A whole table, with its types."""
+        self._make(name)
+        return self._connection.sql(f"SELECT * FROM {name}").to_arrow_table()
 
     def count(self, name: str) -> int:
         """Rows of a table."""

@@ -4,44 +4,46 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
 from bitbench.core.environment import Device
+from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import is_dense
 from bitbench.ground.errors import QualityError
+from bitbench.lab.checked import checked
+from bitbench.lab.study import Lab
 from bitbench.planning.compatibility import look_up
 from bitbench.planning.write_study import study_text
 from bitbench.quantize.catalog import built_in_recipes
+from bitbench.store.folder import StudyFolder, write_atomically
 
 STUDY_FILE = "quality-study.yaml"
 
 
 @dataclass(frozen=True)
 class QualityOptions:
-    """As given on the command line."""
+    """Whose quality is measured, and on what. None: what a study file without that field means."""
 
     model: str
     recipes: tuple[str, ...]
-    engine: str
-    corpus: tuple[Path, ...]
-    windows: int | None
-    window_tokens: int | None
-    top_tokens: int | None
-    tasks: tuple[str, ...]
-    task_samples: int | None
-    answers: bool
-    seed: int
+    engine: str = "transformers"
+    corpus: tuple[Path, ...] = ()
+    windows: int | None = None
+    window_tokens: int | None = None
+    top_tokens: int | None = None
+    tasks: tuple[str, ...] = ()
+    task_samples: int | None = None
+    answers: bool = True
+    seed: int = 0
 
 
-def write_quality_study(options: QualityOptions, folder: Path, device: Device) -> Path:
-    """The study file in the folder that its run fills; files that it names are relative to that folder."""
-    study = quality_study(options, folder, device)
-    folder.mkdir(parents=True, exist_ok=True)
+def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
+    """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
+    to that folder."""
+    folder = into or Path(f"quality-{Path(options.model).name}")
     path = folder / STUDY_FILE
-    path.write_text(study_text(study), encoding="utf-8")
-    return path
+    write_atomically(path, study_text(quality_study(options, folder, lab.device)))
+    return lab.run(path, folder, observer)
 
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
@@ -56,21 +58,15 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
         "task_samples": options.task_samples,
         "answer_tokens": None if options.answers else 0,
     }
-    try:
-        return Study.model_validate(
-            {
-                "name": f"quality-{Path(options.model).name}",
-                "models": [_model(options.model)],
-                "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *options.recipes])),
-                "engines": [options.engine],
-                "quality": {name: value for name, value in wanted.items() if value is not None},
-                "seed": options.seed,
-            }
-        )
-    except ValidationError as invalid:
-        error = invalid.errors()[0]
-        field = ".".join(str(part) for part in error["loc"])
-        raise QualityError(f"{field}: {error['msg'].removeprefix('Value error, ')}") from None
+    content: dict[str, Json] = {
+        "name": f"quality-{Path(options.model).name}",
+        "models": [_model(options.model)],
+        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *options.recipes])),
+        "engines": [options.engine],
+        "quality": {name: value for name, value in wanted.items() if value is not None},
+        "seed": options.seed,
+    }
+    return checked(lambda: Study.model_validate(content), QualityError)
 
 
 def baseline_recipe(engine: str, device: Device) -> str:

@@ -1,0 +1,27 @@
+"""Options that hold several values in one text."""
+
+from bitbench.ground.errors import BitbenchError
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """`a, b` as ("a", "b")."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def numbers(text: str, option: str, error: type[BitbenchError]) -> tuple[float, ...]:
+    """Positive ones, each once, in their order. Raises `error` with the option and what it takes."""
+    try:
+        found = tuple(dict.fromkeys(float(word) for word in words(text)))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < number < float("inf") for number in found):
+        raise error(f"{option}: expected numbers such as 1,2,4, got {text!r}")
+    return found
+
+
+def counts(text: str, option: str, error: type[BitbenchError]) -> tuple[int, ...]:
+    """Likewise, whole ones."""
+    found = numbers(text, option, error)
+    if any(number != int(number) for number in found):
+        raise error(f"{option}: expected whole numbers such as 1,2,4, got {text!r}")
+    return tuple(int(number) for number in found)

@@ -1,0 +1,57 @@
+"""Two study folders, or two variants of one, held against each other."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.comparison import Comparison
+from bitbench.core.found.facts import Fact
+from bitbench.ground.errors import CannotCompareError
+from bitbench.statistics.gate import parse_condition, parse_metric
+from bitbench.statistics.studies import compare_contenders, compare_studies
+from bitbench.store.folder import StudyFolder
+
+
+def compare_folders(
+    baseline: Path,
+    candidate: Path | None = None,
+    *,
+    variants: tuple[str, str] | None = None,
+    fail_if: Sequence[str] = (),
+    allow: Sequence[Fact] = (),
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Cell by cell: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
+
+    `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
+    besides the study's headline.
+    """
+    conditions = [parse_condition(text) for text in fail_if]
+    shown = [parse_metric(name) for name in metrics]
+    if (candidate is None) is (variants is None):
+        raise CannotCompareError("give two study folders, or one and --variants OLD NEW")
+    before = StudyFolder.existing(baseline).read()
+    if variants is not None:
+        return compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+    assert candidate is not None
+    after = StudyFolder.existing(candidate).read()
+    return compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allow)
+
+
+def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
+    """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
+    for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
+        sides = [[one for one in plan.contenders if getattr(one, key) == wanted] for wanted in (old, new)]
+        if all(sides):
+            pairs = [
+                (one, two)
+                for one in sides[0]
+                for two in sides[1]
+                if key == "name" or getattr(one, other) == getattr(two, other)
+            ]
+            if pairs:
+                return pairs
+    raise CannotCompareError(
+        f"{old} and {new} are no two variants, engines or contenders of this study that can be paired; "
+        f"it has {', '.join(one.name for one in plan.contenders)}"
+    )

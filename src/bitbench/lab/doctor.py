@@ -1,0 +1,62 @@
+"""What this machine can do, and the command that adds what it cannot."""
+
+import importlib.util
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitbench import environments
+from bitbench.core.recorded.host import HostFacts
+from bitbench.engines import registry
+from bitbench.lab.environments import known_environments, main_versions
+from bitbench.models import library
+from bitbench.probes.host import collect_host_facts
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """`environment` is None for an engine that needs none; `versions` is None where its environment is missing."""
+
+    name: str
+    environment: str | None
+    versions: Mapping[str, str] | None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.environment is None or self.versions is not None
+
+
+@dataclass(frozen=True)
+class Checkup:
+    host: HostFacts
+    home: Path
+    free_bytes: int  # on the disk that holds the home folder
+    has_native_part: bool
+    engines: tuple[EngineState, ...]
+    models: tuple[library.KnownModel, ...]
+
+
+def examine(home: Path) -> Checkup:
+    """Starts nothing and measures nothing; how steady the machine is, `probes.noise.measure_noise` says."""
+    made = {known.name: known for known in environments.list_environments(home) if known.complete}
+    known_here = known_environments()
+    engines = []
+    for name, engine in registry.engines().items():
+        environment = engine.environment
+        versions = main_versions(made[environment], known_here) if environment in made else None
+        engines.append(EngineState(name, environment, versions))
+    return Checkup(
+        host=collect_host_facts(),
+        home=home,
+        free_bytes=shutil.disk_usage(_existing_parent(home)).free,
+        has_native_part=importlib.util.find_spec("bitbench._native") is not None,
+        engines=tuple(engines),
+        models=tuple(library.list_models(home)),
+    )
+
+
+def _existing_parent(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,158 @@
+"""The Python interface: what `import bitbench` offers. Every function does what the command of its name does."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bitbench.core.asked.study import Study
+from bitbench.core.cell import Plan
+from bitbench.core.found.comparison import Comparison
+from bitbench.core.found.explanation import Explanation
+from bitbench.core.found.facts import Fact
+from bitbench.core.found.recommendation import Recommendation
+from bitbench.core.ports import Observer
+from bitbench.ground.errors import LoadError
+from bitbench.ground.units import parse_fraction
+from bitbench.lab.checked import checked, checked_objectives
+from bitbench.lab.compare import compare_folders
+from bitbench.lab.explain import explain_variant
+from bitbench.lab.load_study import API_KEY_ENV, LoadOptions, prepare_load
+from bitbench.lab.observer import LogObserver
+from bitbench.lab.recommend import limits_of, recommend_from
+from bitbench.lab.results import Results
+from bitbench.lab.study import Lab
+from bitbench.load.workers import LoadWorkers
+from bitbench.store.folder import StudyFolder
+
+Place = str | Path
+AskedFor = str | Path | Study
+
+
+def plan(study: AskedFor) -> Plan:
+    """What a study would run, and what not and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
+    return Lab().plan(_asked(study))
+
+
+def run(study: AskedFor, into: Place | None = None, *, observer: Observer | None = None) -> Results:
+    """Run a study, or what is left of it. The folder `into` is filled, by default ./NAME of the study.
+
+    Progress goes to the logger `bitbench`, unless there is an `observer`.
+    """
+    lab = Lab()
+    folder = lab.run(_asked(study), None if into is None else Path(into), observer or LogObserver())
+    return Results(folder, lab)
+
+
+def load(
+    url: str,
+    into: Place | None = None,
+    *,
+    concurrency: Sequence[int] | None = None,
+    rate: Sequence[float] | None = None,
+    slo: str | Mapping[str, str | float] | None = None,
+    model: str | None = None,
+    input_tokens: int = 128,
+    output_tokens: int = 64,
+    text: Place | None = None,
+    api: str = "completions",
+    arrival: str | None = None,
+    duration: str | float | None = None,
+    requests: int | None = None,
+    trials: int | None = None,
+    precision: str | float = 0.03,
+    max_rate: float | None = None,
+    ignore_eos: bool = True,
+    api_key_env: str = API_KEY_ENV,
+    vocabulary: int | None = None,
+    seed: int = 0,
+    observer: Observer | None = None,
+) -> Results:
+    """Measure an OpenAI-compatible endpoint that runs already: a sweep over `concurrency` or `rate`, or with `slo`
+    alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds)."""
+    options = LoadOptions(
+        concurrency=None if concurrency is None else tuple(concurrency),
+        rate=None if rate is None else tuple(rate),
+        objectives=checked_objectives(slo, LoadError, about="slo"),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        text=None if text is None else Path(text),
+        api=api,
+        arrival=arrival,
+        duration=duration,
+        requests=requests,
+        trials=trials,
+        precision=checked(lambda: parse_fraction(precision), LoadError, about="precision"),
+        max_rate=max_rate,
+        output_forced=ignore_eos,
+        seed=seed,
+    )
+    lab = Lab()
+    with LoadWorkers() as client:
+        prepared = prepare_load(
+            url,
+            options,
+            client,
+            into=None if into is None else Path(into),
+            model=model,
+            api_key_env=api_key_env,
+            vocabulary=vocabulary,
+        )
+        return Results(lab.load(prepared, observer or LogObserver(), client), lab)
+
+
+def read(folder: Place) -> Results:
+    """The results in a study folder. Neither the engines nor the model are needed any more."""
+    return Results(StudyFolder.existing(Path(folder)), Lab())
+
+
+def report(folder: Place) -> Path:
+    """Write the report of a study folder from its records; the path is that of its page."""
+    return read(folder).report()
+
+
+def compare(
+    baseline: Place,
+    candidate: Place | None = None,
+    *,
+    variants: tuple[str, str] | None = None,
+    fail_if: Sequence[str] = (),
+    allow: Sequence[Fact | str] = (),
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Compare two study folders cell by cell, or two `variants` of one.
+
+    `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
+    besides the headline.
+    """
+    return compare_folders(
+        Path(baseline),
+        None if candidate is None else Path(candidate),
+        variants=variants,
+        fail_if=fail_if,
+        allow=[Fact(fact) for fact in allow],
+        metrics=metrics,
+    )
+
+
+def recommend(
+    folder: Place,
+    *,
+    slo: str | Mapping[str, str | float] | None = None,
+    max_memory: str | int | None = None,
+    max_quality_loss: str | float | None = None,
+    price_per_hour: float | None = None,
+    workloads: Sequence[str] = (),
+) -> Recommendation:
+    """The fastest contender that meets the limits with confidence, and what rules out the others."""
+    limits = limits_of(slo, max_memory, max_quality_loss)
+    place = StudyFolder.existing(Path(folder))
+    return recommend_from(Lab(), place, limits, workloads=workloads, price_per_hour=price_per_hour)
+
+
+def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:
+    """Why a variant is as fast as it is: the expected gain, the measured gain, and where the gap comes from."""
+    place = StudyFolder.existing(Path(folder))
+    return explain_variant(place, Lab().home, variant=variant, workload=workload, against=against)
+
+
+def _asked(study: AskedFor) -> Path | Study:
+    return study if isinstance(study, Study) else Path(study)

@@ -1,0 +1,86 @@
+"""Quantized products timed against torch's: from what is asked to records, and from records to a summary."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bitbench import environments
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelRun, KernelSummary
+from bitbench.ground.errors import KernelError, StoreError
+from bitbench.kernels import registry, runner
+from bitbench.kernels.shapes import parse_shapes
+from bitbench.models import library
+from bitbench.probes.host import collect_host_facts, has_cuda
+from bitbench.statistics.kernels import summarize_kernels
+from bitbench.store.folder import write_atomically
+
+ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
+BASELINES = ("torch-linear", "torch-mv")
+RECORDS_FILE = "records.json"
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
+
+    shapes: str = "seed"
+    batches: tuple[int, ...] = (1,)
+    against: tuple[str, ...] = BASELINES
+    cases: tuple[str, ...] | None = None
+    device: KernelDevice = KernelDevice.CPU
+    quick: bool = False
+    warm: bool = False
+    threads: int | None = None
+    seed: int = 0
+
+
+def measure_kernels(
+    options: KernelOptions, home: Path, into: Path, on_point: Callable[[str, int, int], None] = lambda *_: None
+) -> KernelSummary:
+    """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
+    job = _job(options, home)
+    registry.case_sources(options.against)  # a baseline that nobody offers is named before anything is measured
+    python = environments.python_of(ENVIRONMENT, home)
+    run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
+    summary = summarize_kernels(run, options.against)
+    write_atomically(into / RECORDS_FILE, run.model_dump_json() + "\n")
+    return summary
+
+
+def kernel_records(folder: Path) -> Path | None:
+    """Where `measure_kernels` left its records: in this folder, or in its `kernels`."""
+    places = (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE)
+    return next((path for path in places if path.is_file()), None)
+
+
+def read_kernels(path: Path) -> KernelSummary:
+    """Records of an earlier run, against those of the usual baselines that it has."""
+    try:
+        run = KernelRun.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
+    cases = {timing.case for timing in run.timings}
+    return summarize_kernels(run, [name for name in BASELINES if name in cases])
+
+
+def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
+    if options.device is KernelDevice.CUDA and not has_cuda():
+        raise KernelError(
+            "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
+            "or without --device to measure the processor."
+        )
+    named: Sequence[str] | None = None if options.cases is None else [*options.against, *options.cases]
+    return runner.KernelJob(
+        shapes=parse_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick),
+        batches=options.batches,
+        cases=registry.case_sources(named),
+        all_cases=options.cases is not None,
+        effort=runner.BRIEF if options.quick else runner.FULL,
+        warm=options.warm,
+        seed=options.seed,
+        threads=options.threads,
+        device=options.device,
+    )

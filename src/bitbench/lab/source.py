@@ -1,0 +1,28 @@
+"""A study as it was asked for: by a file, or made in Python."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitbench.core.asked.study import Study
+from bitbench.ground.errors import StudyFileError
+from bitbench.planning.study_file import read_study, with_line
+from bitbench.planning.write_study import study_text
+
+
+@dataclass(frozen=True)
+class StudySource:
+    study: Study
+    text: str  # what its folder keeps as study.yaml
+    folder: Path  # what file names in it are relative to
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, study: Path | Study, folder: Path = Path()) -> "StudySource":
+        """`folder` counts for a study that was made in Python; a file is its own place."""
+        if isinstance(study, Study):
+            return cls(study, study_text(study), folder)
+        return cls(read_study(study), study.read_text(encoding="utf-8"), study.parent, study)
+
+    def located(self, error: StudyFileError) -> StudyFileError:
+        """The same error, with the line of the file that it is about."""
+        return error if self.file is None else with_line(error, self.file)

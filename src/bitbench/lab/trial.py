@@ -1,0 +1,162 @@
+"""One trial in an instance that is ready: its load job, the verdict about what came back, and its draft."""
+
+import time
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bitbench.core.asked.objective import Objective
+from bitbench.core.asked.study import Limits, Study
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
+from bitbench.core.recorded.trial import Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.variant import ModelFacts
+from bitbench.load.secrets import without_key
+from bitbench.load.verdict import judge
+from bitbench.probes.memory import MemoryWatch
+from bitbench.statistics.objectives import good_share, judge_objectives
+from bitbench.statistics.trial import measure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TrialKind = Literal["warmup", "measured"]
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
+# A connection breaks a moment before the exit of the process behind it can be seen.
+DEATH_NOTICE_S = 3.0
+
+
+@dataclass(frozen=True)
+class TrialDraft:
+    """A trial before the store has given it an id, with its request rows."""
+
+    record: TrialRecord
+    requests: "pa.Table | None" = None
+
+
+@dataclass(frozen=True)
+class ReadyInstance:
+    """An instance that answers, and what the records call it."""
+
+    id: str
+    contender: Contender
+    block: int
+    instance: Instance
+    endpoint: Endpoint
+    facts: ModelFacts  # of the model that it runs
+    watch: MemoryWatch
+
+    def cause_of_death(self, failure: Failure) -> Failure:
+        """What the process says, where the client only saw its connection break."""
+        if self.watch.failure is not None:
+            return self.watch.failure
+        deadline = time.monotonic() + (DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0)
+        while (death := self.instance.failure()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return death or failure
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs trials of a study. File names in its workloads are relative to `folder`."""
+
+    study: Study
+    load: LoadClient
+    folder: Path
+    observer: Observer
+
+    def run(self, ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int) -> TrialDraft:
+        """Blocks until it has ended. Its prompts are the same for all contenders, and never come twice in an
+        instance."""
+        cell = Cell(contender=ready.contender, workload=workload.name)
+        self.observer.trial_started(cell, index, warmup=kind == "warmup")
+        job = load_job(
+            ready.endpoint,
+            workload,
+            seed=(self.study.seed, zlib.crc32(workload.name.encode()), ready.block, index, int(kind == "warmup")),
+            limits=self.study.limits,
+            facts=ready.facts,
+            folder=self.folder,
+        )
+        result = self.load.run(job, self.observer.trial_running)
+        requests = without_key(result.requests, ready.endpoint.api_key)
+        failure = judge(requests, workload, result.health)
+        if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
+            failure = None  # a warm-up has no figures that could be ours
+        if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
+            failure = ready.cause_of_death(failure)
+            kind = "measured"  # a warm-up that fails is the result of its cell
+        record = new_record(
+            cell, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure
+        ).model_copy(
+            update={
+                "started_at": result.started_at,
+                "duration_s": result.duration_s,
+                "metrics": _measured(requests, self.study.objectives) if failure is None else TrialMetrics(),
+                "client": result.health,
+                "objectives": judge_objectives(requests, self.study.objectives),
+                "requests": requests.num_rows,
+                "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
+                "memory": ready.watch.read(),
+            }
+        )
+        return TrialDraft(record, requests)
+
+
+def load_job(
+    endpoint: Endpoint,
+    workload: Workload,
+    *,
+    seed: tuple[int, ...],
+    limits: Limits,
+    facts: ModelFacts | None = None,
+    folder: Path = Path(),
+) -> LoadJob:
+    """Random tokens are from the endpoint's own vocabulary, or from that of the model with these facts."""
+    known = facts or ModelFacts()
+    return LoadJob(
+        endpoint=endpoint,
+        workload=workload,
+        vocabulary=endpoint.vocabulary
+        or Vocabulary(known.vocabulary_size or DEFAULT_VOCABULARY, known.special_token_ids),
+        seed=seed,
+        request_timeout_s=limits.request,
+        stall_timeout_s=limits.stall,
+        folder=folder,
+    )
+
+
+def new_record(
+    cell: Cell, *, kind: TrialKind, block: int, index: int, instance_id: str, failure: Failure | None
+) -> TrialRecord:
+    """Without figures: all there is of a trial whose instance never came up."""
+    return TrialRecord(
+        id="",
+        kind=kind,
+        cell=cell,
+        block=block,
+        index=index,
+        instance_id=instance_id,
+        started_at=now(),
+        duration_s=0.0,
+        outcome=failure.outcome if failure else Outcome.OK,
+        cause=failure.cause if failure else None,
+        log_lines=failure.log_lines if failure else (),
+    )
+
+
+def _measured(requests: "pa.Table", objectives: tuple[Objective, ...]) -> TrialMetrics:
+    metrics = measure(requests)
+    share, rate = good_share(requests, objectives), metrics.achieved_rate
+    rate = metrics.request_throughput if rate is None else rate
+    goodput = None if share is None or rate is None else share * rate
+    return metrics.model_copy(update={"goodput": goodput})
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

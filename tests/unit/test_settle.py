@@ -1,0 +1,34 @@
+"""A plan after its variants were made: the same cells, but for those whose variant could not be."""
+
+from pathlib import Path
+
+from bitbench.core.cell import Expectation, QualityRefusal, Refusal, Verdict
+from bitbench.planning.settle import settle
+from tests.unit.test_compatibility import plan_of
+
+PLAN = plan_of("bf16", "w8a16-rtn")
+MADE = next(one for one in PLAN.variants if one.recipe == "w8a16-rtn")
+
+
+def test_a_variant_that_was_made_changes_nothing_but_itself() -> None:
+    now = MADE.model_copy(update={"path": Path("/there"), "weight_bytes": 7})
+    settled = settle(PLAN, [now])
+    assert settled.variant(MADE.name) == now
+    assert settled.model_copy(update={"variants": PLAN.variants}) == PLAN
+    assert settle(PLAN, []) == PLAN
+
+
+def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_reason() -> None:
+    mine = [one for one in PLAN.contenders if one.variant == MADE.name]
+    others = [one for one in PLAN.contenders if one.variant != MADE.name]
+    expected = Expectation(contender=mine[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="slow")
+    plan = PLAN.model_copy(update={"quality": tuple(PLAN.contenders), "expectations": (expected,)})
+    settled = settle(plan, [MADE.model_copy(update={"failure": "no luck"})])
+    lost = [cell for cell in plan.cells if cell.contender in mine]
+    assert lost
+    assert settled.cells == tuple(cell for cell in plan.cells if cell.contender in others)
+    refused = tuple(Refusal(cell=cell, reason="no luck", was_tried=True) for cell in lost)
+    assert settled.refusals == (*plan.refusals, *refused)
+    assert settled.quality == tuple(others)
+    assert settled.quality_refusals == tuple(QualityRefusal(contender=one, reason="no luck") for one in mine)
+    assert settled.expectations == ()
