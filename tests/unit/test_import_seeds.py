@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data" / "imports"
 
 
 def imported(name: str, into: Path, starts: Starts = Starts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
-    folder = import_files([DATA / name], Tool.SEED, starts, into)
+    folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
     report = Lab().report(folder)
     return folder, Lab().summary(folder), report.read_text(encoding="utf-8")
 

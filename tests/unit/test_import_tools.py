@@ -121,7 +121,7 @@ def test_optimum_benchmark(tmp_path: Path) -> None:
     assert "the sum of the two" in report
 
 
-@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.SEED])
+@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.VENDOR_TABLE])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
 def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "result.json"

@@ -121,7 +121,7 @@ def test_rst_text_is_only_text(text: str) -> None:
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: StudyRecords, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(STUDY_FORMS[Form.SEED_MD](demo), encoding="utf-8")
-    folder = import_files([tmp_path / "out.md"], Tool.SEED, Starts.PER_RUN, tmp_path / "again")
+    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "again")
     again = Lab().summary(folder)
     known = {(cell.cell.contender.name, cell.cell.workload): cell.metrics for cell in demo.summary.cells}
     assert len(again.cells) == 6
@@ -144,7 +144,7 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyRecord
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "out")
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "out")
     text = STUDY_FORMS[Form.SEED_MD](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
@@ -169,10 +169,10 @@ def test_backends_have_their_kernel_beside_their_times(demo: StudyRecords) -> No
 
 
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-backends.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "once")
+    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "once")
     once = Lab().summary(folder)
     (tmp_path / "out.md").write_text(STUDY_FORMS[Form.BACKEND_MD](StudyRecords(once, folder.lock(), folder.trials())))
-    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "again"))
+    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "again"))
     for metric in ("ttft_s", "tpot_s"):
         before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.cells}
         after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}
@@ -228,7 +228,7 @@ KERNELS = KernelRun(
 
 
 def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = import_files([DATA / "seed-grids.rst"], Tool.SEED, Starts.PER_FILE, tmp_path / "study")
+    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
     said = bitbench(capsys, "report", str(folder.path), "--format", "seed-rst")
     parsed(said.out)
     assert "gpu\\_memory\\_utilization=1.0" in said.out  # a setting as a column

@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
-from bitbench.imports.choices import Starts, Tool
+from bitbench.cli.renamed import RenamedChoice
+from bitbench.imports.choices import OLD_NAMES, Starts, Tool
 
 
 def import_results(
     files: Annotated[list[Path], typer.Argument(help="result files of one tool", metavar="FILE...")],
-    tool: Annotated[Tool, typer.Option("--from", help="which tool wrote them")],
+    tool: Annotated[
+        Tool, typer.Option("--from", help="which tool wrote them", click_type=RenamedChoice(Tool, OLD_NAMES))
+    ],
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the file]")
     ] = None,
@@ -45,11 +48,14 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
+    from rich.console import Console
+
     from bitbench.core.recorded.published import PublishedKernels
-    from bitbench.report.forms.published import published_kernel_markdown
+    from bitbench.report.document.terminal import render
+    from bitbench.report.forms.published import published_kernel_document
     from bitbench.store.published import read_published
 
     kernels = read_published(folder, PublishedKernels)
     assert kernels is not None  # nothing else makes a folder without a study
-    typer.echo(published_kernel_markdown(kernels).split("\n\n| ")[0])
+    render(published_kernel_document(kernels), Console())
     typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")

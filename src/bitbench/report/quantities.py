@@ -1,7 +1,7 @@
 """What the records found, as quantities of a document."""
 
 from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate, Ratio, Spread
-from bitbench.report.document.model import Quantity, Range, Unit
+from bitbench.report.document.model import Phrase, Quantity, Range, Unit
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
 
@@ -50,6 +50,11 @@ def over_instances(spread: Spread | None, unit: str) -> Quantity | None:
     if spread is None:
         return None
     return Quantity(spread.mean, unit, spread.low, spread.high, Range.EXTREMES, digits=ROUGH)
+
+
+def plus_minus(value: Quantity, error: Quantity | None) -> Phrase:
+    """`0.75 ± 0.09`: a value and the deviation or standard error that stands behind it."""
+    return (value,) if error is None else (value, " ± ", error)
 
 
 def seconds(value: float | None, digits: int = ROUGH) -> Quantity | None:
