@@ -159,7 +159,9 @@ def test_input_length_is_an_axis_too() -> None:
 
 def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
-    summary = Lab().summary(import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out"))
+    summary = Lab().summary(
+        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out")
+    )
     found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
     (crossing,) = found["w8a16_awq"].crossings
     assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.renamed import RenamedChoice
+from bitbench.cli.renamed import listed, parser_of
 from bitbench.imports.choices import OLD_NAMES, Starts, Tool
 
 
 def import_results(
     files: Annotated[list[Path], typer.Argument(help="result files of one tool", metavar="FILE...")],
     tool: Annotated[
-        Tool, typer.Option("--from", help="which tool wrote them", click_type=RenamedChoice(Tool, OLD_NAMES))
+        Tool,
+        typer.Option("--from", parser=parser_of(Tool, OLD_NAMES), metavar=listed(Tool), help="which tool wrote them"),
     ],
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the file]")

@@ -1,15 +1,26 @@
 """Choices of which some had another name before: that one is still accepted, and no longer listed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
-import click
+import typer
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
-class RenamedChoice(click.Choice[str]):
-    def __init__(self, choices: type[StrEnum], old_names: Mapping[str, str]) -> None:
-        super().__init__([choice.value for choice in choices])
-        self._old_names = old_names
+def listed(choices: type[StrEnum]) -> str:
+    """`<csv|json>`, as the help of other choices shows them."""
+    return f"<{'|'.join(choice.value for choice in choices)}>"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(self._old_names.get(value, value), param, ctx)
+
+def parser_of(choices: type[Choice], old_names: Mapping[str, Choice]) -> Callable[[str], Choice]:
+    known = {choice.value: choice for choice in choices}
+
+    def parse(name: str) -> Choice:
+        found = known.get(name) or old_names.get(name)
+        if found is None:
+            raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
+        return found
+
+    return parse

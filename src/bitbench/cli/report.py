@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitbench.cli.kernels import BASELINES, RECORDS_FILE
-from bitbench.cli.renamed import RenamedChoice
+from bitbench.cli.renamed import listed, parser_of
 from bitbench.report.forms.choices import OLD_NAMES, Form
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ def report(
         Form | None,
         typer.Option(
             "--format",
-            click_type=RenamedChoice(Form, OLD_NAMES),
+            parser=parser_of(Form, OLD_NAMES),
+            metavar=listed(Form),
             help="write this form [default: index.html and report.md, and tables on the screen]",
         ),
     ] = None,

@@ -13,7 +13,7 @@ class Tool(StrEnum):
     OPTIMUM = "optimum-benchmark"
 
 
-OLD_NAMES = {"seed": Tool.VENDOR_TABLE.value}  # still accepted, no longer listed
+OLD_NAMES = {"seed": Tool.VENDOR_TABLE}  # still accepted, no longer listed
 
 
 class Starts(StrEnum):

@@ -16,4 +16,4 @@ class Form(StrEnum):
     JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
 
 
-OLD_NAMES = {"seed-md": Form.VENDOR_MD.value, "seed-rst": Form.VENDOR_RST.value}  # still accepted, no longer listed
+OLD_NAMES = {"seed-md": Form.VENDOR_MD, "seed-rst": Form.VENDOR_RST}  # still accepted, no longer listed

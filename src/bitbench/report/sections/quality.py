@@ -128,8 +128,8 @@ def _basis(summary: StudySummary) -> Block:
     return small_print(
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
         f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
-        "baseline is the unquantized variant on the same engine; each difference to it is paired, token by token, and its "
-        "interval is from a bootstrap over windows."
+        "baseline is the unquantized variant on the same engine; each difference to it is paired, token by token, and "
+        "its interval is from a bootstrap over windows."
     )
 
 
