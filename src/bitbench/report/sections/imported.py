@@ -19,5 +19,5 @@ def imported_section(summary: StudySummary) -> Section | None:
     if origin is None:
         return None
     hashes = [say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files]
-    rule = say("Figures are those of the tool, by its own definitions; what it does not say is ", Name("–"), ".")
+    rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
     return Section(say("What was imported"), bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]))

@@ -36,7 +36,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     return (
         say(
-            strong(Name("mean [low, high]")),
+            strong("mean [low, high]"),
             f" is the mean of instance means with its {confidence} confidence interval. An instance is one start of "
             "the engine; trials of one instance are not independent, so the width comes from the spread of instance "
             "means (Student's t; never less than the spread within instances supports) and its two sides from a "
@@ -63,7 +63,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
             " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are flagged "
             "and still included in the means.",
         ),
-        say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is ", Name("–"), "."),
+        say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –."),
     )
 
 

@@ -26,7 +26,8 @@ from bitbench.report.quantities import ROUGH, count, estimated, setting, unit_of
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
 STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
-WIDE = 130  # columns of a terminal from which all that is known fits
+WIDE = 130  # columns of a terminal from which all figures fit beside each other
+INTERVALS_FIT = 190  # from which their intervals do, too
 REQUESTS = "requests/s"
 
 
@@ -101,7 +102,7 @@ def _table(summary: StudySummary) -> Table:
 def _column(summary: StudySummary, metric: str) -> Column:
     definition = summary.definitions[metric]
     shown_from = WIDE if metric == "offered_rate" else 0
-    return number_column(definition.label, unit_of(definition), shown_from=shown_from, intervals_from=WIDE)
+    return number_column(definition.label, unit_of(definition), shown_from=shown_from, intervals_from=INTERVALS_FIT)
 
 
 def _errors(cell: CellSummary) -> int:
