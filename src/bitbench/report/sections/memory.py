@@ -84,6 +84,4 @@ def memory_section(summary: StudySummary) -> Section | None:
     missing = [figure.name for figure in FIGURES if figure not in known and not figure.is_of_device]
     if missing:
         blocks.append(small_print("Unknown here: ", listing(missing), "."))
-    if labels.shared:
-        blocks.append(small_print(labels.shared))
     return Section(say("Memory"), tuple(blocks), in_terminal=True)
