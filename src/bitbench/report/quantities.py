@@ -75,3 +75,9 @@ def count(value: int | None) -> Quantity | None:
 
 def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Quantity | None:
     return None if value is None else Quantity(value, unit, digits=digits)
+
+
+def setting(value: float, unit: str = Unit.NONE) -> Quantity:
+    """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
+    digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
+    return Quantity(value, unit, digits=len(digits) or 1)
