@@ -129,7 +129,7 @@ def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path
     published = read_published(tmp_path / "theirs", PublishedKernels)
     assert published is not None
     count = sum(len(row.seconds) for row in published.rows)
-    assert rows == [("own", None, 2), ("theirs", "seed", count)]
+    assert rows == [("own", None, 2), ("theirs", "vendor-table", count)]
     first = published.rows[0]
     asked = f"in_features = {first.in_features} AND out_features = {first.out_features}"
     columns = 'folder, "case", median_s, labels, rounds, cpu_model'

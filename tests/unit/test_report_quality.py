@@ -62,7 +62,7 @@ def test_the_table_has_every_contender_and_what_became_of_it() -> None:
     assert "oom" in lines["`w2`"]
     assert set(lines) >= {"`bf16`", "`w8`", "`w4`"}
     assert "\nModel: m. Engine: vllm.\n" in section
-    assert "- Not measured: `m/gguf @ vllm`: It reads no GGUF files." in section
+    assert "\nNot measured: `m/gguf @ vllm`: It reads no GGUF files." in section
 
 
 def test_answers_and_tasks_stand_beside_the_baselines() -> None:
@@ -102,6 +102,12 @@ def test_a_variant_against_itself_shows_zero() -> None:
     assert [cell for cell in cells if "[" in cell][-4:] == ["0 [0, 0]", "0 [0, 0]", "0 [0, 0]", "100 [100, 100]"]
 
 
+def test_what_was_never_measured_has_no_column() -> None:
+    titles = ["".join(map(str, column.title)) for column in quality_rows().columns]
+    assert "Weights" not in titles
+    assert "Perplexity" in titles
+
+
 def test_a_study_without_quality_has_no_section() -> None:
     plain = summary().study.model_copy(update={"quality": None})
     assert quality_section(summary().model_copy(update={"study": plain})) is None
@@ -111,13 +117,13 @@ def test_the_terminal_has_the_same_and_stays_within_its_width() -> None:
     section = quality_section(summary())
     assert section is not None
     document = Document(say("x"), bullets(quality_sentences(summary())), (section,))
-    for width, is_shown in ((80, False), (160, True)):
+    for width, is_wide in ((80, False), (160, True)):
         console = Console(file=StringIO(), width=width)
         render(document, console)
         assert isinstance(console.file, StringIO)
         text = console.file.getvalue()
         assert "flagged" in text
         assert "KL mean" in text
-        assert ("Weights" in text) is is_shown
+        assert ("KL p99" in text) is is_wide
         assert "as the baseline" not in text  # answers are long
         assert max(map(len, text.splitlines())) <= width

@@ -17,9 +17,12 @@ from bitbench.report.charts.figure import (
     Row,
     axis_for,
     axis_title,
+    caption_of,
     ends,
+    estimate_text,
     halo,
     numbers,
+    scale_of,
     specification,
 )
 from bitbench.report.charts.pareto import Reach, on_front
@@ -27,7 +30,7 @@ from bitbench.report.document.model import Quantity, Unit, plain_text
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.words import listing
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import estimated, over_instances, quality_of, unit_of
+from bitbench.report.quantities import over_instances, quality_of, unit_of
 from bitbench.report.sections.ranked import entry_of, has_result, in_order, rank
 
 HEIGHT = 320
@@ -139,7 +142,7 @@ def _figure(
     labels: Labels,
 ) -> Figure:
     definition = summary.definitions[ranking.metric]
-    scale = scale_for(unit_of(definition), [cell.metrics[ranking.metric].mean for cell in cells])
+    scale = scale_of(definition, [cell.metrics[ranking.metric].mean for cell in cells])
     cost_scale = scale_for(cost.unit, [_span(cost.of(cell.cell.contender)).value for cell in cells])
     rows = [
         {
@@ -168,13 +171,12 @@ def _figure(
 def _point(cell: CellSummary, ranking: Ranking, summary: StudySummary, scale: Scale) -> Row:
     estimate = cell.metrics[ranking.metric]
     low, high = ends(estimate, scale)
-    speed = estimated(estimate, summary.definitions[ranking.metric])
     place = rank(entry_of(ranking, cell.cell.contender))
     return {
         "y": estimate.mean / scale.factor,
         "y_low": low,
         "y_high": high,
-        "shown": shown(speed) if speed else UNKNOWN,
+        "shown": estimate_text(estimate, summary.definitions[ranking.metric]),
         "rank": plain_text(place) if place else UNKNOWN,
     }
 
@@ -193,8 +195,7 @@ def _cost_of(contender: Contender, cost: _Cost, scale: Scale) -> Row:
 def _caption(front: Mapping[Contender, bool], measures: list[str], labels: Labels) -> str:
     on = [labels[contender] for contender, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= MOST_LABELS else ""
-    shared = f" {labels.shared}" if labels.shared else ""
-    return f"On the Pareto front of {plain_text(listing(measures))}{named}.{shared}"
+    return caption_of(f"On the Pareto front of {plain_text(listing(measures))}{named}.", labels.shared)
 
 
 def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:

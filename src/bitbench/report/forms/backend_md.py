@@ -31,7 +31,10 @@ def backend_markdown(summary: StudySummary) -> str:
 
 
 def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
-    columns = [words_column(strong("Backend")), *(words_column(cell.cell.contender.engine) for cell in cells)]
+    columns = [
+        words_column(strong("Backend")),
+        *(words_column(plain(cell.cell.contender.engine, MAX_NAME)) for cell in cells),
+    ]
     rows = [Row((strong(title), *of_cells)) for title, of_cells in _rows(summary, ranking, cells)]
     return Table(tuple(columns), tuple(rows))
 
@@ -41,7 +44,7 @@ def _rows(
 ) -> Iterator[tuple[str, list[TableCell]]]:
     known = {one.contender: one for one in summary.contenders}
     contenders = [cell.cell.contender for cell in cells]
-    yield "Model", [say(one.variant) for one in contenders]
+    yield "Model", [say(plain(one.variant, MAX_NAME)) for one in contenders]
     yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in contenders]
     yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in contenders]
     for title, metric in TIMES.items():

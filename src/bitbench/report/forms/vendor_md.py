@@ -13,6 +13,7 @@ from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import code, phrase_text, section_parts
 from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Row, Section, Table, Unit
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.text import plain
 from bitbench.report.document.words import (
     Words,
     bullets,
@@ -133,7 +134,7 @@ def _outliers(summary: StudySummary, cell: CellSummary) -> Phrase:
 
 
 def _causes(cell: CellSummary) -> Phrase:
-    causes: list[Words] = [f"{group.failure.outcome.value}: {group.failure.cause}" for group in cell.failures]
+    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in cell.failures]
     return say(Name(cell.cell.contender.name), ": ", joined(causes, "; "))
 
 
@@ -173,7 +174,7 @@ def _ranking(summary: StudySummary) -> Section:
         lines = []
         for entry in ranking.entries:
             figure = _figure(figures[entry.contender][ranking.metric].mean)
-            place, name = rank(entry) or UNKNOWN, strong(entry.contender.name)
+            place, name = rank(entry) or UNKNOWN, strong(plain(entry.contender.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
         blocks.append(Heading(_title(summary, ranking.workload)))
         blocks += bullets(lines) or (paragraph("No contender has a result."),)
@@ -185,7 +186,7 @@ def _not_run(summary: StudySummary) -> Iterator[Section]:
     for refusal in summary.refusals:
         reasons.setdefault(refusal.reason, {})[refusal.cell.contender.name] = None
     if reasons:
-        lines = (say(listing(names(contenders)), f": {reason}") for reason, contenders in reasons.items())
+        lines = (say(listing(names(contenders)), f": {plain(reason)}") for reason, contenders in reasons.items())
         yield Section(say("Not run"), bullets(lines))
 
 

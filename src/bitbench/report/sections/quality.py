@@ -115,10 +115,17 @@ def _table(summary: StudySummary) -> Iterator[Block]:
         )
         for row in summary.quality
     ]
-    yield Table(tuple(columns), tuple(rows))
+    yield _without_unknown_columns(Table(tuple(columns), tuple(rows)))
     if labels.shared:
         yield small_print(labels.shared)
     yield Details("What the figures of quality mean", bullets(_definitions(summary)))
+
+
+def _without_unknown_columns(table: Table) -> Table:
+    """Speed and memory were perhaps never measured: a study may ask for quality alone."""
+    known = [place for place in range(len(table.columns)) if any(row.cells[place] is not None for row in table.rows)]
+    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in known)) for row in table.rows)
+    return Table(tuple(table.columns[place] for place in known), rows)
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -238,9 +245,8 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
     reasons: dict[str, list[str]] = {}
     for refusal in summary.quality_refusals:
         reasons.setdefault(refusal.reason, []).append(refusal.contender.name)
-    yield from bullets(
-        say("Not measured: ", listing(names(contenders)), f": {reason}") for reason, contenders in reasons.items()
-    )
+    for reason, contenders in reasons.items():
+        yield paragraph("Not measured: ", listing(names(contenders)), f": {reason}")
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
