@@ -31,10 +31,8 @@ def backend_markdown(summary: StudySummary) -> str:
 
 
 def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
-    columns = [
-        words_column(strong("Backend")),
-        *(words_column(plain(cell.cell.contender.engine, MAX_NAME)) for cell in cells),
-    ]
+    engines = (plain(cell.cell.contender.engine, MAX_NAME) for cell in cells)
+    columns = [words_column(strong("Backend")), *map(words_column, engines)]
     rows = [Row((strong(title), *of_cells)) for title, of_cells in _rows(summary, ranking, cells)]
     return Table(tuple(columns), tuple(rows))
 
