@@ -103,8 +103,9 @@ def _table(table: Table, console: Console) -> RichTable:
     for place in places:
         column = table.columns[place]
         title = Text("\n").join([*_lines(column, console), *([Text(scales[place].unit)] if scales[place].unit else [])])
-        justify = "left" if column.is_words else "right"
-        shown_table.add_column(title, justify=justify, overflow="fold", no_wrap=not column.is_words)
+        shown_table.add_column(
+            title, justify="left" if column.is_words else "right", overflow="fold", no_wrap=not column.is_words
+        )
     for row in table.rows:
         cells = [_cell(row.cells[place], table.columns[place], scales[place], width) for place in places]
         shown_table.add_row(*cells, style=_STYLES[row.mark])

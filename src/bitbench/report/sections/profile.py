@@ -137,9 +137,9 @@ def _facts(profile: OperatorProfile) -> list[Phrase]:
 
 
 def _times(times: StepTimes) -> Quantity:
-    ends = times.spread_s or (None, None)
+    low, high = times.spread_s or (None, None)
     note = f"({plural(len(times.seconds), 'step')})"
-    return Quantity(times.median_s, Unit.SECONDS, *ends, digits=ROUGH, note=note)
+    return Quantity(times.median_s, Unit.SECONDS, low, high, digits=ROUGH, note=note)
 
 
 def _cost(profile: OperatorProfile) -> Quantity:
