@@ -44,7 +44,7 @@ def test_the_slow_run_is_flagged(runs: Imported) -> None:
     _, summary, report = runs
     sparse = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a16_sparse_awq")
     assert [outlier.value for outlier in sparse.outliers] == [1526.74]
-    assert "| 1,527 |" in report
+    assert "1,527 tok/s |" in report
 
 
 def test_equal_variants_are_a_tie(runs: Imported) -> None:
@@ -53,7 +53,7 @@ def test_equal_variants_are_a_tie(runs: Imported) -> None:
     assert ranking.workload == "base"
     ptq = next(entry for entry in ranking.entries if entry.contender.variant == "w8a8_smooth_ptq")
     assert "w8a8_smooth_gptq" in {other.variant for other in ptq.tied_with}
-    assert "a tie for the highest output throughput: `w8a8_smooth_gptq`" in report
+    assert "tie for the highest output throughput: `w8a8_smooth_gptq`" in report
 
 
 def test_unknown_is_unknown(runs: Imported) -> None:
@@ -69,12 +69,12 @@ def test_unknown_is_unknown(runs: Imported) -> None:
 
 def test_text_is_put_right_and_this_is_said(runs: Imported) -> None:
     assert not set("ÂÃâð�") & set(runs[2])
-    assert "it was put right" in runs[2]
+    assert "it was repaired" in runs[2]
 
 
 def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
     _, summary, report = runs
-    assert "Names of runs repeat (3 of them, such as w8a16\\_smooth\\_awq\\_base\\_run3" in report
+    assert "Names of runs repeat (3 of them, such as w8a16_smooth_awq_base_run3" in report
     ids = [run.trial_id for cell in summary.cells for run in cell.runs]
     assert len(set(ids)) == len(ids) == 21
 
@@ -83,9 +83,9 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
     _, as_one, report = runs
     _, as_three, other = imported("seed-runs.md", tmp_path / "out", Starts.PER_RUN)
     assert "Assumed: each file is one start" in report
-    assert "some cells have one instance only" in report
+    assert "some cells have a single instance" in report
     assert "each run was a start" in other
-    assert "one instance only" not in other
+    assert "a single instance" not in other
     for one, three in zip(as_one.cells, as_three.cells, strict=True):
         single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
         assert (single.n_instances, separate.n_instances) == (1, 3)
