@@ -24,7 +24,7 @@ def import_results(
 ) -> None:
     """Turn other tools' result files into a study folder, and report.
 
-    What a file does not say is unknown and shown as –; what was assumed or left out stands in the report.
+    What a file does not say is unknown and shown as –; what was assumed or skipped stands in the report.
     """
     from rich.console import Console
     from rich.text import Text
