@@ -11,7 +11,7 @@ def warm_up_section(summary: StudySummary) -> Section | None:
     if summary.imported_from:
         return None
     blocks: list[Block] = [
-        paragraph("None of this is in the figures above. Mean over instances (lowest – highest)."),
+        paragraph("Not included in the figures above. Mean over instances (lowest – highest)."),
         _starts(summary),
     ]
     first = _first_trials(summary)
