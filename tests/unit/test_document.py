@@ -82,6 +82,12 @@ DOCUMENT = Document(
         (Quantity(1234567, Unit.COUNT), "1,234,567"),
         (Quantity(None, Unit.SECONDS, note="no result"), "– no result"),
         (Quantity(0.0, "tok/s"), "0.000 tok/s"),
+        (Quantity(4153.26, "tok/s", 3000.0, 5306.5), "4,153 [3,000, 5,306] tok/s"),
+        (Quantity(12.0, Unit.SECONDS, 12.0, 12.0), "12.00 [12.00, 12.00] s"),
+        (Quantity(1.0012, Unit.RATIO, 0.9991, 1.0034), "1.001× [0.999, 1.003]"),
+        (Quantity(2.0, Unit.RATIO), "2.00×"),
+        (Quantity(2e-5, Unit.SECONDS), "20.00 µs"),
+        (Quantity(20 * 2**30, Unit.BYTES), "20.00 GiB"),
         (Quantity(5.0, Unit.SECONDS, note="✓"), "5.000 s ✓"),
     ],
 )

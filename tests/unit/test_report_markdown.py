@@ -10,10 +10,12 @@ from bitbench.core.base import Json
 from bitbench.core.cell import Expectation, Verdict
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Memory
-from bitbench.report.document.markdown import markdown, write_markdown
-from bitbench.report.study import Records, document
+from bitbench.core.recorded.lock import Lock
+from bitbench.report.document.markdown import markdown as rendered
+from bitbench.report.files import write_report
+from bitbench.report.study import study_document
 from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 
@@ -26,7 +28,11 @@ def demo() -> StudySummary:
 
 @pytest.fixture(scope="module")
 def text(demo: StudySummary) -> str:
-    return markdown(demo, LOCK)
+    return markdown(demo, demo_study()[3])
+
+
+def markdown(summary: StudySummary, lock: Lock | None = None) -> str:
+    return rendered(study_document(summary, lock or demo_study()[3]))
 
 
 def html(text: str) -> str:
@@ -36,13 +42,14 @@ def html(text: str) -> str:
 def test_the_answer_comes_before_anything_else(text: str) -> None:
     first = text.splitlines()[4]
     assert re.match(
-        r"- \*\*Run `quick`\.\*\* .* surely ahead of the baseline `steady` at `interactive` \(1\.\d+× \[", first
+        r"\*\*Use `quick`\.\*\* 1\.\d+× \(95 % CI 1\.\d+× to 1\.\d+×\) the output throughput of `steady` on `interactive`",
+        first,
     )
     opening = text.split("\n## ", maxsplit=1)[0]
-    assert re.search(r"\| `interactive` +\| `quick` +\| +\S+ \[\S+ \S+ \| +1\.\S+× \[\S+ \S+ \| nobody +\|", opening)
+    assert re.search(r"\| `interactive` +\| `quick` +\| +\S+ \[\S+ \S+ \| +1\.\S+× \[\S+ \S+ \| none +\|", opening)
     assert "Failed: `broken` on `interactive` and `medium_batch` (unsupported)" in opening
     assert "Refused up front: 2 cells of `refused`" in opening
-    assert "Outliers: 1 trial is flagged" in opening
+    assert "Outliers: 1 trial flagged (still included in the means)" in opening
 
 
 def test_every_table_has_as_many_cells_in_each_row(text: str) -> None:
@@ -96,7 +103,7 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
 
 
 def test_memory_stands_beside_speed_and_in_a_table_of_its_own(text: str) -> None:
-    main = text.split("## Workload `interactive`")[1].split("The rest", maxsplit=1)[0]
+    main = text.split("## Workload `interactive`")[1].split("Further metrics", maxsplit=1)[0]
     header, _, *rows = [line for line in main.splitlines() if line.startswith("| ")]
     place = [cell.strip() for cell in header.split("|")].index("Memory peak (MiB)")
     shown = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows}
@@ -122,8 +129,8 @@ def test_where_a_device_was_used_its_memory_stands_beside_speed() -> None:
         for block in range(2)
         for index in range(2)
     ]
-    text = markdown(summarize(plan, trials, [make_instance(plan.contenders[0], 0)]), {})
-    main = text.split("## Workload `interactive`")[1].split("The rest", maxsplit=1)[0]
+    text = markdown(summarize(plan, trials, [make_instance(plan.contenders[0], 0)]))
+    main = text.split("## Workload `interactive`")[1].split("Further metrics", maxsplit=1)[0]
     assert "Device peak (GiB)" in main
     assert "Memory peak" not in main
     assert "| Device (MiB) | Device peak (MiB) |" in text.split("## Memory\n")[1]
@@ -148,7 +155,7 @@ def test_a_lock_may_lack_anything(demo: StudySummary, lock: dict[str, Json]) -> 
 
 
 def test_nothing_ran_yet() -> None:
-    text = markdown(summarize(make_plan(["a", "b"], [INTERACTIVE]), [], []), {})
+    text = markdown(summarize(make_plan(["a", "b"], [INTERACTIVE]), [], []))
     assert "no contender has a result" in text
     assert "Not finished: 2 of 2 cells" in text
 
@@ -160,7 +167,7 @@ def test_one_instance_is_cautioned_about() -> None:
         for cell, speed in zip(plan.cells, (100.0, 200.0), strict=True)
         for index in range(3)
     ]
-    assert "Caution: some cells have one instance only" in markdown(summarize(plan, trials, []), {})
+    assert "Caution: some cells have a single instance" in markdown(summarize(plan, trials, []))
 
 
 def test_a_latency_headline_says_lowest() -> None:
@@ -172,7 +179,7 @@ def test_a_latency_headline_says_lowest() -> None:
         for block in range(2)
         for index in range(2)
     ]
-    assert "`fast` has the lowest latency: 319.97" in markdown(summarize(plan, trials, []), {})
+    assert "`fast` has the lowest latency: 319.97" in markdown(summarize(plan, trials, []))
 
 
 @pytest.mark.parametrize(
@@ -181,13 +188,17 @@ def test_a_latency_headline_says_lowest() -> None:
         (
             (100.0, 50.0),
             "a",
-            "`a` has the highest output throughput: HUNDRED. That is the baseline; `b` follows at 0.500×",
+            "`a` has the highest output throughput: HUNDRED. It is the baseline; `b` follows at 0.500×",
         ),
-        ((100.0, 100.0), "a", "a tie, nobody can be told apart by output throughput: `a` HUNDRED and `b` HUNDRED."),
+        (
+            (100.0, 100.0),
+            "a",
+            "tie, the differences in output throughput are not significant: `a` HUNDRED and `b` HUNDRED.",
+        ),
         (
             (100.0, 100.0, 50.0),
             "c",
-            "a tie for the highest output throughput: `a` HUNDRED and `b` HUNDRED. `a` is 2.000×",
+            "tie for the highest output throughput: `a` HUNDRED and `b` HUNDRED. `a` is 2.000×",
         ),
         ((100.0, 50.0), "nobody", "The baseline has no result here."),
         ((100.0,), None, "only `a` has a result: output throughput HUNDRED."),
@@ -201,7 +212,7 @@ def test_the_answer_in_a_sentence(speeds: tuple[float, ...], baseline: str | Non
         for block in range(2)
         for index in range(2)
     ]
-    assert said.replace("HUNDRED", "100.0 [100.0, 100.0] tok/s") in markdown(summarize(plan, trials, []), {})
+    assert said.replace("HUNDRED", "100.0 [100.0, 100.0] tok/s") in markdown(summarize(plan, trials, []))
 
 
 def test_secrets_in_settings_are_not_printed() -> None:
@@ -217,7 +228,7 @@ def test_secrets_in_settings_are_not_printed() -> None:
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
-    path = write_markdown(document(demo, Records(LOCK)), tmp_path / "report")
+    path = write_report(study_document(demo, demo_study()[3]), "0", tmp_path / "report")
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/trials-interactive.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
@@ -232,5 +243,5 @@ def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
         contender=plan.contenders[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
     )
     summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
-    section = markdown(summary, LOCK).split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
+    section = markdown(summary).split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
     assert "- known beforehand: no speed-up is to be expected: Zeros are not skipped." in section

@@ -1,32 +1,39 @@
-"""From a study folder to report/: reads what a report needs, and writes the page, Markdown and figures."""
+"""From a study folder to its report: reads what it needs, and writes the page, Markdown and charts."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import RequestSpread, StudySummary
+from bitbench.core.recorded.lock import Lock
 from bitbench.report.paths import shorten_instance, shortener
 from bitbench.statistics.requests import COLUMNS, spread_of_requests, worth_reading
 from bitbench.store.folder import StudyFolder
 
+if TYPE_CHECKING:
+    from bitbench.report.document.model import Document
 
-def write_report(folder: StudyFolder, plan: Plan, summary: StudySummary, home: Path) -> Path:
-    """The path is that of report.md; index.html and figures/ lie beside it."""
-    from bitbench.report.document.html import write_page
-    from bitbench.report.document.markdown import write_markdown
-    from bitbench.report.document.vega import vega_bundle  # these bring the drawing of figures: a second to import
-    from bitbench.report.study import Records, document
 
-    short = path_shortener(folder, plan, home)
-    records = Records(
-        lock=folder.lock(),
+def report_document(folder: StudyFolder, lock: Lock, summary: StudySummary, home: Path) -> "Document":
+    from bitbench.report.study import study_document  # brings the drawing of charts: a second to import
+
+    short = path_shortener(folder, lock.plan, home)
+    return study_document(
+        summary,
+        lock,
         instances=[shorten_instance(one, short) for one in folder.instances()],
         requests=_requests(folder),
         profiles=folder.profiles(),
     )
-    sections = document(summary, records)
-    write_page(summary, sections, records, vega_bundle(home / "cache"), folder.report)
-    return write_markdown(sections, folder.report)
+
+
+def write_report(document: "Document", folder: StudyFolder, home: Path) -> Path:
+    """The path is that of report.md; index.html and figures/ lie beside it."""
+    from bitbench.report import files
+    from bitbench.report.document.vega import vega_bundle
+
+    return files.write_report(document, vega_bundle(home / "cache"), folder.report)
 
 
 def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:
