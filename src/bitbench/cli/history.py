@@ -22,7 +22,10 @@ def history(
     from rich.console import Console
 
     from bitbench.ground.errors import StoreError
-    from bitbench.report.sections.history import history_svg, render_history
+    from bitbench.report.answers.history import history_document
+    from bitbench.report.charts.history import history_figure
+    from bitbench.report.charts.svg import svg
+    from bitbench.report.document.terminal import render_whole
     from bitbench.statistics.gate import parse_metric
     from bitbench.statistics.history import find_cell
     from bitbench.statistics.history import history as made_from
@@ -34,10 +37,10 @@ def history(
     wanted = find_cell(cell, sides)
     headline = HEADLINES[sides[-1].plan.study.measure.headline]
     found = made_from(wanted, parse_metric(metric) if metric else headline, sides)
-    render_history(found, Console(highlight=False))
+    render_whole(history_document(found), Console(highlight=False))
     if output is not None and found.points:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(history_svg(found), encoding="utf-8", newline="\n")
+        output.write_text(svg(history_figure(found)), encoding="utf-8", newline="\n")
         typer.echo(f"figure: {output}")
 
 
