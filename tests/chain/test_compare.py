@@ -47,7 +47,7 @@ def test_a_real_slowdown_of_ten_percent_fails(place: Path) -> None:
     allowed = ("--allow", "arguments", "--allow", "kernel")  # the null engine calls its schedule its kernel
     found = bitbench("compare", "before", "slower", *allowed, *LIMIT, cwd=place)
     assert found.returncode == 1, found.stdout + found.stderr
-    assert "slower: `engine · single`" in found.stdout
+    assert "slower (`engine · single`)" in found.stdout
 
 
 def test_the_same_again_does_not(place: Path) -> None:

@@ -10,7 +10,8 @@ from bitbench.core.found.explanation import Cause
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.lab.explain import explain_variant
 from bitbench.lab.study import default_home
-from bitbench.report.sections.explain import explanation_markdown
+from bitbench.report.answers.explain import explanation_document
+from bitbench.report.document.markdown import markdown
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(600)  # seconds
@@ -40,7 +41,7 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
     assert largest.own_s is not None
     assert largest.baseline_s is not None
     assert largest.own_s > 2 * largest.baseline_s
-    page = explanation_markdown(found)
+    page = markdown(explanation_document(found))
     assert "its kernel expands the weights to dense ones before each product" in page
     if found.roof is None:  # only a busy machine has an excuse
         assert "not measured while other work keeps" in page

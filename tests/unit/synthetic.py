@@ -169,7 +169,7 @@ DEMO_SPEEDS = {
 }
 
 
-def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], dict[str, Json]]:
+def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
     """A clear winner, a tie, an outlier, a failed contender and a refused cell; and a lock to go with them."""
     workloads = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
     full = make_plan(
@@ -210,7 +210,8 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], dict[st
     place = next(number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1")
     slow = speed_metrics(workloads[0], 80.0)
     trials[place] = trials[place].model_copy(update={"metrics": slow})
-    return plan, trials, [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)], LOCK
+    instances = [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)]
+    return plan, trials, instances, make_lock(plan)
 
 
 def _demo_failure(cell: Cell, block: int) -> TrialRecord:

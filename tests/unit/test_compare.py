@@ -17,7 +17,8 @@ from bitbench.core.found.facts import Fact
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.ground.errors import CannotCompareError
-from bitbench.report.sections.comparison import markdown_comparison
+from bitbench.report.answers.compare import comparison_document
+from bitbench.report.document.markdown import markdown
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders, compare_studies
 from bitbench.store.folder import StudyFolder
@@ -72,6 +73,10 @@ def against(before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequ
     return compare_studies(before, after, metrics=(), conditions=conditions, allowed=allow)
 
 
+def page(comparison: Comparison) -> str:
+    return markdown(comparison_document(comparison))
+
+
 def test_ten_percent_faster_passes_and_is_said() -> None:
     comparison = against(side("a", 1.0, 1), side("b", 1.1, 2), SLOWER_BY_3)
     assert comparison.exit_code == 0
@@ -80,7 +85,7 @@ def test_ten_percent_faster_passes_and_is_said() -> None:
     assert {gate.outcome for gate in comparison.gates} == {GateOutcome.PASSED}
 
 
-def test_too_few_starts_cannot_tell_and_says_how_many_would() -> None:
+def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
     few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
     comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
     assert comparison.exit_code == 2
@@ -97,8 +102,8 @@ def test_one_start_decides_nothing() -> None:
     comparison = against(side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3)
     assert comparison.exit_code == 2
     assert all(gate.needed_starts == 3 for gate in comparison.gates)
-    text = markdown_comparison(comparison)
-    assert "one start on a side says nothing about the next; to tell all of them takes at least about 3 starts" in text
+    text = page(comparison)
+    assert "one start on a side says nothing about the next; about 3 starts of each side would decide." in text
 
 
 def test_limits_in_both_directions() -> None:
@@ -146,7 +151,7 @@ def test_a_fact_that_differs_is_refused_by_name_and_allowed_by_name(
         against(before, after)
     comparison = against(before, after, allow=[fact])
     assert {one.fact for one in comparison.differences} == {fact}
-    assert "Differs (allowed)" in markdown_comparison(comparison)
+    assert "Differs (allowed)" in page(comparison)
 
 
 def test_arguments_and_shapes_are_facts() -> None:
@@ -177,7 +182,7 @@ def test_a_cell_that_lost_its_result_is_no_pass() -> None:
     comparison = against(before, replace(after, trials=trials), "output_throughput < -50%")
     assert comparison.exit_code == 2
     assert [one.was_lost for one in comparison.unpaired] == [True]
-    text = markdown_comparison(comparison)
+    text = page(comparison)
     assert "has no result in b (crashed): it had one before" in text
     assert "the candidate has no such figure" in text
 
@@ -196,13 +201,13 @@ def test_two_contenders_of_one_study() -> None:
     comparison = compare_contenders(both, [pair], metrics=(), conditions=[parse_condition("output_throughput < -20%")])
     assert len(comparison.cells) == 2
     assert comparison.exit_code == 0
-    assert markdown_comparison(comparison).startswith("## `new` against `old`\n")
+    assert page(comparison).startswith("# `new` against `old`\n")
 
 
 def test_hostile_names_do_no_harm() -> None:
     name = '<script>alert("|")</script>\u202e`**' + "x" * 10_000
     study = side(name, 1.0, 16, engines=(name,))
-    text = markdown_comparison(against(study, side(name, 0.8, 17, engines=(name,)), SLOWER_BY_3))
+    text = page(against(study, side(name, 0.8, 17, engines=(name,)), SLOWER_BY_3))
     html = str(MarkdownIt("commonmark").enable("table").render(text))
     assert "<script" not in html
     assert "\u202e" not in html
@@ -230,12 +235,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     after = write(side("b", 0.8, 19, engines=("old", "new")), tmp_path / "b")
     said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3, "--format", "markdown")
     assert said.exit_code == 1
-    assert "Limits: 4 failed; exit code 1." in said.out
+    assert "**Limits: 4 failed; exit code 1.**" in said.out
+    corrected = "Corrected for 4 comparisons (98.75 % intervals each): the overall false-alarm rate stays below 5 %."
+    assert corrected in said.out
+    shown = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3)
+    assert shown.out.rstrip().endswith("Limits: 4 failed; exit code 1.")  # what is read last stays on the screen
     assert bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code == 0
     assert bitbench(capsys, "compare", str(before), str(after)).exit_code == 0
     own = bitbench(capsys, "compare", str(before), "--variants", "old", "new", "--metric", "output_throughput")
     assert own.exit_code == 0
-    assert "new against old" in " ".join(own.out.split())
+    assert "Output throughput against old: " in " ".join(own.out.split())
     for arguments, expected in (
         ((str(before),), "give two study folders"),
         ((str(before), str(tmp_path / "none")), "is not a study folder"),
@@ -264,4 +273,4 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
     )
     assert [cell.verdict for cell in comparison.cells] == [Verdict.SLOWER, Verdict.SLOWER]
     assert Fact.KERNEL in comparison.unknown_facts
-    assert "Known on neither side, so not checked" in markdown_comparison(comparison)
+    assert "Missing on both sides, so not checked" in page(comparison)

@@ -14,10 +14,9 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.ground.errors import CannotCompareError
-from bitbench.report.sections.comparison import markdown_comparison
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders
-from tests.unit.test_compare import SLOWER_BY_3, against, side
+from tests.unit.test_compare import SLOWER_BY_3, against, page, side
 from tests.unit.test_statistics_quality import logits, noisy, rows
 
 ENGINE = Contender(variant=NO_MODEL, engine="engine")
@@ -70,9 +69,9 @@ def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:
     comparison = compared(measured(rows(noisy(1.5))), "perplexity > 1%", SLOWER_BY_3)
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
-    text = markdown_comparison(comparison)
-    assert "perplexity: worse quality: `engine · quality`" in text
-    assert "### Fails if perplexity &gt; 1%" in text
+    text = page(comparison)
+    assert "Perplexity against `study-1`: worse quality (`engine · quality`)." in text
+    assert "## Fails if perplexity &gt; 1%" in text
 
 
 def test_the_other_way_round_is_better() -> None:
@@ -103,7 +102,7 @@ def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: Measured | None
     comparison = compared(after, "perplexity > 1%")
     assert [gate.outcome for gate in comparison.gates] == [GateOutcome.UNSURE]
     assert comparison.exit_code == 2
-    assert f"`engine · quality` {reason}" in markdown_comparison(comparison)
+    assert f"`engine · quality` {reason}" in page(comparison)
 
 
 def test_a_limit_on_quality_that_nobody_measured_is_refused() -> None:
@@ -133,7 +132,7 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
-    assert "throughput" not in markdown_comparison(comparison)
+    assert "throughput" not in page(comparison)
     with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
         compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition(SLOWER_BY_3)])
     with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):

@@ -10,7 +10,8 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.ground.errors import CannotExplainError
 from bitbench.lab.explain import explain_variant
-from bitbench.report.sections.explain import explanation_markdown
+from bitbench.report.answers.explain import explanation_document
+from bitbench.report.document.markdown import markdown
 from bitbench.statistics.explain import explain
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
@@ -23,7 +24,7 @@ def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAc
     """And its decode, and its page."""
     found = explain(of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it")
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
-    return found, decode, explanation_markdown(found)
+    return found, decode, markdown(explanation_document(found))
 
 
 def slower_by(factor: float) -> StudyRecords:
@@ -36,7 +37,7 @@ def test_expected_is_what_bytes_promise_and_measured_has_its_interval() -> None:
     assert found.speed is not None
     assert found.speed.value == pytest.approx(1 / 1.2, rel=0.001)
     assert "0.83× [0.8" in page
-    assert "it is slower" in page
+    assert "it is significantly slower" in page
     assert "would be 1.65× as fast" in page
 
 
@@ -77,7 +78,7 @@ def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() 
     assert "Its kernel makes dense weights of the stored ones before each product" in page
     assert "how much time that takes is not measured" in page
     assert Missing.PROFILE in {gap.missing for gap in found.gaps}
-    assert "add `profile: {batch: 1}` to study.yaml" in page
+    assert "add profile: {batch: 1} to study.yaml" in page
 
 
 def test_an_unexplained_rest_is_said_to_be_unexplained() -> None:
@@ -158,21 +159,22 @@ def test_every_sentence_of_the_short_answer_names_its_records() -> None:
     plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
     of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: plain, QUANTIZED: plain})
     _, _, page = explained(of)
-    short = page.partition("## In short")[2].partition("\n## ")[0].strip().splitlines()
+    short = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("- ")]
     records = page.partition("## Records")[2]
     assert len(short) >= 4
     for sentence in short:
-        assert sentence.endswith("]"), sentence
-        assert f"\n{sentence.rpartition('[')[2].rstrip(']')}. " in records
+        assert sentence.endswith("\\]"), sentence
+        for number in sentence.rpartition("\\[")[2].removesuffix("\\]").split(", "):
+            assert f"\n- \\[{number}\\] `" in records
 
 
 def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
     folder, file = str(tmp_path / "s"), str(DATA / "imports" / "seed-crossing.md")
-    made = bitbench(capsys, "import", file, "--from", "seed", "--starts", "per-run", "--into", folder)
+    made = bitbench(capsys, "import", file, "--from", "vendor-table", "--starts", "per-run", "--into", folder)
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
-    assert "# Why `w8a16_awq` is 0.83× as fast as `original` at `high_concurrency`" in page
+    assert "# Why `w8a16_awq` is 0.83× as fast as `original` on `high_concurrency`" in page
     assert "This workload is beyond the crossover: faster up to about 27 [8, 64] requests at once" in page
     assert "Where the time goes is unexplained" in page
     assert "the records have no times of single tokens" in page
@@ -195,7 +197,7 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
     assert decode.unexplained is not None
     total = sum(part.excess_s for part in decode.parts) + decode.unexplained.excess_s
     assert total == pytest.approx(decode.excess_s)
-    page = explanation_markdown(found)
+    page = markdown(explanation_document(found))
     assert "Decode, dequantization: 16.5 ms more per step than expected" in page
     assert "is left unexplained, which is within the error of the trials" in page
     assert "`profiles/p0006.json`" in page

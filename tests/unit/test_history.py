@@ -14,7 +14,11 @@ from bitbench.core.found.history import History
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.ground.errors import StoreError
-from bitbench.report.sections.history import history_svg, sparkline
+from bitbench.report.answers.history import history_document, sparkline
+from bitbench.report.charts.history import history_figure
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Table
 from bitbench.statistics.history import find_cell, history
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
@@ -92,13 +96,29 @@ def test_blocks_follow_the_values() -> None:
     assert sparkline([2.0, 2.0]) == "▅▅"
 
 
-def test_the_figure_is_valid_and_has_a_mark_for_each_study(found: History) -> None:
-    root = ElementTree.fromstring(history_svg(found))
-    name = "{http://www.w3.org/2000/svg}"
-    assert len(root.findall(f"{name}circle")) == 4
-    dashed = [path for path in root.findall(f"{name}path") if path.get("stroke-dasharray")]
-    assert len(dashed) == 2
-    assert "engine-version: 1.0 → 1.1" in (dashed[0].findtext(f"{name}title") or "")
+def test_the_figure_has_a_row_for_each_study_and_says_what_changed(found: History) -> None:
+    figure = history_figure(found)
+    ElementTree.fromstring(svg(figure))
+    assert [row["changed"] for row in figure.rows] == [None, None, "engine-version", "engine-version"]
+    assert figure.rows[2]["changes"] == "engine-version: 1.0 → 1.1"
+    assert [row["y"] for row in figure.rows] == [point.estimate.mean for point in found.points]
+
+
+def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
+    twice = found.model_copy(update={"points": (found.points[0], found.points[0])})
+    assert len({row["at"] for row in history_figure(twice).rows}) == 2
+
+
+def test_the_table_has_a_row_for_each_study(found: History) -> None:
+    document = history_document(found)
+    (table,) = (block for section in document.sections for block in section.blocks if isinstance(block, Table))
+    assert [row.cells[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
+    assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
+
+
+def test_without_a_figure_it_says_so(found: History) -> None:
+    nothing = found.model_copy(update={"points": ()})
+    assert "No study has this figure for this cell." in markdown(history_document(nothing))
 
 
 def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,14 +132,14 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
                 writer.append_trial(trial, None)
     (tmp_path / "past" / "empty").mkdir()
     (tmp_path / "past" / "empty" / "lock.json").write_text("{}")
-    svg = tmp_path / "out" / "h.svg"
-    said = bitbench(capsys, "history", str(tmp_path / "past"), "--cell", "interactive", "-o", str(svg))
+    file = tmp_path / "out" / "h.svg"
+    said = bitbench(capsys, "history", str(tmp_path / "past"), "--cell", "interactive", "-o", str(file))
     assert said.exit_code == 0, said.err
     words = " ".join(said.out.split())
     assert "2026-11-03 03:00" in words
     assert "slower" in words
     assert "engine-version: 1.0 → 1.1" in words
-    ElementTree.fromstring(svg.read_text())
+    ElementTree.fromstring(file.read_text())
     nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
     assert "there is no study folder below" in nothing.err
 

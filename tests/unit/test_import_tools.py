@@ -17,6 +17,7 @@ from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from bitbench.planning.study_file import read_study
 from bitbench.report.document.terminal import render
+from bitbench.report.study import study_document
 
 DATA = Path(__file__).parent / "data" / "imports"
 
@@ -122,7 +123,7 @@ def test_optimum_benchmark(tmp_path: Path) -> None:
     assert "the sum of the two" in report
 
 
-@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.SEED])
+@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.VENDOR_TABLE])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
 def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
@@ -205,7 +206,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
     console = Console(width=100, record=True, force_terminal=False)
     with console.capture() as captured:
-        render(summary, console)
+        render(study_document(summary, folder.read().lock), console)
     assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
     assert len(captured.get()) < 10_000
 
@@ -219,7 +220,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         (Tool.AIPERF, "aiperf.json"),
         (Tool.LLAMA_BENCH, "llama-bench.json"),
         (Tool.OPTIMUM, "optimum.json"),
-        (Tool.SEED, "seed-runs.md"),
+        (Tool.VENDOR_TABLE, "seed-runs.md"),
     ],
 )
 def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:

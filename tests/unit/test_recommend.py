@@ -14,7 +14,8 @@ from bitbench.core.found.recommendation import Choice, Limits, Recommendation, S
 from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.report.sections.recommend import markdown_recommendation
+from bitbench.report.answers.recommend import recommendation_document
+from bitbench.report.document.markdown import markdown
 from bitbench.statistics.objectives import objective_estimates
 from bitbench.statistics.quality import RISE
 from bitbench.statistics.recommend import recommend
@@ -54,6 +55,10 @@ def named(engine: str) -> Contender:
     return Contender(variant=NO_MODEL, engine=engine)
 
 
+def page(found: Recommendation) -> str:
+    return markdown(recommendation_document(found))
+
+
 def ttft_p99(limit: str) -> tuple[Objective, ...]:
     return (Objective(metric="ttft", statistic="p99", limit=limit),)  # type: ignore[arg-type]
 
@@ -72,7 +77,7 @@ def test_without_limits_the_fastest_with_its_gain() -> None:
     assert ratio.interval is not None
     assert ratio.interval.low < 3.0 < ratio.interval.high
     assert found.exit_code == 0
-    assert "Run `greedy`" in markdown_recommendation(found)
+    assert "**Use `greedy` on `interactive`.** Its output throughput is " in page(found)
 
 
 def test_a_limit_rules_out_by_its_whole_interval() -> None:
@@ -80,18 +85,18 @@ def test_a_limit_rules_out_by_its_whole_interval() -> None:
     choice = only(found)
     assert choice.chosen == named("quick")
     assert choice.of(named("greedy")).standing is Standing.BROKEN
-    text = markdown_recommendation(found)
+    text = page(found)
     assert "Ruled out: `greedy`: memory 5,0" in text
     assert "against 1.95 GiB." in text
 
 
-def test_an_interval_that_holds_the_limit_neither_meets_nor_rules_out() -> None:
+def test_an_interval_that_contains_the_limit_neither_meets_nor_rules_out() -> None:
     limits = Limits(objectives=ttft_p99("290ms"), memory_bytes=2000 * 2**20)
     choice = only(recommend(study(), limits, workloads=["interactive"]))
     assert choice.of(named("quick")).standing is Standing.UNSURE
     assert choice.chosen in (named("twin"), named("plain"))  # slower, but surely within
-    text = markdown_recommendation(recommend(study(), limits, workloads=["interactive"]))
-    assert "`quick` may be better, but it cannot be told whether it keeps the limits: ttft_p99" in text
+    text = page(recommend(study(), limits, workloads=["interactive"]))
+    assert "`quick` may be better; whether it meets the limits is inconclusive: ttft_p99" in text
 
 
 def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
@@ -99,8 +104,9 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     found = recommend(study(), limits, workloads=["interactive"])
     choice = only(found)
     assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
-    text = markdown_recommendation(found)
-    assert "so a gain over the baseline is not sure" in text if choice.chosen == named("twin") else "Not told apart"
+    text = page(found)
+    assert "Tied with `" in text
+    assert ("its gain over the baseline is not significant" in text) == (choice.chosen == named("twin"))
     assert "of these `twin` takes the least memory" in text
 
 
@@ -109,31 +115,31 @@ def test_none_is_an_answer_with_the_nearest() -> None:
     choice = only(found)
     assert (choice.chosen, choice.nearest) == (None, named("greedy"))
     assert found.exit_code == 1
-    text = markdown_recommendation(found)
-    assert "None of the measured contenders meets ttft_p99; the nearest is `greedy`: ttft_p99 " in text
+    text = page(found)
+    assert "**No contender meets ttft_p99 on `interactive`.** The nearest is `greedy`: ttft_p99 " in text
 
 
-def test_cannot_be_told_has_an_exit_code_of_its_own() -> None:
+def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
     assert only(found).of(named("greedy")).standing is Standing.UNSURE
     assert found.exit_code == 2
-    assert "None of the measured contenders surely meets ttft_p99; one may." in markdown_recommendation(found)
+    assert "**Inconclusive: ttft_p99 on `interactive`.** No contender is certain to meet it; one may." in page(found)
 
 
 def test_one_start_decides_nothing() -> None:
     one = Measure(instances=Count(min=1, max=1), trials=Count(min=5, max=5))
     found = recommend(study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
     assert found.exit_code == 2
-    assert "one start says nothing about the next" in markdown_recommendation(found)
+    assert "one start says nothing about the next" in page(found)
 
 
 def test_quality_that_was_not_measured_meets_no_limit() -> None:
     found = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
     assert only(found).chosen is None
     assert found.exit_code == 2
-    text = markdown_recommendation(found)
+    text = page(found)
     assert "quality was not measured in this study" in text
-    assert "add `quality: {}` to the study" in text
+    assert "add quality: {} to the study" in text
 
 
 def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> StudySummary:
@@ -167,9 +173,9 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
         "plain": Standing.MET,
     }
     assert choice.chosen == named("plain")
-    text = markdown_recommendation(found)
+    text = page(found)
     assert "Ruled out: `greedy`: quality loss 3.0 [2.0, 4.0] % against 1 %." in text
-    assert "its quality is not known (it died)" in text
+    assert "its quality is unknown (it died)" in text
 
 
 def test_cost_follows_from_price_and_throughput() -> None:
@@ -186,7 +192,7 @@ def test_several_workloads_have_an_answer_each_and_perhaps_one_for_all() -> None
     found = recommend(study(), Limits())
     assert [choice.workload for choice in found.choices] == ["interactive", "medium_batch"]
     assert found.for_all == (named("greedy"),)
-    assert "One for all workloads: `greedy` is the choice" in markdown_recommendation(found)
+    assert "One for all workloads: `greedy` is the choice" in page(found)
 
 
 def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
@@ -195,7 +201,7 @@ def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
     trials = [
         make_trial(good, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block)) for block in range(4)
     ] + [make_trial(bad, 0, 0, outcome=Outcome.OOM, cause="<b>needs 9 | GiB</b>")]
-    text = markdown_recommendation(recommend(summarize(plan, trials, []), Limits()))
+    text = page(recommend(summarize(plan, trials, []), Limits()))
     assert "Ruled out: `broken`: no result (oom: &lt;b&gt;needs 9 \\| GiB&lt;/b&gt;)." in text
 
 
@@ -233,7 +239,8 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("recommend", str(folder), "--slo", "ttft_p99=200ms", "--max-memory", "2GB")
     said = bitbench(capsys, *asked, "--price-per-hour", "2.5", "--workload", "interactive")
     assert said.exit_code == 0, said.err
-    assert "run this" in said.out
+    assert "use this" in said.out
+    assert "Use twin on interactive. Its output throughput is" in " ".join(said.out.split()[-60:])
     assert "peak memory of at most 2 GB" in " ".join(said.out.split())
     assert bitbench(capsys, *asked, "--max-quality-loss", "1%").exit_code == 2
     assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "markdown").exit_code == 1

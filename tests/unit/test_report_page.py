@@ -12,8 +12,8 @@ import pytest
 from bitbench.core.found.summary import StudySummary
 from bitbench.report.document.html import page
 from bitbench.report.document.vega import vega_bundle
-from bitbench.report.study import Records, document
-from tests.unit.synthetic import LOCK, demo_study, summarize
+from bitbench.report.study import study_document
+from tests.unit.synthetic import demo_study, summarize
 
 BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"
 
@@ -26,9 +26,8 @@ def demo() -> StudySummary:
 
 @pytest.fixture(scope="module")
 def text(demo: StudySummary) -> str:
-    _, _, instances, _ = demo_study()
-    records = Records(LOCK, instances=instances)
-    return page(demo, document(demo, records), records, BUNDLE)
+    _, _, instances, lock = demo_study()
+    return page(study_document(demo, lock, instances=instances), BUNDLE)
 
 
 class Outline(HTMLParser):
@@ -70,7 +69,7 @@ class Outline(HTMLParser):
 
 def test_the_answer_comes_first_and_every_link_leads_somewhere(text: str) -> None:
     outline = Outline(text)
-    assert text.index("<strong>Run <code>quick</code>.</strong>") < text.index("Ranking at a glance</h2>")
+    assert text.index("<strong>Use <code>quick</code>.</strong>") < text.index("Ranking at a glance</h2>")
     assert len(outline.ids) == len(set(outline.ids))
     assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
     for wanted in ("what-failed-and-why", "every-start", "where-it-was-measured", "how-the-figures-are-made"):
@@ -111,9 +110,9 @@ def test_single_runs_wait_to_be_asked_for(text: str) -> None:
     assert section.index("<details>") < section.index("<table>")
 
 
-def test_intervals_are_set_apart(text: str) -> None:
+def test_intervals_are_set_apart_and_cells_carry_their_numbers(text: str) -> None:
     assert re.search(
-        r'<td style="text-align:right">[\d.,]+ <span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>', text
+        r'<td class="number" data-sort="[\d.]+">[\d.,]+ <span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>', text
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
+from bitbench.report.document.model import Name
 from bitbench.report.shape import shape
 
 
@@ -53,4 +54,5 @@ from bitbench.report.shape import shape
 )
 def test_sentences(asked: Json, sentence: str) -> None:
     workload = Workload.model_validate({"name": "w", "input_tokens": 256, "output_tokens": 64, **asked})
-    assert shape(workload, lambda name: f"<{name}>") == sentence
+    said = "".join(f"<{part.text}>" if isinstance(part, Name) else str(part) for part in shape(workload))
+    assert said == sentence

@@ -7,13 +7,14 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.terminal import render
+from bitbench.report.study import study_document
 from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
 
 
 def rendered(width: int) -> str:
-    plan, trials, instances, _ = demo_study()
+    plan, trials, instances, lock = demo_study()
     console = Console(file=io.StringIO(), width=width)
-    render(summarize(plan, trials, instances), console)
+    render(study_document(summarize(plan, trials, instances), lock), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -23,9 +24,9 @@ def test_it_fits_and_says_the_answer(width: int) -> None:
     text = rendered(width)
     assert max(map(len, text.splitlines())) <= width
     joined = " ".join(text.split())
-    assert "Run quick. At all 2 workloads" in joined.rpartition("•")[2]  # what is read last stays on the screen
+    assert joined.rindex("Use quick. 1.") > joined.rindex("Workload")  # what is read last stays on the screen
     assert "2–3 (tie)" in text
-    assert "unsupported broken on interactive and medium_batch: Quant type" in joined
+    assert "unsupported: broken on interactive and medium_batch: Quant type" in joined
     assert "refused" in text
 
 
@@ -49,7 +50,7 @@ def test_names_are_not_markup() -> None:
     plan = Plan(study=plan.study, variants=(), cells=(cell,))
     bad = make_trial(cell, 0, 0, outcome=Outcome.CRASHED, cause="[bold]no[/italic]")
     console = Console(file=io.StringIO(), width=100)
-    render(summarize(plan, [bad], []), console)
+    render(study_document(summarize(plan, [bad], []), demo_study()[3]), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "[red]x[/nope]" in text

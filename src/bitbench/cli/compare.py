@@ -1,4 +1,4 @@
-"""`bitbench compare`: did it get slower? Yes, no, or not to be told, with an exit code."""
+"""`bitbench compare`: did it get slower? Yes, no, or inconclusive, with an exit code."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -35,14 +35,17 @@ def compare(
 ) -> None:
     """Compare two study folders, or two variants of one, cell by cell.
 
-    Exit code 1: a limit is surely broken. 2: it cannot be told, and how many more starts would tell. 3: not comparable.
+    Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts that would decide. 3: not
+    comparable.
     """
     from rich.console import Console
 
     from bitbench.ground.errors import BitbenchError, CannotCompareError
     from bitbench.lab.compare import compare_folders
+    from bitbench.report.answers.compare import comparison_document
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.document.terminal import render
     from bitbench.report.document.text import plain
-    from bitbench.report.sections.comparison import markdown_comparison, render_comparison
 
     try:
         comparison = compare_folders(
@@ -50,8 +53,9 @@ def compare(
         )
     except BitbenchError as error:  # a folder that cannot be read must not look like a regression
         raise CannotCompareError(plain(str(error), LONGEST_MESSAGE)) from error
+    document = comparison_document(comparison)
     if form is Format.MARKDOWN:
-        typer.echo(markdown_comparison(comparison), nl=False)
+        typer.echo(markdown(document), nl=False)
     else:
-        render_comparison(comparison, Console())
+        render(document, Console(highlight=False))
     raise typer.Exit(comparison.exit_code)

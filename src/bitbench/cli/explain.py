@@ -20,7 +20,7 @@ def explain(
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep")] = Format.TEXT,
 ) -> None:
-    """Say why a variant is as fast as it is: what was to be expected, what was measured, where the difference is.
+    """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from.
 
     The first time it measures what this machine can do at most, which takes some seconds, and keeps it in
     STUDY_DIR/roof.json.
@@ -29,12 +29,15 @@ def explain(
 
     from bitbench.lab.explain import explain_variant
     from bitbench.lab.study import default_home
-    from bitbench.report.sections.explain import explanation_markdown, render_explanation
+    from bitbench.report.answers.explain import explanation_document
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.document.terminal import render_whole
     from bitbench.store.folder import StudyFolder
 
     study = StudyFolder.existing(folder)
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
+    document = explanation_document(explanation)
     if form is Format.MARKDOWN:
-        typer.echo(explanation_markdown(explanation), nl=False)
+        typer.echo(markdown(document), nl=False)
     else:
-        render_explanation(explanation, Console())
+        render_whole(document, Console(highlight=False))

@@ -19,11 +19,14 @@ def history(
     from rich.console import Console
 
     from bitbench.lab.history import history_below
-    from bitbench.report.sections.history import history_svg, render_history
+    from bitbench.report.answers.history import history_document
+    from bitbench.report.charts.history import history_figure
+    from bitbench.report.charts.svg import svg
+    from bitbench.report.document.terminal import render_whole
 
     found = history_below(folder, cell, metric)
-    render_history(found, Console(highlight=False))
+    render_whole(history_document(found), Console(highlight=False))
     if output is not None and found.points:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(history_svg(found), encoding="utf-8", newline="\n")
+        output.write_text(svg(history_figure(found)), encoding="utf-8", newline="\n")
         typer.echo(f"figure: {output}")

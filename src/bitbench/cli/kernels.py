@@ -32,17 +32,18 @@ def kernels(
         "kernels"
     ),
 ) -> None:
-    """Time quantized kernels against torch on this machine, and say how far from its roofline they are.
+    """Time quantized kernels against torch on this machine, and show how far from its roofline they are.
 
-    Each case is checked against double precision before it is timed. Writes DIR/kernels.md, records.json and
-    roofline.svg; `bitbench report DIR` makes table and figure again from the records.
+    Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
+    figure, and records.json; `bitbench report DIR` makes table and figure again from the records.
     """
     from rich.console import Console
 
     from bitbench.ground.errors import KernelError
     from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
     from bitbench.lab.study import default_home
-    from bitbench.report.sections.kernels import kernel_overview, write_kernels
+    from bitbench.report.document.terminal import render
+    from bitbench.report.sections.kernels import write_kernels
 
     console = Console(stderr=True, highlight=False)
     options = KernelOptions(
@@ -66,7 +67,5 @@ def kernels(
                 console.print(line)
 
         summary = measure_kernels(options, default_home(), into, on_point)
-    typer.echo(write_kernels(summary, into))
-    if console.is_terminal:  # the long table has pushed it out of sight
-        console.print(kernel_overview(summary), soft_wrap=True, markup=False)
+    render(write_kernels(summary, into), Console())
     console.print(f"table, records and figure: {into}", soft_wrap=True)

@@ -65,13 +65,13 @@ def load(
     from rich.console import Console
 
     from bitbench.cli.load_display import LoadDisplay
+    from bitbench.cli.outcome import show_outcome
     from bitbench.ground.errors import LoadError
     from bitbench.ground.units import parse_fraction
     from bitbench.lab.checked import checked, checked_objectives
     from bitbench.lab.load_study import LoadOptions, prepare_load
     from bitbench.lab.study import Lab
     from bitbench.load.workers import LoadWorkers
-    from bitbench.report.sections.sweep_terminal import render_sweep
 
     options = LoadOptions(
         concurrency=None if concurrency is None else counts(concurrency, "--concurrency", LoadError),
@@ -97,7 +97,4 @@ def load(
         )
         with LoadDisplay(console, prepared) as display:
             folder = lab.load(prepared, display, client)
-    summary = lab.summary(folder)
-    path = lab.report(folder, summary)
-    render_sweep(summary, console)
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True)
+    show_outcome(lab, folder, console)

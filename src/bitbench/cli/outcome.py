@@ -11,7 +11,8 @@ from bitbench.store.folder import StudyFolder
 def show_outcome(lab: Lab, folder: StudyFolder, console: Console) -> StudySummary:
     """Write the report too."""
     summary = lab.summary(folder)
-    path = lab.report(folder, summary)
-    render(summary, console)
+    document = lab.document(folder, summary)
+    path = lab.report(folder, document)
+    render(document, console)
     console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
     return summary

@@ -29,7 +29,7 @@ def profile(
         Path | None, typer.Option("--into", metavar="DIR", help="Folder to fill [default: profile-ENGINE-DATE].")
     ] = None,
 ) -> None:
-    """Say where the time of a step goes, operator by operator.
+    """Show where the time of a step goes, operator by operator.
 
     Starts the engine, profiles prefill and decode apart after a warm-up, and groups the operators. Fills a folder like
     a study's, with a Chrome trace of each.
@@ -41,7 +41,8 @@ def profile(
     from bitbench.lab.profile_study import profile_study
     from bitbench.lab.report import write_profiles
     from bitbench.lab.study import Lab
-    from bitbench.report.sections.profile import profile_markdown
+    from bitbench.report.document.terminal import render_whole
+    from bitbench.report.sections.profile import profile_document
     from bitbench.store.folder import StudyFolder
 
     study = profile_study(
@@ -59,7 +60,7 @@ def profile(
     with RunDisplay(console) as display:
         Lab().profile(study, folder, display)
     path = write_profiles(folder)
-    typer.echo(profile_markdown(folder.profiles(), SHOWN_OPERATORS), nl=False)
+    render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Console())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", highlight=False, soft_wrap=True)
 
 

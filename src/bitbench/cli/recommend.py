@@ -28,17 +28,20 @@ def recommend(
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep")] = Format.TEXT,
 ) -> None:
-    """Say which variant to run on which engine, what it gains, and what rules out the others.
+    """Recommend which variant to run on which engine.
 
-    Exit code 0: each workload has an answer. 1: for one, no contender meets the limits. 2: for one, it cannot be told
-    with these trials. 3: the question or the folder cannot be read.
+    Prints the fastest contender that meets every limit with 95 % confidence, its gain over the baseline, why the others
+    were ruled out, and which tie with it. Exit code 0: each workload has an answer. 1: for one, no contender meets the
+    limits. 2: for one, the trials are inconclusive. 3: the question or the folder cannot be read.
     """
     from rich.console import Console
 
     from bitbench.ground.errors import BitbenchError, CannotRecommendError
     from bitbench.lab.recommend import limits_of, recommend_from
     from bitbench.lab.study import Lab
-    from bitbench.report.sections.recommend import markdown_recommendation, render_recommendation
+    from bitbench.report.answers.recommend import recommendation_document
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.document.terminal import render
     from bitbench.store.folder import StudyFolder
 
     try:
@@ -51,8 +54,9 @@ def recommend(
         )
     except BitbenchError as error:  # a folder that cannot be read must not look like an answer
         raise CannotRecommendError(str(error)) from error
+    document = recommendation_document(found)
     if form is Format.MARKDOWN:
-        typer.echo(markdown_recommendation(found), nl=False)
+        typer.echo(markdown(document), nl=False)
     else:
-        render_recommendation(found, Console())
+        render(document, Console(highlight=False))
     raise typer.Exit(found.exit_code)

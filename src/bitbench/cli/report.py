@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bitbench.report.forms.choices import Form
+from bitbench.cli.renamed import listed, parser_of
+from bitbench.report.forms.choices import OLD_NAMES, Form
 
 
 def report(
@@ -13,7 +14,12 @@ def report(
     *,
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
+        typer.Option(
+            "--format",
+            parser=parser_of(Form, OLD_NAMES),
+            metavar=listed(Form),
+            help="write this form [default: index.html and report.md, and tables on the screen]",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write it [default: the screen]")
@@ -53,12 +59,12 @@ def _report(folder: Path) -> None:
     from bitbench.cli.outcome import show_outcome
     from bitbench.lab.kernels import RECORDS_FILE, read_kernels
     from bitbench.lab.study import Lab
-    from bitbench.report.sections.kernels import kernel_overview, write_kernels
+    from bitbench.report.document.terminal import render
+    from bitbench.report.sections.kernels import write_kernels
     from bitbench.store.folder import StudyFolder
 
     if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
-        kernels = read_kernels(folder / RECORDS_FILE)
-        write_kernels(kernels, folder)
-        typer.echo(f"{kernel_overview(kernels)}\n\ntable and figure: {folder}")
+        render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Console())
+        typer.echo(f"\ntable and figure: {folder}")
         return
     show_outcome(Lab(), StudyFolder.existing(folder), Console())

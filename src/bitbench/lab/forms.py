@@ -6,11 +6,14 @@ from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
 from bitbench.ground.errors import StoreError
 from bitbench.lab.kernels import RECORDS_FILE, kernel_records, read_kernels
 from bitbench.lab.study import Lab
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Document
 from bitbench.report.forms.choices import Form
-from bitbench.report.forms.published import published_kernel_markdown, published_profile_markdown
-from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
-from bitbench.report.sections.kernels import kernel_markdown
-from bitbench.report.sections.profile import profile_markdown
+from bitbench.report.forms.published import published_kernel_document, published_profile_document
+from bitbench.report.forms.registry import STUDY_FORMS
+from bitbench.report.forms.tidy import json_text
+from bitbench.report.sections.kernels import kernel_document
+from bitbench.report.sections.profile import profile_document
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import read_published
 
@@ -19,27 +22,29 @@ def form_text(lab: Lab, path: Path, form: Form) -> str:
     """One form of what a folder holds. Raises StoreError where it holds nothing that the form could show."""
     match form:
         case Form.KERNEL_MD:
-            return _kernels(path)
+            return markdown(_kernels(path))
         case Form.PROFILE_MD:
-            return _profiles(path)
+            return markdown(_profiles(path))
         case Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
             return lab.report(StudyFolder.existing(path)).with_name("index.html").read_text(encoding="utf-8")
     folder = StudyFolder.existing(path)
-    records = folder.read()
-    return STUDY_FORMS[form](StudyRecords(lab.summary(folder), records.lock.model_dump(mode="json"), records.trials))
+    summary, records = lab.summary(folder), folder.read()
+    if form is Form.JSON:
+        return json_text(summary, records.trials, lab.document(folder, summary))
+    return STUDY_FORMS[form](summary, records)
 
 
-def _kernels(folder: Path) -> str:
+def _kernels(folder: Path) -> Document:
     if (published := read_published(folder, PublishedKernels)) is not None:
-        return published_kernel_markdown(published)
+        return published_kernel_document(published)
     if (records := kernel_records(folder)) is not None:
-        return kernel_markdown(read_kernels(records))
+        return kernel_document(read_kernels(records))
     raise StoreError(f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` makes them")
 
 
-def _profiles(folder: Path) -> str:
+def _profiles(folder: Path) -> Document:
     if (published := read_published(folder, PublishedProfile)) is not None:
-        return published_profile_markdown(published)
+        return published_profile_document(published)
     if profiles := StudyFolder(folder).profiles():
-        return profile_markdown(profiles)
+        return profile_document(profiles)
     raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")

@@ -1,7 +1,8 @@
-"""From a study folder to report/: reads what a report needs, and writes the page, Markdown and figures."""
+"""From a study folder to its report: reads what it needs, and writes the page, Markdown and charts."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import RequestSpread, StudySummary
@@ -10,33 +11,38 @@ from bitbench.report.paths import shorten_instance, shortener
 from bitbench.statistics.requests import COLUMNS, spread_of_requests, worth_reading
 from bitbench.store.folder import StudyFolder, write_atomically
 
+if TYPE_CHECKING:
+    from bitbench.report.document.model import Document
 
-def write_report(folder: StudyFolder, summary: StudySummary, home: Path) -> Path:
-    """The path is that of report.md; index.html and figures/ lie beside it."""
-    from bitbench.report.document.html import write_page
-    from bitbench.report.document.markdown import write_markdown
-    from bitbench.report.document.vega import vega_bundle  # these bring the drawing of figures: a second to import
-    from bitbench.report.study import Records, document
 
-    study = folder.read()
+def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySummary, home: Path) -> "Document":
+    from bitbench.report.study import study_document  # brings the drawing of charts: a second to import
+
     short = path_shortener(folder, study.plan, home)
-    records = Records(
-        lock=study.lock.model_dump(mode="json"),
+    return study_document(
+        summary,
+        study.lock,
         instances=[shorten_instance(one, short) for one in study.instances],
         requests=_requests(study),
         profiles=study.profiles,
     )
-    sections = document(summary, records)
-    write_page(summary, sections, records, vega_bundle(home / "cache"), folder.report)
-    return write_markdown(sections, folder.report)
+
+
+def write_report(document: "Document", folder: StudyFolder, home: Path) -> Path:
+    """The path is that of report.md; index.html and figures/ lie beside it."""
+    from bitbench.report import files
+    from bitbench.report.document.vega import vega_bundle
+
+    return files.write_report(document, vega_bundle(home / "cache"), folder.report)
 
 
 def write_profiles(folder: StudyFolder) -> Path:
     """report/profile.md: every operator of every profile."""
-    from bitbench.report.sections.profile import profile_markdown
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.sections.profile import profile_document
 
     path = folder.report / "profile.md"
-    write_atomically(path, profile_markdown(folder.profiles()))
+    write_atomically(path, markdown(profile_document(folder.profiles())))
     return path
 
 

@@ -117,7 +117,7 @@ class Results:
 
     def report(self) -> Path:
         """Write report/ and give the path of its page, index.html."""
-        return self._lab.report(self._folder, self.summary).with_name("index.html")
+        return self._lab.report(self._folder, self._lab.document(self._folder, self.summary)).with_name("index.html")
 
     def _table(self, name: str) -> "pa.Table":
         from bitbench.store.query import Studies

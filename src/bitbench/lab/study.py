@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitbench import __version__, environments
 from bitbench.core.asked.study import Study
@@ -21,7 +22,7 @@ from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
-from bitbench.lab.report import path_shortener, write_report
+from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
 from bitbench.lab.variants import Workshop
@@ -41,6 +42,9 @@ from bitbench.report.paths import shorten_summary
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
+
+if TYPE_CHECKING:
+    from bitbench.report.document.model import Document
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
@@ -123,9 +127,13 @@ class Lab:
         records = folder.read()
         return shorten_summary(summarize(records), path_shortener(folder, records.plan, self.home))
 
-    def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
+    def document(self, folder: StudyFolder, summary: StudySummary | None = None) -> "Document":
+        """The report of a study, for any of the renderers."""
+        return report_document(folder.read(), folder, summary or self.summary(folder), self.home)
+
+    def report(self, folder: StudyFolder, document: "Document | None" = None) -> Path:
         """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
-        return write_report(folder, summary or self.summary(folder), self.home)
+        return write_report(document or self.document(folder), folder, self.home)
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}

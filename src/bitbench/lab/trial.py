@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bitbench.core.asked.objective import Objective
 from bitbench.core.asked.study import Limits, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
@@ -17,7 +16,7 @@ from bitbench.core.recorded.variant import ModelFacts
 from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.probes.memory import MemoryWatch
-from bitbench.statistics.objectives import good_share, judge_objectives
+from bitbench.statistics.objectives import judge_objectives
 from bitbench.statistics.trial import measure
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class TrialRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": _measured(requests, self.study.objectives) if failure is None else TrialMetrics(),
+                "metrics": measure(requests, self.study.objectives) if failure is None else TrialMetrics(),
                 "client": result.health,
                 "objectives": judge_objectives(requests, self.study.objectives),
                 "requests": requests.num_rows,
@@ -148,14 +147,6 @@ def new_record(
         cause=failure.cause if failure else None,
         log_lines=failure.log_lines if failure else (),
     )
-
-
-def _measured(requests: "pa.Table", objectives: tuple[Objective, ...]) -> TrialMetrics:
-    metrics = measure(requests)
-    share, rate = good_share(requests, objectives), metrics.achieved_rate
-    rate = metrics.request_throughput if rate is None else rate
-    goodput = None if share is None or rate is None else share * rate
-    return metrics.model_copy(update={"goodput": goodput})
 
 
 def now() -> str:

@@ -10,7 +10,7 @@ MAX_LABEL = 48
 
 
 class Labels:
-    """Short names: what all contenders share is said once, in `shared`. No two are alike."""
+    """Short names, no two alike. What all contenders share is said once, in `shared`: `Model: smollm2-135m.`"""
 
     def __init__(self, contenders: Iterable[Contender], limit: int = MAX_LABEL) -> None:
         known = list(dict.fromkeys(contenders))
@@ -23,20 +23,17 @@ class Labels:
         shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
         self._limit = limit
         self._of = dict(zip(known, shorts, strict=True))
-        parts = [prefix.removesuffix("/"), f"on {engine}" if suffix else ""]
-        self.shared = plain(" ".join(part for part in parts if part))
+        said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
+        self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
 
     def __getitem__(self, contender: Contender) -> str:
         return self._of.get(contender) or plain(contender.name, self._limit) or "?"
 
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
-        """Of everybody who was measured; one who was only refused keeps the whole name."""
+        """Of every contender that was measured; one that was only refused keeps its whole name."""
         timed = [cell.cell.contender for cell in summary.cells]
         return cls([*timed, *(one.contender for one in summary.quality)], limit)
-
-    def in_words(self) -> str:
-        return f" All are of {self.shared}." if self.shared else ""
 
 
 def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:

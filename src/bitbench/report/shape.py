@@ -4,11 +4,12 @@ from bitbench.core.asked.arrival import AnyArrival, Arrival, Constant, Gamma, Po
 from bitbench.core.asked.prompts import Api, show_length
 from bitbench.core.asked.workload import ShapePart, Workload
 from bitbench.ground.units import UNKNOWN, show_seconds
+from bitbench.report.document.model import Name, Phrase
 from bitbench.report.document.numbers import percent
-from bitbench.report.sections.headline import Quote
+from bitbench.report.document.words import Words, joined, say
 
 
-def shape(workload: Workload, quote: Quote) -> str:
+def shape(workload: Workload) -> Phrase:
     """`Concurrency 8, input 256 tokens, output 128 tokens, all at once, 8 requests per trial.`"""
     most = "up to " if workload.text is not None or isinstance(workload.arrival, Trace) else ""
     most_out = most if isinstance(workload.arrival, Trace) else ""
@@ -17,19 +18,20 @@ def shape(workload: Workload, quote: Quote) -> str:
     def known(part: ShapePart, value: str) -> str:
         return UNKNOWN if part in workload.unknown else value
 
-    parts = [
+    parts: list[Words] = [
         *([] if workload.open_loop else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]),
         f"input {known('input_tokens', most + show_length(workload.input_tokens))} tokens",
         f"output {known('output_tokens', most_out + show_length(workload.output_tokens))} tokens",
-        *_prompts(workload, quote),
-        f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what, quote),
+        *_prompts(workload),
+        f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what),
         *([f"{UNKNOWN} requests per trial"] if "requests" in workload.unknown else _how_many(workload)),
     ]
-    sentence = ", ".join(parts)
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    first = parts[0]
+    assert isinstance(first, str)  # a number of streams, or of tokens
+    return say(joined([first.capitalize(), *parts[1:]], ", "), ".")
 
 
-def _arrival(arrival: AnyArrival, what: str, quote: Quote) -> str:
+def _arrival(arrival: AnyArrival, what: str) -> Words:
     match arrival:
         case Constant():
             return f"one {what} each {show_seconds(1 / arrival.rate)}"
@@ -41,7 +43,7 @@ def _arrival(arrival: AnyArrival, what: str, quote: Quote) -> str:
             return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} {what}s/s"
         case Trace():
             speed = "" if arrival.speed == 1 else f" at {arrival.speed:g} times its speed"
-            return f"arrivals of the trace {quote(arrival.file)}{speed}"
+            return say("arrivals of the trace ", Name(arrival.file), speed)
         case _:
             return "all at once" if arrival.kind is Arrival.BATCH else "closed loop"
 
@@ -53,10 +55,10 @@ def _how_many(workload: Workload) -> list[str]:
     return [f"{show_seconds(workload.duration)} per trial"]
 
 
-def _prompts(workload: Workload, quote: Quote) -> list[str]:
-    parts = []
+def _prompts(workload: Workload) -> list[Words]:
+    parts: list[Words] = []
     if workload.text is not None:
-        parts.append(f"texts from {quote(workload.text.file)}")
+        parts.append(say("texts from ", Name(workload.text.file)))
     if workload.api is Api.CHAT:
         parts.append("through the chat endpoint")
     if (shared := workload.shared_prefix) is not None:

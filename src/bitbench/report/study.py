@@ -1,156 +1,157 @@
-"""The whole report, in order: the answer first, then figures and tables, then what they rest on.
+"""The report of a study, in order: the answer first, then figures and tables, then what they rest on."""
 
-Markdown and the page are two ways to write these sections down; what is said, and when, is decided here.
-"""
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-from bitbench.core.base import Json
 from bitbench.core.found.summary import RequestSpread, StudySummary
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.trial import InstanceRecord
+from bitbench.ground.units import show_bytes
 from bitbench.report.charts.curves import length_figures, load_figures
 from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.requests import request_figures
 from bitbench.report.charts.trade import trade_figures
 from bitbench.report.charts.trials import trials_figure
+from bitbench.report.document.model import Block, Chart, Document, Link, Paragraph, Phrase, Section
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.text import code, escape
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import bullets, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks, verdicts
-from bitbench.report.sections.conditions import (
-    contenders_section,
-    failures_section,
-    host_section,
-    method_section,
-    refusals_section,
-    reproduce_section,
-    warm_up_section,
-)
+from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
-from bitbench.report.sections.headline import best_table, lead
+from bitbench.report.sections.failures import failures_section, refusals_section
+from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import imported_section, source
 from bitbench.report.sections.instances import instances_section
+from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
+from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.overview import overview_section
 from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.report.sections.warm_up import warm_up_section
 from bitbench.report.sections.workloads import runs_section, workload_section
 
 
-@dataclass(frozen=True)
-class Section:
-    """Markdown that begins with its heading, and the figures that belong to it. Folded: a page shows it when asked."""
-
-    text: str
-    figures: tuple[Figure, ...] = ()
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Records:
-    """Beside the summary: what was resolved, each start, the spread of single requests, operator profiles."""
-
-    lock: Mapping[str, Json]
-    instances: Sequence[InstanceRecord] = ()
-    requests: Sequence[RequestSpread] = ()
-    profiles: Sequence[OperatorProfile] = ()
-
-
-def document(summary: StudySummary, records: Records) -> list[Section]:
-    """Parts that the records do not know are shown as unknown; a section without data is left out."""
-    by_load = bool(sweep_cells(summary))
-    labels = Labels.of(summary)
-    figures = tuple(load_figures(summary, labels))
+def study_document(
+    summary: StudySummary,
+    lock: Lock,
+    *,
+    instances: Sequence[InstanceRecord] = (),
+    requests: Sequence[RequestSpread] = (),
+    profiles: Sequence[OperatorProfile] = (),
+) -> Document:
+    """A section without data is left out. `requests`: the spread of single requests, where there are many."""
     sections = [
-        opening(summary),
-        Section(imported_section(summary)),
-        *(
-            [Section(sweep_section(summary), figures)]
-            if by_load
-            else [*_overviews(summary, labels, figures), *_workloads(summary, records, labels)]
-        ),
-        Section(crossover_section(summary)),
-        Section(memory_section(summary)),
-        Section(roofline_section(summary)),
-        Section(quality_section(summary)),
-        Section(profile_section(records.profiles)),
-        Section(failures_section(summary)),
-        Section(refusals_section(summary)),
-        Section("" if summary.imported_from else warm_up_section(summary)),
-        Section(contenders_section(summary, records.lock)),
-        Section(instances_section(records.instances), folded=True),
-        Section(host_section(records.lock)),
-        Section(method_section(summary)),
-        Section(reproduce_section(summary, records.lock)),
-        Section(runs_section(summary), folded=True),
+        imported_section(summary),
+        *_speed(summary, requests),
+        crossover_section(summary),
+        memory_section(summary),
+        roofline_section(summary),
+        quality_section(summary),
+        profile_section(profiles),
+        failures_section(summary),
+        refusals_section(summary),
+        warm_up_section(summary),
+        contenders_section(summary, lock),
+        instances_section(instances),
+        host_section(lock),
+        method_section(summary),
+        reproduce_section(summary, lock),
+        runs_section(summary),
     ]
-    return [section for section in sections if section.text]
-
-
-def opening(summary: StudySummary) -> Section:
-    parts = [f"# {escape(summary.study.name)}"]
-    if summary.study.description:
-        parts.append(escape(summary.study.description))
-    if summary.imported_from:
-        parts.append(f"**Imported**, not measured by bitbench: {source(summary.imported_from)}.")
-    parts += _sweep_answer(summary) if sweep_cells(summary) else _answer(summary)
-    return Section("\n\n".join(part for part in parts if part))
-
-
-def _sweep_answer(summary: StudySummary) -> list[str]:
-    return [_bullets(sweep_answer(summary, escape)), _how_to_read(summary)]
-
-
-def _answer(summary: StudySummary) -> list[str]:
-    """What to run; the best of each workload; what is missing, and how to read it."""
-    several = len(summary.rankings) > 1
-    first = lead(summary, code)
-    said = [] if first is None else [f"**{first.verdict}** {' '.join(first.reasons)}"]
-    said += [] if several else verdicts(summary, code)
-    others = [*remarks(summary, code), *quality_sentences(summary, code)]
-    if several:
-        return [_bullets(said), best_table(summary, code), _bullets(others), _how_to_read(summary)]
-    return [_bullets([*said, *others]), _how_to_read(summary)]
-
-
-def _bullets(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)
-
-
-def _how_to_read(summary: StudySummary) -> str:
-    return (
-        f"Figures are `mean [low, high]`, a {percent(summary.study.measure.confidence)} interval; contenders whose "
-        "difference may be noise share a rank. Ranks allow for all pairs that are compared, the interval of one ratio "
-        "does not ([how](#how-the-figures-are-made))."
+    return Document(
+        say(summary.study.name),
+        tuple(_answer(summary)),
+        tuple(section for section in sections if section is not None),
+        tuple(_facts(summary, lock)),
     )
 
 
-def _overviews(summary: StudySummary, labels: Labels, load: tuple[Figure, ...]) -> Iterator[Section]:
-    yield Section(overview_section(summary))
+def _answer(summary: StudySummary) -> Iterator[Block]:
+    if summary.study.description:
+        yield Paragraph(say(summary.study.description), is_small_print=True)
+    if summary.imported_from:
+        yield paragraph(strong("Imported"), ", not measured by bitbench: ", source(summary.imported_from), ".")
+    if sweep_cells(summary):
+        yield from bullets(sweep_answer(summary))
+    else:
+        yield from _what_to_use(summary)
+    yield small_print(
+        f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval; "
+        "contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a single "
+        "ratio is not (",
+        Link("how", "how-the-figures-are-made"),
+        ").",
+    )
+
+
+def _what_to_use(summary: StudySummary) -> Iterator[Block]:
+    """What to use; the best of each workload; what is missing."""
+    first, several = lead(summary), len(summary.rankings) > 1
+    if first is not None:
+        yield Paragraph(first.phrase)
+    if shared := Labels.of(summary, MAX_NAME).shared:
+        yield paragraph(shared)
+    if several:
+        yield best_table(summary)
+    sentences: list[Phrase] = [] if several else verdicts(summary)
+    yield from bullets([*sentences, *remarks(summary), *quality_sentences(summary)])
+
+
+def _speed(summary: StudySummary, requests: Sequence[RequestSpread]) -> Iterator[Section | None]:
+    labels = Labels.of(summary)
+    load = tuple(load_figures(summary, labels))
+    if sweep_cells(summary):
+        yield sweep_section(summary, load)
+        return
+    yield overview_section(summary)
     if load:
-        said = "The same shape under rising load: what one gains in throughput costs latency."
-        yield Section(f"## Latency against throughput\n\n{said}", load)
-    if trades := tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels)):
-        wanted = "memory and quality" if summary.quality else "memory"
-        missing = "" if summary.quality else " Quality was not measured in this study."
-        way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
-        said = (
-            f"{way} and to the left is better. Filled marks are on the front: nobody else is as good in everything and "
-            "surely better in something; a dashed line joins them. Bars are intervals (of memory, the lowest and the "
-            f"highest start), cut off at the edge.{missing}"
-        )
-        yield Section(f"## Speed against {wanted}\n\n{said}", trades)
+        said = "The same shape under rising load: what is gained in throughput costs latency."
+        yield _charts("Latency against throughput", said, load)
+    yield _trade_offs(summary, labels)
     if lengths := tuple(length_figures(summary, labels)):
-        said = "Workloads that differ in nothing but the length of the prompt."
-        yield Section(f"## Over the length of the input\n\n{said}", lengths)
-
-
-def _workloads(summary: StudySummary, records: Records, labels: Labels) -> Iterator[Section]:
+        said = "Workloads that differ only in the length of the prompt."
+        yield _charts("Over the length of the input", said, lengths)
     for ranking in summary.rankings:
         trials = trials_figure(summary, ranking, labels)
-        requests = request_figures(summary, ranking, records.requests, labels)
-        yield Section(workload_section(summary, ranking), (*([trials] if trials else []), *requests))
+        spreads = request_figures(summary, ranking, requests, labels)
+        yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
+
+
+def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
+    figures = tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels))
+    if not figures:
+        return None
+    wanted = "memory and quality" if summary.quality else "memory"
+    missing = "" if summary.quality else " Quality was not measured in this study."
+    way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
+    said = (
+        f"{way} and to the left is better. Filled markers form the Pareto front: no other contender is at least as "
+        "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, the "
+        f"lowest and the highest start), cut off at the edge.{missing}"
+    )
+    return _charts(f"Speed against {wanted}", said, figures)
+
+
+def _charts(title: str, said: str, figures: Sequence[Figure]) -> Section:
+    return Section(say(title), (paragraph(said), *(Chart(figure) for figure in figures)))
+
+
+def _facts(summary: StudySummary, lock: Lock) -> Iterator[tuple[str, str]]:
+    """What a reader wants to know before the first figure: how much was measured, on what, when."""
+    host = lock.host
+    machine = [host.cpu_model, f"{host.cores} cores" if host.cores else None]
+    machine += [show_bytes(host.memory_bytes)] if host.memory_bytes else []
+    machine += [one.name for one in host.accelerators]
+    rows = [
+        ("Cells", f"{len(summary.cells):,}"),
+        ("Trials", f"{sum(len(cell.runs) for cell in summary.cells):,}"),
+        ("Machine", ", ".join(fact for fact in machine if fact)),
+        ("Measured", (lock.created_at or "")[:10]),
+        ("bitbench", lock.bitbench or ""),
+    ]
+    yield from ((label, value) for label, value in rows if value)

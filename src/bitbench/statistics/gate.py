@@ -1,4 +1,4 @@
-"""A limit such as `output_throughput < -3%`, and whether a change surely breaks it, surely keeps it, or neither.
+"""A limit such as `output_throughput < -3%`, and whether a change exceeds it, meets it, or is inconclusive.
 
 Several cells may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
 chance that any of equal cells is called broken stays below 1 − c. An interval that rests on one start knows nothing of
@@ -92,7 +92,7 @@ def judge(condition: Condition, after: Sample, before: Sample, confidence: float
     if (low >= limit) if condition.is_below else (high <= limit):
         return Judgement(GateOutcome.PASSED, ratio)
     needed = starts_needed(after, before, limit, single)
-    reason = "the interval holds the limit" if needed else "the change lies on the limit"
+    reason = "the interval contains the limit" if needed else "the change lies on the limit"
     return Judgement(GateOutcome.UNSURE, ratio, reason, needed)
 
 

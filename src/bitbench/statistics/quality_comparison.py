@@ -131,7 +131,7 @@ def _ratio(rise: QualityEstimate) -> Ratio:
 
 def _judged(condition: Condition, one: Contender, other: Contender, rise: QualityEstimate) -> GateResult:
     ratio, limit = _ratio(rise), condition.limit
-    outcome, reason = GateOutcome.UNSURE, "the interval holds the limit; more `windows` of text would narrow it"
+    outcome, reason = GateOutcome.UNSURE, "the interval contains the limit; more windows of text would narrow it"
     if ratio.interval is None:
         reason = "too few windows of text for an interval"
     elif (ratio.interval.high < limit) if condition.is_below else (ratio.interval.low > limit):

@@ -1,8 +1,8 @@
-"""Which contender to run: the best by the headline among those that surely keep every limit.
+"""Which contender to run: the best by the headline among those that meet every limit with confidence.
 
-A limit is held against the interval, never against the mean alone: within it as a whole is kept, beyond it as a whole
-is broken, anything else cannot be told. An interval that rests on one start knows nothing of the next one and decides
-nothing, as in `gate`. A figure that was not measured keeps no limit.
+A limit is held against the interval, never against the mean alone: within it as a whole is met, beyond it as a whole
+is broken, anything else is inconclusive. An interval that rests on one start knows nothing of the next one and decides
+nothing, as in `gate`. A figure that was not measured meets no limit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +111,7 @@ def _judge(
 
 
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
-    """Where nobody was tried on a workload, why not."""
+    """Where no contender was tried on a workload, why not."""
     return [
         Judged(contender=one.cell.contender, figure=None, why_no_result=f"refused up front: {one.reason}")
         for one in summary.refusals
@@ -147,7 +147,7 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
         standing, reason = Standing.BROKEN, found.reason or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
-        standing, reason = Standing.UNSURE, f"its quality is not known{f' ({cause})' if cause else ''}"
+        standing, reason = Standing.UNSURE, f"its quality is unknown{f' ({cause})' if cause else ''}"
     elif interval is None:
         standing, reason = Standing.UNSURE, "too few windows for an interval"
     else:
@@ -189,7 +189,7 @@ def decide(interval: Interval, limit: float) -> tuple[Standing, str]:
         return Standing.MET, ""
     if interval.low > limit:
         return Standing.BROKEN, ""
-    return Standing.UNSURE, "its interval holds the limit"
+    return Standing.UNSURE, "its interval contains the limit"
 
 
 def _cost(speed: Estimate, price_per_hour: float) -> Cost:
@@ -249,10 +249,10 @@ def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -
         most = "one request" if max(few) == 1 else f"at most {max(few)} requests"
         yield (
             f"A p99 is taken within each trial, and then the mean over trials. With {most} per trial it is the slowest "
-            "of them; longer trials (`requests`, `duration` of a workload) would say more about the tail."
+            "of them; longer trials (requests or duration of a workload) would say more about the tail."
         )
     if limits.quality_loss is not None and not summary.quality:
-        yield "To have quality checked, add `quality: {}` to the study and run it again."
+        yield "To have quality checked, add quality: {} to the study and run it again."
     if summary.imported_from is not None:
         yield "The figures were imported: they are those of another tool, by its own definitions."
 

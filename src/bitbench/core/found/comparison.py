@@ -16,7 +16,7 @@ class Verdict(StrEnum):
     WORSE = "worse quality"
     BETTER = "better quality"
     TIE = "tie"
-    UNKNOWN = "cannot tell"  # too few trials for an interval
+    UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
 QUALITY = "quality"  # stands for the workload in cells that are about quality, which no workload has
@@ -55,7 +55,7 @@ class Difference(Record):
 class GateOutcome(StrEnum):
     PASSED = "passed"  # the whole interval is within the limit
     FAILED = "failed"  # the whole interval is beyond it
-    UNSURE = "cannot tell"
+    UNSURE = "inconclusive"  # neither, or there is no interval to trust
 
 
 class GateResult(Record):
@@ -67,7 +67,7 @@ class GateResult(Record):
     candidate: Cell
     outcome: GateOutcome
     ratio: Ratio | None
-    reason: str = ""  # why it cannot tell
+    reason: str = ""  # why it is inconclusive
     needed_starts: int | None = None  # of each side, if the means stay where they are
 
 
@@ -84,7 +84,7 @@ class Comparison(Record):
 
     @property
     def exit_code(self) -> int:
-        """1: a limit is surely broken. 2: of some limit it cannot be told. 0: all are kept, or none was given."""
+        """1: a limit is exceeded with confidence. 2: a limit is inconclusive. 0: all are met, or none was given."""
         outcomes = {gate.outcome for gate in self.gates}
         if GateOutcome.FAILED in outcomes:
             return 1

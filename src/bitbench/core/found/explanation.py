@@ -1,6 +1,6 @@
 """Why a variant is as fast as it is: what was to be expected, what was measured, and where the difference is.
 
-Made by `statistics.explain`; printed by `report.explain`. Whatever is said carries the records it rests on.
+Made by `statistics.explain`; printed by `report.answers.explain`. Whatever is said carries the records it rests on.
 """
 
 from enum import StrEnum

@@ -11,7 +11,7 @@ from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ra
 class Standing(StrEnum):
     MET = "met"  # the whole interval is within the limit
     BROKEN = "ruled out"  # the whole interval lies beyond it
-    UNSURE = "cannot be told"  # the interval holds the limit, or there is none to trust
+    UNSURE = "inconclusive"  # the interval contains the limit, or there is none to trust
 
 
 class Limits(Record):
@@ -31,7 +31,7 @@ class Finding(Record):
     value: float | None
     interval: Interval | None
     standing: Standing
-    reason: str = ""  # why it cannot be told
+    reason: str = ""  # why it is inconclusive
 
 
 class Cost(Record):
@@ -57,7 +57,7 @@ class Judged(Record):
 
     @property
     def standing(self) -> Standing:
-        """Of all limits together: one that is broken rules out, one that cannot be told leaves it open."""
+        """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
         standings = {finding.standing for finding in self.findings}
         if self.figure is None or Standing.BROKEN in standings:
             return Standing.BROKEN
@@ -69,9 +69,9 @@ class Choice(Record):
 
     workload: str
     judged: tuple[Judged, ...]
-    chosen: Contender | None  # the best that surely meets all limits
+    chosen: Contender | None  # the best that meets all limits with confidence
     nearest: Contender | None  # where none does
-    ties: tuple[Contender, ...] = ()  # meet the limits too and cannot be told apart from the chosen one
+    ties: tuple[Contender, ...] = ()  # meet the limits too and are tied with the chosen one
 
     def of(self, contender: Contender) -> Judged:
         return next(one for one in self.judged if one.contender == contender)
@@ -94,7 +94,7 @@ class Recommendation(Record):
 
     @property
     def exit_code(self) -> int:
-        """0: each workload has an answer. 1: for one none meets the limits. 2: for one it cannot be told."""
+        """0: each workload has an answer. 1: for one none meets the limits. 2: for one it is inconclusive."""
         codes = []
         for choice in self.choices:
             if choice.chosen is not None:

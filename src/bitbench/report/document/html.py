@@ -1,35 +1,72 @@
-"""index.html: the same sections as one file that needs nothing else, with figures that answer to a pointer.
+"""A document as one page that needs nothing else, with charts that answer to a pointer.
 
-Nothing of a study's text is ever HTML here: Markdown is rendered with raw HTML switched off, the template escapes the
-rest, and a content security policy lets only the two scripts of this page run, by their hashes.
+Nothing of a study's text is ever HTML here: every string goes through `escape`, and a content security policy lets only
+the two scripts of this page run, by their hashes. Tables carry their numbers in `data-sort`, so that the page sorts by
+values and not by what they look like.
 """
 
 import json
-import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bitbench.core.base import Json
-from bitbench.core.found.summary import StudySummary
-from bitbench.ground.units import show_bytes
+from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.style import CSS_COLOURS, DARK, LIGHT, config, css
-from bitbench.report.document.text import plain
-from bitbench.report.study import Records, Section
+from bitbench.report.document.model import (
+    Block,
+    Bullets,
+    Chart,
+    CodeBlock,
+    Column,
+    Details,
+    Document,
+    Emphasis,
+    Heading,
+    Link,
+    Name,
+    Paragraph,
+    Part,
+    Phrase,
+    Quantity,
+    Row,
+    Section,
+    Strong,
+    Table,
+    TableCell,
+    plain_text,
+)
+from bitbench.report.document.numbers import Scale, Written, scales_of, shown, written_in
+from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
-FILE_NAME = "index.html"
-_INTERVAL = re.compile(r"(<td[^>]*>[^<\[\]]*?) (\[[^<\[\]]*\])(?=</td>)")
-_PROSE = re.compile(r"<td>(?=[^<]{40})")  # a cell with a sentence in it
-_HEADING = re.compile(r"<h2>(.*?)</h2>", re.DOTALL)
-_TAG = re.compile(r"<[^>]+>")
+PROSE = 40  # characters from which a cell is a sentence and needs room
+
+
+def page(document: Document, bundle: str) -> str:
+    """`bundle` is the script that draws charts (vega.py)."""
+    environment = Environment(
+        loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    body = _Body(environment)
+    behaviour = _asset(environment, "page.js")
+    return environment.get_template("page.html").render(
+        title=plain(plain_text(document.title)),
+        heading=body.phrase(document.title),
+        answer=body.blocks(document.answer),
+        parts=body.parts(document.sections),
+        facts=[(label, plain(value)) for label, value in document.facts],
+        style=Markup(environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))),
+        config=_script_json(config(CSS_COLOURS)),
+        behaviour=Markup(behaviour),
+        bundle=Markup(bundle),
+        policy=_policy(behaviour, bundle),
+    )
 
 
 @dataclass(frozen=True)
@@ -39,105 +76,106 @@ class _Part:
     anchor: str
     title: Markup
     plain_title: str
-    introduction: Markup
     body: Markup
-    more: Markup  # what stands below the first table of a section with figures: for who wants to know more
-    figures: tuple[Figure, ...]
-    folded: bool
 
 
-def write_page(summary: StudySummary, sections: Sequence[Section], records: Records, bundle: str, folder: Path) -> Path:
-    """`bundle` is the script that draws figures (bundle.py)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
-    path.write_text(page(summary, sections, records, bundle), encoding="utf-8", newline="\n")
-    return path
+class _Body:
+    """Blocks as HTML. Tables are numbered, as each needs a name for readers who cannot see where it stands."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._chart = environment.get_template("chart.html")
+        self._tables = count(1)
+
+    def parts(self, sections: Sequence[Section]) -> list[_Part]:
+        used, parts = {"answer"}, []
+        for section in sections:
+            numbered = (f"{section.anchor}-{number}" for number in count(2))
+            anchor = section.anchor if section.anchor not in used else next(one for one in numbered if one not in used)
+            used.add(anchor)
+            title = plain(plain_text(section.title), MAX_NAME)
+            parts.append(_Part(anchor, self.phrase(section.title), title, self.blocks(section.blocks)))
+        return parts
+
+    def blocks(self, blocks: Sequence[Block]) -> Markup:
+        return Markup("\n").join(self._block(block) for block in blocks)
+
+    def _block(self, block: Block) -> Markup:
+        match block:
+            case Paragraph(phrase, is_small_print):
+                kind = Markup(' class="small-print"') if is_small_print else ""
+                return Markup("<p{}>{}</p>").format(kind, self.phrase(phrase))
+            case Bullets(items):
+                lines = Markup("\n").join(Markup("<li>{}</li>").format(self.phrase(item)) for item in items)
+                return Markup("<ul>\n{}\n</ul>").format(lines)
+            case CodeBlock(lines):
+                text = "\n".join(plain(line, MAX_LOG_LINE) for line in lines)
+                return Markup('<pre tabindex="0"><code>{}</code></pre>').format(text)
+            case Heading(phrase):
+                return Markup("<h3>{}</h3>").format(self.phrase(phrase))
+            case Table():
+                return self._table(block)
+            case Chart(figure):
+                return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
+            case Details(title, inner):
+                fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
+                return fold.format(plain(title), self.blocks(inner))
+
+    def phrase(self, phrase: Phrase) -> Markup:
+        return Markup("").join(self._inline(part) for part in phrase)
+
+    def _inline(self, part: Part) -> Markup:
+        match part:
+            case str():
+                return escape(inline(part))
+            case Name(text):
+                return Markup("<code>{}</code>").format(plain(text, MAX_NAME))
+            case Strong(inner):
+                return Markup("<strong>{}</strong>").format(self.phrase(inner))
+            case Emphasis(inner):
+                return Markup("<em>{}</em>").format(self.phrase(inner))
+            case Link(text, anchor):
+                return Markup('<a href="#{}">{}</a>').format(anchor, text)
+            case Quantity():
+                return escape(shown(part))
+
+    def _table(self, table: Table) -> Markup:
+        scales = scales_of(table)
+        heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
+        rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
+        return Markup(
+            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>\n'
+            "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table></div>"
+        ).format(next(self._tables), heads, rows)
+
+    def _head(self, column: Column, scale: Scale) -> Markup:
+        kind = Markup("") if column.is_words else Markup(' class="number"')
+        unit = Markup(" ({})").format(scale.unit) if scale.unit else ""
+        return Markup('<th scope="col"{}>{}{}</th>').format(kind, self.phrase(column.title), unit)
+
+    def _row(self, row: Row, columns: Sequence[Column], scales: Sequence[Scale]) -> Markup:
+        kind = Markup(' class="{}"').format(row.mark.value) if row.mark else ""
+        cells = Markup("").join(self._cell(*cell) for cell in zip(row.cells, columns, scales, strict=True))
+        return Markup("<tr{}>{}</tr>").format(kind, cells)
+
+    def _cell(self, cell: TableCell, column: Column, scale: Scale) -> Markup:
+        """`data-sort` holds the number in base units; text is sorted as it stands, and what is unknown stays last."""
+        number = "" if column.is_words else "number"
+        match cell:
+            case None:
+                return Markup('<td class="{}" data-sort="">{}</td>').format(number, UNKNOWN)
+            case Quantity():
+                key = "" if cell.value is None else cell.value
+                text = _figure(written_in(column, scale, cell))
+                return Markup('<td class="{}" data-sort="{}">{}</td>').format(number, key, text)
+            case _:
+                words = "words" if len(plain_text(cell)) >= PROSE else number
+                return Markup('<td class="{}">{}</td>').format(words, self.phrase(cell))
 
 
-def page(summary: StudySummary, sections: Sequence[Section], records: Records, bundle: str) -> str:
-    environment = Environment(
-        loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    first, *rest = sections
-    used: set[str] = {"answer"}
-    tables = count(1)  # each has a name of its own for who cannot see where it stands
-    parts = [_part(section, used, tables) for section in rest]
-    behaviour = _asset(environment, "page.js")
-    return environment.get_template("page.html").render(
-        title=plain(summary.study.name),
-        opening=Markup(_html(first.text, tables)),
-        parts=parts,
-        facts=_facts(summary, records.lock),
-        style=Markup(_style(environment)),
-        config=_json(config(CSS_COLOURS)),
-        packed=lambda figure: _json(_packed(figure)),
-        behaviour=Markup(behaviour),
-        bundle=Markup(bundle),
-        policy=_policy(behaviour, bundle),
-    )
-
-
-def _part(section: Section, used: set[str], tables: Iterator[int]) -> _Part:
-    rendered = _html(section.text, tables)
-    found = _HEADING.search(rendered)
-    title = found.group(1) if found else ""
-    body = rendered[found.end() :] if found else rendered
-    introduction, rest = _split(body, "</p>") if section.figures else ("", body)
-    table, more = _split(rest, "</table></div>") if section.figures else (rest, "")
-    plain_title = Markup(_TAG.sub("", title)).unescape()
-    return _Part(
-        anchor=_anchor(plain_title, used),
-        title=Markup(title),
-        plain_title=plain_title,
-        introduction=Markup(introduction),
-        body=Markup(table),
-        more=Markup(more.strip()),
-        figures=section.figures,
-        folded=section.folded,
-    )
-
-
-def _html(text: str, tables: Iterator[int]) -> str:
-    """Raw HTML in the text stays text; links are checked by the renderer; tables can be scrolled, and by keyboard."""
-    renderer = MarkdownIt("commonmark", {"html": False}).enable("table")
-    rendered = str(renderer.render(text))
-    rendered = _INTERVAL.sub(r'\1 <span class="interval">\2</span>', rendered)
-    rendered = _PROSE.sub('<td class="words">', rendered)
-    opening = '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>'
-    rendered = re.sub("<table>", lambda _: opening.format(next(tables)), rendered)
-    return rendered.replace("</table>", "</table></div>").replace("<pre>", '<pre tabindex="0">')
-
-
-def _split(body: str, mark: str) -> tuple[str, str]:
-    """Up to and with the first mark; all of it is the second part where there is none."""
-    head, found, rest = body.partition(mark)
-    return (head + found, rest) if found else ("", body)
-
-
-def _anchor(title: str, used: set[str]) -> str:
-    """As Markdown renderers make them, so that links inside the text reach their headings; each only once."""
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "section"
-    numbered = (f"{slug}-{number}" for number in range(2, len(used) + 3))
-    anchor = slug if slug not in used else next(one for one in numbered if one not in used)
-    used.add(anchor)
-    return anchor
-
-
-def _facts(summary: StudySummary, lock: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """What a reader wants to know before the first figure: how much was measured, on what, when."""
-    host = lock.get("host") or {}
-    machine = [host.get("cpu_model"), host.get("cores") and f"{host['cores']} cores"]
-    machine += [show_bytes(host["memory_bytes"])] if host.get("memory_bytes") else []
-    machine += [str(one.get("name")) for one in host.get("accelerators") or ()]
-    trials = sum(len(cell.runs) for cell in summary.cells)
-    rows = [
-        ("Cells", f"{len(summary.cells):,}"),
-        ("Trials", f"{trials:,}"),
-        ("Machine", ", ".join(str(fact) for fact in machine if fact)),
-        ("Measured", str(lock.get("created_at") or "")[:10]),
-        ("bitbench", str(lock.get("bitbench") or "")),
-    ]
-    return [(label, plain(value)) for label, value in rows if value]
+def _figure(number: Written) -> Markup:
+    """A value with its interval set apart."""
+    limits = Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
+    return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
 
 
 def _packed(figure: Figure) -> dict[str, Json]:
@@ -152,15 +190,10 @@ def _packed(figure: Figure) -> dict[str, Json]:
     }
 
 
-def _json(content: Json) -> Markup:
+def _script_json(content: Json) -> Markup:
     """For a script element: nothing in it can end the element."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _style(environment: Environment) -> str:
-    template = environment.get_template("page.css")
-    return template.render(light=css(LIGHT), dark=css(DARK))
 
 
 def _asset(environment: Environment, name: str) -> str:

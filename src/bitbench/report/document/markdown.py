@@ -1,50 +1,166 @@
-"""report.md, and its figures as files beside it."""
+"""A document as Markdown, readable before it is rendered; its charts are files beside it."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
-from bitbench.core.base import Json
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.profile import OperatorProfile
-from bitbench.report.charts.figure import Figure
-from bitbench.report.document.text import escape
-from bitbench.report.study import Records, Section, document
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.document.model import (
+    Block,
+    Bullets,
+    Chart,
+    CodeBlock,
+    Column,
+    Details,
+    Document,
+    Emphasis,
+    Heading,
+    Link,
+    Name,
+    Paragraph,
+    Part,
+    Phrase,
+    Quantity,
+    Section,
+    Strong,
+    Table,
+    TableCell,
+)
+from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
+from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
-FILE_NAME = "report.md"
-FIGURES = "figures"
-
-
-def write_markdown(sections: Sequence[Section], folder: Path) -> Path:
-    """Write report.md into `folder`, its figures into figures/, and say where it is."""
-    from bitbench.report.charts.svg import svg
-
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    for old in (folder / FIGURES).glob("*.svg"):
-        old.unlink()
-    for figure in (figure for section in sections for figure in section.figures):
-        (folder / _file(figure)).write_text(svg(figure), encoding="utf-8", newline="\n")
-    path = folder / FILE_NAME
-    path.write_text(text(sections), encoding="utf-8", newline="\n")
-    return path
-
-
-def markdown(summary: StudySummary, lock: Mapping[str, Json], profiles: Sequence[OperatorProfile] = ()) -> str:
-    """The text of a report alone."""
-    return text(document(summary, Records(lock, profiles=profiles)))
-
-
-def text(sections: Sequence[Section]) -> str:
-    return "\n\n".join(_with_figures(section) for section in sections) + "\n"
+FIGURES = "figures"  # the folder of its charts, beside it
+_ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing that ends a code span or a table cell
 
 
-def _with_figures(section: Section) -> str:
-    """Figures after the heading and what introduces them."""
-    if not section.figures:
-        return section.text
-    heading, introduction, *rest = section.text.split("\n\n")
-    pictures = [f"![{escape(one.title)}]({_file(one)})\n\n*{escape(one.caption)}*" for one in section.figures]
-    return "\n\n".join([heading, introduction, *pictures, *rest])
+def markdown(document: Document) -> str:
+    """The whole document; `level` one is its title."""
+    parts = [f"# {phrase_text(document.title)}", *_blocks(document.answer)]
+    for section in document.sections:
+        parts += section_parts(section)
+    return "\n\n".join(parts) + "\n"
 
 
-def _file(figure: Figure) -> str:
-    return f"{FIGURES}/{figure.name}.svg"
+def section_parts(section: Section, level: int = 2) -> list[str]:
+    return [f"{'#' * level} {phrase_text(section.title)}", *_blocks(section.blocks, level)]
+
+
+def escape(text: str) -> str:
+    """As it is, to a reader of the rendered page."""
+    return _escaped(inline(text))
+
+
+def _escaped(line: str) -> str:
+    """What means nothing where it stands stays readable in the source: a `_` inside a word, brackets around numbers."""
+    return "".join(
+        char if _is_harmless(char, line[place - 1 : place], line[place + 1 : place + 2]) else char.translate(_ESCAPED)
+        for place, char in enumerate(line)
+    )
+
+
+def _is_harmless(char: str, before: str, after: str) -> bool:
+    match char:
+        case "_":
+            return before.isalnum() and after.isalnum()
+        case "[":
+            return after.isdigit() or after in ("-", "+")
+        case "]":
+            return before.isdigit() and after in (" ", ",", ".", ";")  # not at the end: a link could go on there
+    return False
+
+
+def code(text: str, limit: int = MAX_NAME) -> str:
+    """A name in code type, or escaped where it could break out of it."""
+    line = plain(text, limit)
+    is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
+    return f"`{line}`" if is_tame else _escaped(line)
+
+
+def _number(text: str) -> str:
+    """Its brackets stay readable in the source: nothing follows them that would make them a link."""
+    return escape(text).replace("\\[", "[").replace("\\]", "]")
+
+
+def phrase_text(phrase: Phrase) -> str:
+    return "".join(_part(part) for part in phrase)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case str():
+            return escape(part)
+        case Name(text):
+            return code(text)
+        case Strong(inner):
+            return f"**{phrase_text(inner)}**"
+        case Emphasis(inner):
+            return f"*{phrase_text(inner)}*"
+        case Link(text, anchor):
+            return f"[{escape(text)}](#{anchor})"
+        case Quantity():
+            return _number(shown(part))
+
+
+def _blocks(blocks: Sequence[Block], level: int = 2) -> Iterator[str]:
+    for block in blocks:
+        match block:
+            case Paragraph(phrase):
+                yield phrase_text(phrase)
+            case Bullets(items):
+                yield "\n".join(f"- {phrase_text(item)}" for item in items)
+            case CodeBlock(lines):
+                yield _code_block(lines)
+            case Heading(phrase):
+                yield f"{'#' * (level + 1)} {phrase_text(phrase)}"
+            case Table():
+                yield table_text(block)
+            case Chart(figure):
+                yield f"![{escape(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape(figure.caption)}*"
+            case Details(_, inner):
+                yield from _blocks(inner, level)
+
+
+def _code_block(lines: Sequence[str]) -> str:
+    body = [plain(line, MAX_LOG_LINE) for line in lines]
+    longest = 0
+    for line in body:
+        run = 0
+        for char in line:
+            run = run + 1 if char == "`" else 0
+            longest = max(longest, run)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *body, fence])
+
+
+def table_text(table: Table) -> str:
+    scales = scales_of(table)
+    header = [_title(column, scale) for column, scale in zip(table.columns, scales, strict=True)]
+    rows = [[_cell(*cell) for cell in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
+    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
+    marks = [
+        "-" * width if column.is_words else "-" * (width - 1) + ":"
+        for width, column in zip(widths, table.columns, strict=True)
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width) if column.is_words else cell.rjust(width)
+            for cell, width, column in zip(cells, widths, table.columns, strict=True)
+        ]
+        return f"| {' | '.join(padded)} |"
+
+    return "\n".join([line(header), line(marks), *(line(row) for row in rows)])
+
+
+def _title(column: Column, scale: Scale) -> str:
+    title = phrase_text(column.title)
+    return f"{title} ({escape(scale.unit)})" if scale.unit else title or " "
+
+
+def _cell(cell: TableCell, column: Column, scale: Scale) -> str:
+    match cell:
+        case None:
+            return UNKNOWN
+        case Quantity():
+            return _number(written_in(column, scale, cell).text)
+        case _:
+            return phrase_text(cell)

@@ -1,16 +1,17 @@
-"""Numbers as a reader needs them: in one unit per column, with as many digits as the interval supports."""
+"""The one place where numbers become text: in one unit per column, with as many digits as the interval supports."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import floor, log10
+from math import floor, isfinite, log10
 
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio, Spread
-from bitbench.ground.units import UNKNOWN, show_percent, significant
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.document.model import Column, Quantity, Range, Table, Unit
 
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-_SIZES = ((10 * 2**30, 2**30, "GiB"), (0, 2**20, "MiB"))
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_SIZES = ((10 * 2**30, 2**30, "GiB"), (2**20, 2**20, "MiB"), (2**10, 2**10, "KiB"), (0, 1, "B"))
 DIGITS_OF_UNCERTAINTY = 2
 DIGITS_WITHOUT_INTERVAL = 4
+MOST_DECIMALS = 9
 
 
 @dataclass(frozen=True)
@@ -21,91 +22,114 @@ class Scale:
     factor: float = 1.0
 
 
-def scale_for(definition: MetricDefinition, values: Iterable[float]) -> Scale:
+def scale_for(unit: str, values: Iterable[float | None]) -> Scale:
     """The smallest value decides, so that none is written with leading zeros."""
-    smallest = min((value for value in values if value > 0), default=1.0)
-    if definition.unit == "s":
-        factor, unit = next((one for one in _TIMES if smallest >= one[0]), _TIMES[-1])
-        return Scale(unit, factor)
-    return size_scale([smallest]) if definition.unit == "bytes" else Scale(definition.unit)
+    smallest = min((abs(value) for value in values if value and isfinite(value)), default=1.0)
+    match unit:
+        case Unit.SECONDS:
+            return next((Scale(name, factor) for factor, name in _TIMES if smallest >= factor), Scale("ns", 1e-9))
+        case Unit.BYTES:
+            return next(Scale(name, factor) for least, factor, name in _SIZES if smallest >= least)
+        case Unit.SHARE:
+            return Scale("%", 0.01)
+        case Unit.RATIO | Unit.COUNT:
+            return Scale("")
+        case _:
+            return Scale(unit)
 
 
-def size_scale(values: Iterable[float]) -> Scale:
-    smallest = min((value for value in values if value > 0), default=1.0)
-    return next(Scale(unit, factor) for least, factor, unit in _SIZES if smallest >= least)
+@dataclass(frozen=True)
+class Written:
+    """A quantity in words, part by part; what there is nothing to say about is empty."""
+
+    value: str
+    limits: str = ""
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        return " ".join(part for part in (self.value, self.limits, self.unit, self.note) if part)
 
 
-def number(value: float, half_width: float | None = None) -> str:
-    """With so many decimals that the half width keeps two digits; without one, four digits in all."""
-    return f"{value:,.{_decimals(value, half_width)}f}"
+def written(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
+    """In its own unit; where a `scale` is given, in that one, which the column names in its title."""
+    if quantity.value is None:
+        return Written(UNKNOWN, note=quantity.note)
+    own = scale or scale_for(quantity.unit, [quantity.value])
+    value = _number(quantity.value, quantity, own)
+    return Written(
+        f"{value}×" if quantity.unit == Unit.RATIO else value,
+        _limits(quantity, own) if interval else "",
+        "" if scale else own.unit,
+        quantity.note,
+    )
 
 
-def _decimals(value: float, half_width: float | None) -> int:
+def shown(quantity: Quantity) -> str:
+    """`29.6 [24.8, 34.1] tok/s`"""
+    return written(quantity).text
+
+
+def scales_of(table: Table) -> list[Scale]:
+    """One per column, from all of its values: the figures of a column can be compared at a glance."""
+    return [
+        scale_for(
+            column.unit,
+            (cell.value for row in table.rows if isinstance(cell := row.cells[place], Quantity)),
+        )
+        for place, column in enumerate(table.columns)
+    ]
+
+
+def written_in(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
+    """As a cell. One of another unit than its column's says so itself."""
+    return written(quantity, scale if quantity.unit == column.unit else None, interval=interval)
+
+
+def _limits(quantity: Quantity, scale: Scale) -> str:
+    """`[24.8, 34.1]`, `(11.9 – 12.8)` for extremes, `[24.8, ∞)` where it is open; empty where nothing is known."""
+    if quantity.low is None:
+        return ""
+    low = _number(quantity.low, quantity, scale)
+    if quantity.high is None:
+        return f"[{low}, ∞)"
+    high = _number(quantity.high, quantity, scale)
+    if quantity.range is Range.EXTREMES:
+        return "" if low == high else f"({low} – {high})"
+    return f"[{low}, {high}]"
+
+
+def _number(value: float, of: Quantity, scale: Scale) -> str:
+    scaled = value / scale.factor
+    if not isfinite(scaled):
+        return "∞" if scaled > 0 else UNKNOWN
+    sign = "+" if of.is_signed and value > 0 else ""
+    return f"{sign}{scaled:,.{_decimals(of, scale)}f}"
+
+
+def _decimals(of: Quantity, scale: Scale) -> int:
+    """The same for a value and its interval."""
+    assert of.value is not None
+    value = of.value / scale.factor
+    half = None
+    if of.low is not None and of.high is not None and of.range is Range.INTERVAL:
+        half = (of.high - of.low) / 2 / scale.factor
+    if of.decimals is not None:
+        return of.decimals
+    if of.unit == Unit.COUNT or (of.digits is not None and not value):  # zero has no significant digits
+        return 0
+    if of.unit == Unit.RATIO and of.digits is None:
+        return 3 if half is not None and half < 0.005 else 2
+    if of.unit == Unit.SHARE and of.digits is None and half is None:
+        return 1
     magnitude = floor(log10(abs(value))) if value else 0
-    wanted = DIGITS_WITHOUT_INTERVAL - 1 - magnitude
-    if half_width:
-        wanted = min(DIGITS_OF_UNCERTAINTY - 1 - floor(log10(half_width)), wanted + 2)
-    return min(max(wanted, 0), 9)
-
-
-def lone(value: float | None, scale: Scale) -> str:
-    return UNKNOWN if value is None else number(value / scale.factor)
-
-
-def mean_alone(estimate: Estimate | None, scale: Scale) -> str:
-    """Four digits: for sizes, whose interval can be far narrower than anybody cares for."""
-    return lone(None if estimate is None else estimate.mean, scale)
-
-
-def mean(estimate: Estimate | None, scale: Scale) -> str:
-    return _with_interval(estimate, scale, bracket=False)
-
-
-def mean_and_interval(estimate: Estimate | None, scale: Scale) -> str:
-    """`193.8 [186.9, 200.7]`"""
-    return _with_interval(estimate, scale, bracket=True)
-
-
-def _with_interval(estimate: Estimate | None, scale: Scale, *, bracket: bool) -> str:
-    if estimate is None:
-        return UNKNOWN
-    value = estimate.mean / scale.factor
-    if estimate.interval is None:
-        return number(value)
-    low, high = estimate.interval.low / scale.factor, estimate.interval.high / scale.factor
-    decimals = _decimals(value, (high - low) / 2)
-    text = f"{value:,.{decimals}f}"
-    return f"{text} [{low:,.{decimals}f}, {high:,.{decimals}f}]" if bracket else text
+    wanted = (of.digits or DIGITS_WITHOUT_INTERVAL) - 1 - magnitude
+    if half and of.digits is None:
+        wanted = min(DIGITS_OF_UNCERTAINTY - 1 - floor(log10(half)), wanted + 2)
+    return min(max(wanted, 0), MOST_DECIMALS)
 
 
 def percent(fraction: float) -> str:
     """`95 %`, `99.9 %`: for settings, which are round."""
     return f"{100 * fraction:.4g} %"
-
-
-def plus_minus(estimate: Estimate | None) -> str:
-    """`± 1.2 %`"""
-    width = estimate.relative_half_width if estimate else None
-    return UNKNOWN if width is None else f"± {show_percent(width)}"
-
-
-def times(ratio: Ratio | None) -> str:
-    """`1.42× [1.39, 1.45]`"""
-    if ratio is None:
-        return UNKNOWN
-    if ratio.interval is None:
-        return f"{ratio.value:.2f}×"
-    decimals = 3 if _half(ratio.interval) < 0.005 else 2
-    return f"{ratio.value:.{decimals}f}× [{ratio.interval.low:.{decimals}f}, {ratio.interval.high:.{decimals}f}]"
-
-
-def _half(interval: Interval) -> float:
-    return (interval.high - interval.low) / 2
-
-
-def spread(figure: Spread | None, scale: Scale) -> str:
-    """`12.3 (11.9 – 12.8)`, one number where all are equal."""
-    if figure is None:
-        return UNKNOWN
-    value, low, high = (significant(one / scale.factor) for one in (figure.mean, figure.low, figure.high))
-    return value if low == high else f"{value} ({low} – {high})"

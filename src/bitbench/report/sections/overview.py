@@ -1,52 +1,44 @@
 """All workloads at a glance: the rank of every contender, ties as ranges, and its ratio to the baseline."""
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Ranking, RankingEntry, StudySummary
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.text import MAX_NAME, code, table
+from bitbench.core.found.summary import Ranking, StudySummary
+from bitbench.report.document.model import Name, Quantity, Row, Section, Table, TableCell, Unit
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import paragraph, say, strong, words_column
 from bitbench.report.labels import Labels
-from bitbench.report.sections.answer import outcomes_of
+from bitbench.report.sections.ranked import entry_of, outcomes_of
 
 
-def overview_section(summary: StudySummary) -> str:
-    """Empty where there is nothing to compare: one contender or one workload."""
+def overview_section(summary: StudySummary) -> Section | None:
+    """None where there is nothing to compare: one contender or one workload."""
     contenders = [one.contender for one in summary.contenders]
     if len(contenders) < 2 or len(summary.rankings) < 2:
-        return ""
+        return None
     labels = Labels.of(summary, MAX_NAME)
     rows = [
-        [code(labels[one]), *(_cell(summary, ranking, one) for ranking in summary.rankings)]
+        Row((say(Name(labels[one])), *(_cell(summary, ranking, one) for ranking in summary.rankings)))
         for one in sorted(contenders, key=lambda one: _mean_rank(summary, one))
     ]
+    columns = (words_column("Contender"), *(words_column(Name(ranking.workload)) for ranking in summary.rankings))
     headline = summary.definitions[summary.headline].name
-    return "\n\n".join(
-        [
-            "## Ranking at a glance",
-            f"Rank by {headline}, and the ratio to the baseline. A range of ranks is a tie: those that share it cannot "
-            "be told apart.",
-            table(["Contender", *(code(ranking.workload) for ranking in summary.rankings)], rows),
-        ]
-    )
-
-
-def _entry(ranking: Ranking, contender: Contender) -> RankingEntry | None:
-    return next((entry for entry in ranking.entries if entry.contender == contender), None)
+    said = f"Rank by {headline}, and the ratio to the baseline. A range of ranks is a tie."
+    return Section(say("Ranking at a glance"), (paragraph(said), Table(columns, tuple(rows))))
 
 
 def _mean_rank(summary: StudySummary, contender: Contender) -> float:
-    entries = [entry for ranking in summary.rankings if (entry := _entry(ranking, contender)) is not None]
+    entries = [entry for ranking in summary.rankings if (entry := entry_of(ranking, contender)) is not None]
     return sum(entry.rank_low + entry.rank_high for entry in entries) / len(entries) if entries else float("inf")
 
 
-def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> str:
-    entry = _entry(ranking, contender)
+def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> TableCell:
+    entry = entry_of(ranking, contender)
     if entry is None:
         failed = (one for one in summary.cells_of(ranking.workload) if one.cell.contender == contender)
-        return next((outcomes_of(one) for one in failed if one.failures), UNKNOWN)
-    rank = f"{entry.rank_low}–{entry.rank_high}"
+        return next((say(outcomes_of(one)) for one in failed if one.failures), None)
+    rank = say(f"{entry.rank_low}–{entry.rank_high}")
     if entry.rank_low == entry.rank_high:
-        rank = "**1**" if entry.rank_low == 1 else str(entry.rank_low)
+        rank = strong("1") if entry.rank_low == 1 else say(str(entry.rank_low))
     if contender == ranking.baseline:
-        return f"{rank} · baseline"
+        return say(rank, " · baseline")
     ratio = entry.ratio_to_baseline
-    return rank if ratio is None else f"{rank} · {ratio.value:.2f}×"
+    return rank if ratio is None else say(rank, " · ", Quantity(ratio.value, Unit.RATIO))

@@ -1,23 +1,41 @@
-"""One workload: its shape, its tables, its outliers, and why each cell stopped."""
+"""One workload: its shape, its tables, its outliers, and why each cell stopped; and every single run."""
 
 from collections.abc import Sequence
 
-from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, StopReason, StudySummary
+from bitbench.core.found.summary import CellSummary, Ranking, Run, StopReason, StudySummary
 from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.numbers import (
-    Scale,
-    lone,
-    mean_alone,
-    mean_and_interval,
-    percent,
-    plus_minus,
-    scale_for,
-    times,
+from bitbench.report.charts.figure import Figure
+from bitbench.report.document.model import (
+    Block,
+    Chart,
+    Column,
+    Details,
+    Heading,
+    Mark,
+    Name,
+    Paragraph,
+    Quantity,
+    Row,
+    Section,
+    Table,
+    TableCell,
+    Unit,
 )
-from bitbench.report.document.text import MAX_NAME, code, listing, table
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import Words, bullets, listing, number_column, paragraph, say, words_column
 from bitbench.report.labels import Labels
-from bitbench.report.sections.answer import has_result, outcomes_of
+from bitbench.report.quantities import estimated, half_width, mean_of, unit_of
+from bitbench.report.sections.ranked import (
+    device_metrics,
+    entry_of,
+    has_result,
+    in_order,
+    memory_metric,
+    outcomes_of,
+    rank,
+    versus_baseline,
+)
 from bitbench.report.shape import shape
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
@@ -33,210 +51,156 @@ MORE_METRICS = (
 )
 # Of an open loop, and of models that reason: a column only where there is a figure for it.
 OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
-DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
+WIDE = 110  # columns of a terminal from which all main figures fit beside a contender's name
 FLAG = "outlier"
 
 
-def workload_section(summary: StudySummary, ranking: Ranking) -> str:
+def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
     cells, labels = in_order(summary, ranking), Labels.of(summary, MAX_NAME)
-    parts = [
-        f"## Workload {code(ranking.workload)}",
-        shape(summary.study.workload(ranking.workload), code),
-        _main_table(summary, ranking, cells, labels),
-    ]
+    table = _main_table(summary, ranking, cells, labels)
+    more: list[Block] = []
     if any(has_result(summary, cell) for cell in cells):
-        more = (*_occasional(cells), *MORE_METRICS, *_device_metrics(summary))
-        parts += ["The rest, in the same order:", _metric_table(summary, cells, more, labels)]
-    if flagged := _outlier_table(summary, cells, labels):
-        parts += ["Trials far from the others of their cell. They are flagged, not dropped:", flagged]
+        others = (*_occasional(cells), *MORE_METRICS, *device_metrics(summary))
+        more += [paragraph("Further metrics, in the same order:"), _metric_table(summary, cells, others, labels)]
+    if outliers := _outlier_rows(cells, summary, labels):
+        more.append(paragraph("Trials far from the others of their cell. They are flagged, never dropped:"))
+        more.append(Table(tuple(words_column(title) for title in _OUTLIER_WORDS) + _OUTLIER_NUMBERS, outliers))
     if cells:
-        parts.append(_why_stopped(summary, cells, labels))
-    return "\n\n".join(parts)
+        more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, cells, labels))]
+    return Section(
+        say("Workload ", Name(ranking.workload)),
+        (
+            Paragraph(shape(summary.study.workload(ranking.workload))),
+            *(Chart(figure) for figure in figures),
+            table if table.rows else paragraph("Refused for every contender, see below."),
+            *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
+        ),
+        in_terminal=True,
+    )
 
 
 def _occasional(cells: Sequence[CellSummary]) -> list[str]:
     return [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
 
 
-def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
-    """Best first; those without a result last."""
-    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
-    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
-
-
-def entry_of(ranking: Ranking, cell: CellSummary) -> RankingEntry | None:
-    return next((entry for entry in ranking.entries if entry.contender == cell.cell.contender), None)
-
-
-def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> str:
-    if entry is None:
-        return UNKNOWN
-    return "baseline" if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
-
-
-def rank_text(entry: RankingEntry | None) -> str:
-    if entry is None:
-        return UNKNOWN
-    if entry.rank_low == entry.rank_high:
-        return str(entry.rank_low)
-    return f"{entry.rank_low}–{entry.rank_high} (tie)"
-
-
-def column_scale(summary: StudySummary, cells: Sequence[CellSummary], metric: str) -> Scale:
-    means = [cell.metrics[metric].mean for cell in cells if metric in cell.metrics]
-    return scale_for(summary.definitions[metric], means)
-
-
-def memory_metric(summary: StudySummary) -> str:
-    """The memory that stands beside speed: that of the device where one was used."""
-    return next(iter(_device_metrics(summary)), "peak_bytes")
-
-
-def _device_metrics(summary: StudySummary) -> tuple[str, ...]:
-    return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))
-
-
-def _main_table(
-    summary: StudySummary,
-    ranking: Ranking,
-    cells: Sequence[CellSummary],
-    labels: Labels,
-) -> str:
+def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
     memory = memory_metric(summary)
-    scales = {metric: column_scale(summary, cells, metric) for metric in (*MAIN_METRICS, memory)}
-    header = [
-        "Rank",
-        "Contender",
-        f"{summary.definitions[ranking.metric].label} vs. baseline",
-        *(f"{summary.definitions[metric].label} ({scale.unit})" for metric, scale in scales.items()),
-        "Instances / trials",
-    ]
+    metrics = dict.fromkeys((ranking.metric, *MAIN_METRICS))
+    columns = [words_column("Rank"), words_column("Contender")]
+    columns.append(number_column("vs. baseline", Unit.RATIO, intervals_from=0))
+    columns += [_column(summary, metric, shown_from=0 if metric == ranking.metric else WIDE) for metric in metrics]
+    columns += [_column(summary, memory), words_column("Instances / trials")]
     rows = []
     for cell in cells:
-        entry = entry_of(ranking, cell)
-        rows.append(
-            [
-                rank_text(entry),
-                code(labels[cell.cell.contender]),
-                versus_baseline(ranking, entry),
-                *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in MAIN_METRICS),
-                mean_alone(cell.metrics.get(memory), scales[memory]),
-                _how_many(cell.metrics.get(summary.headline))
-                if has_result(summary, cell)
-                else outcomes_of(cell) or "not run",
-            ]
-        )
+        entry = entry_of(ranking, cell.cell.contender)
+        figures: list[TableCell] = [
+            versus_baseline(ranking, entry),
+            *(estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics),
+            mean_of(cell.metrics.get(memory), summary.definitions[memory]),
+        ]
+        name = say(Name(labels[cell.cell.contender]))
+        best = Mark.BEST if entry is not None and entry.rank_low == 1 else None
+        rows.append(Row((rank(entry), name, *figures, say(_how_many(summary, cell))), best))
     tried = {cell.cell.contender for cell in summary.cells}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
         if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
-            unknown = [UNKNOWN] * (len(MAIN_METRICS) + 2)
+            unknown = [None] * (len(metrics) + 2)
             word = "not made" if refusal.was_tried else "refused"
-            rows.append([UNKNOWN, code(labels[refusal.cell.contender]), *unknown, word])
-    return table(header, rows, left=(0, 1))
+            rows.append(Row((None, say(Name(labels[refusal.cell.contender])), *unknown, say(word))))
+    return Table(tuple(columns), tuple(rows))
 
 
-def _how_many(estimate: Estimate | None) -> str:
-    return UNKNOWN if estimate is None else f"{estimate.n_instances} / {estimate.n_trials}"
+def _column(summary: StudySummary, metric: str, *, shown_from: int = 0) -> Column:
+    definition = summary.definitions[metric]
+    return number_column(definition.label, unit_of(definition), shown_from=shown_from)
 
 
-def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str], labels: Labels) -> str:
-    scales = {metric: column_scale(summary, cells, metric) for metric in metrics}
-    header = ["Contender", *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in metrics)]
+def _how_many(summary: StudySummary, cell: CellSummary) -> str:
+    if not has_result(summary, cell):
+        return outcomes_of(cell) or "not run"
+    estimate = cell.metrics[summary.headline]
+    return f"{estimate.n_instances} / {estimate.n_trials}"
+
+
+def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str], labels: Labels) -> Table:
     rows = [
-        [
-            code(labels[cell.cell.contender]),
-            *(mean_and_interval(cell.metrics.get(metric), scales[metric]) for metric in metrics),
-        ]
+        Row(
+            (
+                say(Name(labels[cell.cell.contender])),
+                *(estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics),
+            )
+        )
         for cell in cells
         if has_result(summary, cell)
     ]
-    return table(header, rows)
+    return Table((words_column("Contender"), *(_column(summary, metric) for metric in metrics)), tuple(rows))
 
 
-def _outlier_table(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> str:
+_OUTLIER_WORDS = ("Trial", "Contender", "Metric")
+_OUTLIER_NUMBERS = tuple(number_column(title) for title in ("Value", "Median", "Mean", "Mean without outliers"))
+
+
+def _outlier_rows(cells: Sequence[CellSummary], summary: StudySummary, labels: Labels) -> tuple[Row, ...]:
     rows = []
     for cell in cells:
         for outlier in cell.outliers:
             definition = summary.definitions[outlier.metric]
-            scale = scale_for(definition, [outlier.value, outlier.median])
-            rows.append(
-                [
-                    code(outlier.trial_id),
-                    code(labels[cell.cell.contender]),
-                    f"{definition.label} ({scale.unit})",
-                    *(
-                        lone(one, scale)
-                        for one in (
-                            outlier.value,
-                            outlier.median,
-                            cell.metrics[outlier.metric].mean,
-                            outlier.mean_without,
-                        )
-                    ),
-                ]
-            )
-    header = ["Trial", "Contender", "Figure", "Value", "Median", "Mean", "Mean without such"]
-    return table(header, rows, left=(0, 1, 2)) if rows else ""
+            mean = cell.metrics[outlier.metric].mean
+            figures = (outlier.value, outlier.median, mean, outlier.mean_without)
+            words = (say(Name(outlier.trial_id)), say(Name(labels[cell.cell.contender])), say(definition.label))
+            rows.append(Row((*words, *(Quantity(value, unit_of(definition)) for value in figures))))
+    return tuple(rows)
 
 
-def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> str:
+def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> list[Words]:
     measure = summary.study.measure
-    target = percent(measure.target_precision)
     reasons = {
-        StopReason.PRECISE: f"precise enough (half width of {target} or less)",
+        StopReason.PRECISE: f"precise enough (half width of {percent(measure.target_precision)} or less)",
         StopReason.LIMIT: f"limit of {measure.instances.max} instances × {measure.trials.max} trials",
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",
         StopReason.IMPORTED: "imported, as many as the file holds",
     }
-    lines = ["Why no more trials were made:", ""]
+    lines: list[Words] = []
     for reason, words in reasons.items():
-        names = [
-            f"{code(labels[cell.cell.contender])} ({plus_minus(cell.metrics.get(summary.headline))})"
-            if has_result(summary, cell)
-            else code(labels[cell.cell.contender])
-            for cell in cells
-            if cell.stop_reason is reason
-        ]
-        if names:
-            lines.append(f"- {words}: {listing(names)}")
-    return "\n".join(lines)
+        named = []
+        for cell in cells:
+            if cell.stop_reason is reason:
+                width = half_width(cell.metrics.get(summary.headline))
+                precision = say(" (± ", width, ")") if width else ()
+                named.append(say(Name(labels[cell.cell.contender]), precision))
+        if named:
+            lines.append(say(f"{words}: ", listing(named)))
+    return lines
 
 
-def runs_section(summary: StudySummary) -> str:
+def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
-    parts = ["## Single runs"]
+    blocks: list[Block] = []
     for ranking in summary.rankings:
-        cells = in_order(summary, ranking)
-        runs = [(cell, run) for cell in cells for run in cell.runs]
+        runs = [(cell, run) for cell in in_order(summary, ranking) for run in cell.runs]
         if not runs:
             continue
-        scales = {
-            metric: scale_for(
-                summary.definitions[metric], [run.metrics[metric] for _, run in runs if metric in run.metrics]
-            )
-            for metric in MAIN_METRICS
-        }
-        header = [
-            "Trial",
-            "Contender",
-            "Instance",
-            *(f"{summary.definitions[metric].label} ({scales[metric].unit})" for metric in MAIN_METRICS),
-            "Outcome",
-        ]
-        rows = []
-        for cell, run in runs:
-            flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
-            counts = run.outcome is Outcome.OK
-            rows.append(
-                [
-                    code(run.trial_id),
-                    code(cell.cell.contender.name),
-                    code(run.instance_id),
-                    *(lone(run.metrics.get(metric) if counts else None, scales[metric]) for metric in MAIN_METRICS),
-                    f"{run.outcome.value}, {FLAG}" if flagged else run.outcome.value,
-                ]
-            )
-        parts += [f"### {code(ranking.workload)}", table(header, rows, left=(0, 1, 2, 7))]
-    return "\n\n".join(parts)
+        columns = (
+            words_column("Trial"),
+            words_column("Contender"),
+            words_column("Instance"),
+            *(_column(summary, metric) for metric in MAIN_METRICS),
+            words_column("Outcome"),
+        )
+        rows = tuple(_run(summary, cell, run) for cell, run in runs)
+        blocks += [Heading(say(Name(ranking.workload))), Table(columns, rows)]
+    return Section(say("Single runs"), (Details("Show single runs", tuple(blocks)),)) if blocks else None
+
+
+def _run(summary: StudySummary, cell: CellSummary, run: Run) -> Row:
+    flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
+    figures = [
+        Quantity(run.metrics[metric], unit_of(summary.definitions[metric]))
+        if run.outcome is Outcome.OK and metric in run.metrics
+        else None
+        for metric in MAIN_METRICS
+    ]
+    words = (say(Name(run.trial_id)), say(Name(cell.cell.contender.name)), say(Name(run.instance_id)))
+    return Row((*words, *figures, say(f"{run.outcome.value}, {FLAG}" if flagged else run.outcome.value)))

@@ -14,12 +14,12 @@ theme.hidden = false;
 nameTheme();
 theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; store.set(root.dataset.theme); nameTheme(); });
 
-// Tables: a click on a heading sorts, once more the other way; long tables can be filtered.
-const UNITS = { "µs": 1e-6, ms: 1e-3, s: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+// Tables: a click on a heading sorts, once more the other way; long tables can be filtered. Numbers are in data-sort.
 const keyOf = (cell) => {
+  const number = cell?.dataset.sort;
   const text = (cell?.textContent ?? "").trim();
-  const found = /^[±+]?(-?[\d,]*\.?\d+)(?:–\d+)?(?:\s*(µs|ms|s|KiB|MiB|GiB|TiB)\b)?(?=[\s×%(\[·]|$)/.exec(text);
-  return found ? [0, Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] ?? 1), text] : [text === "–" ? 2 : 1, 0, text];
+  if (number === undefined) return [1, 0, text];
+  return number === "" ? [2, 0, text] : [0, Number(number), text];
 };
 const compare = (a, b) => a[0] - b[0] || a[1] - b[1] || a[2].localeCompare(b[2], undefined, { numeric: true });
 for (const table of document.querySelectorAll("table")) {
@@ -27,7 +27,6 @@ for (const table of document.querySelectorAll("table")) {
   const heads = [...(table.tHead?.rows[0]?.cells ?? [])];
   if (!body || body.rows.length < 2) continue;
   heads.forEach((head, column) => {
-    head.scope = "col";
     if (!head.textContent.trim()) return;
     const button = document.createElement("button");
     button.type = "button";

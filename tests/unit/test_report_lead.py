@@ -8,7 +8,9 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import ContenderQuality, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome
 from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.report.sections.headline import Lead, best_table, lead
+from bitbench.report.document.markdown import phrase_text
+from bitbench.report.document.model import Name, plain_text
+from bitbench.report.sections.lead import best_table, lead
 from tests.unit.synthetic import make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)
@@ -18,7 +20,7 @@ NOISE = (0.0, 0.01, -0.01)
 
 
 def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 3, noise: float = 1.0) -> StudySummary:
-    """The first is the baseline. Each start is off by up to `noise` percent, in the same way for everybody."""
+    """The first is the baseline. Each start is off by up to `noise` percent, in the same way for all."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
     measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
@@ -34,37 +36,45 @@ def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 
     return summarize(plan, trials, [])
 
 
-def led(summary: StudySummary) -> Lead:
-    found = lead(summary, str)
-    assert found is not None
-    return found
+class Said:
+    """A lead in plain words."""
+
+    def __init__(self, summary: StudySummary) -> None:
+        found = lead(summary)
+        assert found is not None
+        self.verdict = phrase_text(found.verdict).replace("`", "")
+        self.reasons = [phrase_text(reason).replace("`", "") for reason in found.reasons]
 
 
-def test_one_that_is_ahead_everywhere_is_to_be_run() -> None:
+def led(summary: StudySummary) -> Said:
+    return Said(summary)
+
+
+def test_one_that_is_ahead_everywhere_is_to_be_used() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0), "slow": (50.0, 100.0)}))
-    assert found.verdict == "Run quick."
-    assert "nobody is surely ahead of it by output throughput" in found.reasons[0]
-    assert "surely ahead of the baseline base at interactive (1.50× [" in found.reasons[1]
-    assert "and medium_batch (1.50× [" in found.reasons[1]
-    assert "not surely" not in found.reasons[1]
-    assert found.reasons[-1] == "What it costs in quality was not measured in this study."
+    assert found.verdict == "Use quick."
+    assert found.reasons[0].startswith("1.50× (95 % CI 1.")
+    assert ") the output throughput of base on interactive and 1.50× [" in found.reasons[0]
+    assert found.reasons[0].endswith("] on medium_batch.")
+    assert not any("not significant" in reason for reason in found.reasons)
+    assert found.reasons[-1] == "Its quality was not measured in this study."
 
 
 def test_equals_are_named_together() -> None:
     found = led(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
-    assert found.verdict == "Run a, or b, which cannot be told from it."
+    assert found.verdict == "Use a or b: they are tied."
 
 
-def test_where_a_gain_is_not_sure_it_is_said() -> None:
+def test_where_a_gain_is_not_significant_it_is_said() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 200.0)}))
-    assert found.verdict == "Run quick."
-    assert found.reasons[1].endswith("; not surely at medium_batch (1.00×).")
+    assert found.verdict == "Use quick."
+    assert found.reasons[1] == "On medium_batch the difference is not significant (1.00×)."
 
 
-def test_nobody_ahead_is_a_tie_and_no_reason_to_change() -> None:
+def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
     found = led(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
-    assert found.verdict == "A tie: speed alone gives no reason to change."
-    assert "nobody is surely ahead of the baseline base" in found.reasons[0]
+    assert found.verdict == "Tie: speed alone gives no reason to change."
+    assert found.reasons == ["No contender is significantly faster than the baseline base on both workloads."]
 
 
 def test_a_baseline_that_is_best_is_kept() -> None:
@@ -75,33 +85,33 @@ def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None
     found = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}))
     assert found.verdict == "It depends on the workload."
     assert [reason[:35] for reason in found.reasons] == [
-        "At interactive run early, 1.50× [1.",
-        "At medium_batch run late, 1.50× [1.",
+        "On interactive use early, 1.50× [1.",
+        "On medium_batch use late, 1.50× [1.",
     ]
 
 
 def test_lower_is_better_where_it_is() -> None:
     found = led(study({"base": (100.0,), "quick": (150.0,)}, headline="latency"))
-    assert found.verdict == "Run quick."
-    assert "at interactive (0.67× [" in found.reasons[1]
+    assert found.verdict == "Use quick."
+    assert found.reasons[0].startswith("0.67× (95 % CI 0.")
+    assert ") the latency of base on interactive." in found.reasons[0]
 
 
-def test_one_run_ranks_nobody() -> None:
-    summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
-    assert led(summary).verdict == "Nobody is ranked."
+def test_a_single_run_is_no_ranking() -> None:
+    assert led(study({"base": (100.0,), "quick": (150.0,)}, starts=1)).verdict == "No ranking."
 
 
 def test_one_contender_is_no_choice() -> None:
-    assert lead(study({"base": (100.0, 200.0)}), str) is None
+    assert lead(study({"base": (100.0, 200.0)})) is None
 
 
-@pytest.mark.parametrize(("speeds", "cell"), [((150.0, 300.0), "nobody"), ((100.0, 200.0), "same")])
-def test_the_table_says_who_cannot_be_told_from_the_best(speeds: tuple[float, float], cell: str) -> None:
-    lines = best_table(study({"base": (100.0, 200.0), "same": speeds}), str).splitlines()
-    assert lines[0].split("|")[1].strip() == "Workload"
-    last = [line.split("|")[5].strip() for line in lines[2:]]
-    assert set(last) <= {cell, "base"} if cell == "same" else set(last) == {"nobody"}
-    assert len(last) == 2
+@pytest.mark.parametrize(("speeds", "cell"), [((150.0, 300.0), "none"), ((100.0, 200.0), "same")])
+def test_the_table_says_which_are_tied_with_the_best(speeds: tuple[float, float], cell: str) -> None:
+    table = best_table(study({"base": (100.0, 200.0), "same": speeds}))
+    assert plain_text(table.columns[0].title) == "Workload"
+    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.cells[4], tuple)]
+    assert set(last) <= {cell, "base"} if cell == "same" else set(last) == {"none"}
+    assert [row.cells[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
 
 
 def without(summary: StudySummary, contender: str, workload: str) -> StudySummary:
@@ -133,50 +143,47 @@ def test_one_that_fails_where_another_does_not_is_no_answer_for_both() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(without(summary, "quick", "medium_batch"))
     assert found.verdict == "It depends on the workload."
-    assert found.reasons[0].startswith("At interactive run quick, 1.50× [")
-    assert found.reasons[1] == "At medium_batch only base has a result."
+    assert found.reasons[0].startswith("On interactive use quick, 1.50× [")
+    assert found.reasons[1] == "On medium_batch only base has a result."
 
 
 def test_a_baseline_that_fails_where_another_does_not_is_no_tie() -> None:
     summary = study({"base": (100.0, 200.0), "slow": (50.0, 100.0)})
     found = led(without(summary, "base", "medium_batch"))
     assert found.verdict == "It depends on the workload."
-    assert found.reasons == (
-        "Where it has a result, nobody is surely ahead of the baseline base by output throughput; "
-        "at medium_batch it has none, and others have.",
-    )
+    assert found.reasons == [
+        "Where the baseline base has a result, no contender is significantly faster; on medium_batch it has none, "
+        "and others have."
+    ]
 
 
-def test_nobody_is_told_to_run_one_whose_quality_is_flagged() -> None:
+def test_one_whose_quality_is_flagged_is_never_recommended() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(with_quality(summary, base=None, quick="perplexity +900 %"))
-    assert found.verdict == "Ahead, but flagged for its quality: quick."
-    assert found.reasons[1] == "Its quality is flagged: perplexity +900 %."
+    assert found.verdict == "quick is the fastest, but its quality is flagged: perplexity +900 %."
 
 
-def test_of_equals_the_one_that_is_not_flagged_is_to_be_run() -> None:
+def test_of_equals_the_one_that_is_not_flagged_is_to_be_used() -> None:
     summary = study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)})
-    assert led(with_quality(summary, base=None, a="broken", b=None)).verdict == "Run b."
+    assert led(with_quality(summary, base=None, a="broken", b=None)).verdict == "Use b."
 
 
-def test_at_each_workload_too_a_flag_is_said() -> None:
+def test_on_each_workload_too_a_flag_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
     found = led(with_quality(summary, base=None, early="broken", late=None))
-    assert found.reasons[0].startswith("At interactive early is ahead, but flagged for its quality, 1.50× [")
-    assert found.reasons[1].startswith("At medium_batch run late, 1.50× [")
+    assert found.reasons[0].startswith("On interactive early is the fastest, but its quality is flagged, 1.50× [")
+    assert found.reasons[1].startswith("On medium_batch use late, 1.50× [")
 
 
 def test_quality_without_a_result_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(with_quality(summary, base=None))
-    assert found.reasons[-1] == "What it costs in quality is not known: there is no result for it."
+    assert found.reasons[-1] == "Its quality is unknown: the measurement has no result."
     assert "quality" not in led(with_quality(summary, base=None, quick=None)).reasons[-1]
 
 
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     nothing = tuple(one.model_copy(update={"entries": (), "baseline": None}) for one in summary.rankings)
-    assert lead(summary.model_copy(update={"rankings": nothing}), str) == Lead(
-        "No answer:", ("no contender has a result.",)
-    )
-    assert lead(summary.model_copy(update={"rankings": nothing[:1]}), str) is None
+    assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer."
+    assert lead(summary.model_copy(update={"rankings": nothing[:1]})) is None

@@ -1,0 +1,1 @@
+"""Documents of their own: one file per question that a command answers."""

@@ -1,0 +1,107 @@
+"""One metric of one cell over time: a line of blocks, a chart, and a table with what else changed."""
+
+from collections.abc import Iterator, Sequence
+
+from bitbench.core.found.facts import Fact
+from bitbench.core.found.history import History, HistoryPoint
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.charts.history import history_figure, when
+from bitbench.report.document.model import (
+    Chart,
+    Document,
+    Name,
+    Phrase,
+    Quantity,
+    Row,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.words import (
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    say,
+    words_column,
+)
+from bitbench.report.quantities import ROUGH, estimated, times, unit_of
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+MAX_CHANGES = 3  # in words; the rest is counted
+NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a contender are clear from the cell
+
+
+def history_document(found: History) -> Document:
+    title = say(Name(found.cell.name), f": {found.definition.name}")
+    if not found.points:
+        return Document(title, (paragraph("No study has this figure for this cell."),))
+    means = [point.estimate.mean for point in found.points]
+    lowest, highest = (Quantity(mean, unit_of(found.definition), digits=ROUGH) for mean in (min(means), max(means)))
+    changes = bullets(
+        say("* ", Name(point.folder), ": ", _changes(point), ".") for point in found.points if point.changes
+    )
+    return Document(
+        title,
+        (paragraph(sparkline(means), " from ", lowest, " to ", highest), Chart(history_figure(found))),
+        (
+            Section(say("Studies"), (_table(found), *changes)),
+            Section(say("What to know"), bullets(_notes(found))),
+        ),
+    )
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One block per value between the smallest and the largest; all in the middle where they are equal."""
+    low, high = min(values), max(values)
+    if high == low:
+        return BLOCKS[len(BLOCKS) // 2] * len(values)
+    return "".join(BLOCKS[round((value - low) / (high - low) * (len(BLOCKS) - 1))] for value in values)
+
+
+def _table(found: History) -> Table:
+    columns = (
+        words_column("Begun (UTC)"),
+        words_column("Study"),
+        number_column(found.definition.label, unit_of(found.definition), intervals_from=0),
+        number_column("vs. the one before", Unit.RATIO, intervals_from=0),
+        words_column("Verdict"),
+    )
+    rows = (
+        Row(
+            (
+                say(when(point)),
+                say(Name(point.folder)),
+                estimated(point.estimate, found.definition),
+                times(point.ratio),
+                say(f"{point.verdict.value if point.verdict else UNKNOWN}{' *' if point.changes else ''}"),
+            )
+        )
+        for point in found.points
+    )
+    return Table(columns, tuple(rows))
+
+
+def _changes(point: HistoryPoint) -> Phrase:
+    said: list[Words] = []
+    for one in point.changes[:MAX_CHANGES]:
+        subject = say(" (", Name(one.subject), ")") if one.fact in NAMED_SUBJECTS else ()
+        said.append(say(one.fact.value, subject, ": ", Name(one.before), " → ", Name(one.after)))
+    more = len(point.changes) - MAX_CHANGES
+    return joined([*said, *([f"{more} more"] if more > 0 else [])], "; ")
+
+
+def _notes(found: History) -> Iterator[Words]:
+    yield f"Intervals are at {percent(found.confidence)}; a verdict compares with the study in the line above only."
+    if any(point.changes for point in found.points):
+        yield "*: a fact changed, which may explain the difference; bitbench compare refuses such a pair."
+    if found.other_shape:
+        yield say(
+            "Not applicable, as the workload of this name has another shape: ", listing(names(found.other_shape)), "."
+        )
+    if found.without_result:
+        yield say("Without a result: ", listing(names(found.without_result)), ".")

@@ -1,0 +1,282 @@
+"""The answer before all others: what to use, how sure that is, and what it takes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import Ranking, Ratio, Spread, StudySummary
+from bitbench.core.recorded.trial import Outcome
+from bitbench.report.document.model import Name, Phrase, Quantity, Row, Table, Unit
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import Words, listing, names, number_column, plural, say, strong, words_column
+from bitbench.report.labels import Labels
+from bitbench.report.quantities import estimated, size, times, unit_of
+from bitbench.report.sections.ranked import entry_of, estimate_of, ratio_to_baseline, versus_baseline
+
+MAX_NAMED = 4  # of a tie, in a sentence or a cell
+
+
+@dataclass(frozen=True)
+class Lead:
+    """`verdict` is a few words, `reasons` whole sentences."""
+
+    verdict: Phrase
+    reasons: tuple[Phrase, ...]
+
+    @property
+    def phrase(self) -> Phrase:
+        return say(strong(self.verdict), *(word for reason in self.reasons for word in (" ", reason)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the rankings say: where somebody is significantly better than the baseline, and who."""
+
+    summary: StudySummary
+    labels: Labels
+    answered: list[Ranking]  # at least one contender has a result
+    ahead: dict[str, list[Contender]]  # by workload
+    flagged: dict[Contender, str | None]  # for their quality, and why
+
+    @property
+    def compared(self) -> list[Ranking]:
+        """A contender with the only result has no other to be ahead of."""
+        return [one for one in self.answered if len(one.entries) > 1]
+
+    def name(self, contender: Contender) -> Name:
+        return Name(self.labels[contender])
+
+    def names(self, contenders: Sequence[Contender]) -> list[Phrase]:
+        return names(self.labels[one] for one in contenders)
+
+
+def lead(summary: StudySummary) -> Lead | None:
+    """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
+    significantly behind any other: a contender that is best for one load and worse for another, or fails where another
+    does not, is no answer for both. One whose quality is flagged may be named, but is never recommended.
+    """
+    answered = [one for one in summary.rankings if one.entries]
+    if not answered and len(summary.rankings) > 1:  # of a single workload its own verdict says it
+        return Lead(say("No answer."), (say("No contender has a result."),))
+    compared = [one for one in answered if len(one.entries) > 1]
+    if not compared:
+        return None
+    if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
+        why = "Each cell has a single run, so its spread is unknown; the tables show the best means."
+        return Lead(say("No ranking."), (say(why),))
+    found = _Found(
+        summary,
+        Labels.of(summary, MAX_NAME),
+        answered,
+        {one.workload: won for one in compared if (won := _ahead(one))},
+        {one.contender: one.reason for one in summary.quality if one.flagged},
+    )
+    if not found.ahead:
+        return _no_winner(found)
+    candidates = _never_behind(found)
+    choices = [one for one in candidates if any(one in won for won in found.ahead.values())]
+    return _choice(found, candidates, choices) if choices else _by_workload(found)
+
+
+def best_table(summary: StudySummary) -> Table:
+    """One row per workload: the best mean, and which others are tied with it."""
+    labels = Labels.of(summary, MAX_NAME)
+    definition = summary.definitions[summary.headline]
+    rows = []
+    for ranking in summary.rankings:
+        if not ranking.entries:
+            rows.append(Row((say(Name(ranking.workload)), say("no result"), None, None, None)))
+            continue
+        best = ranking.entries[0]
+        rows.append(
+            Row(
+                (
+                    say(Name(ranking.workload)),
+                    say(Name(labels[best.contender])),
+                    estimated(estimate_of(summary, ranking, best), definition),
+                    versus_baseline(ranking, best),
+                    _tied(ranking, labels),
+                )
+            )
+        )
+    columns = (
+        words_column("Workload"),
+        words_column("Best mean"),
+        number_column(definition.label, unit_of(definition)),
+        number_column("vs. baseline", Unit.RATIO, intervals_from=0),
+        words_column("Tied with", shown_from=110),
+    )
+    return Table(columns, tuple(rows))
+
+
+def _tied(ranking: Ranking, labels: Labels) -> Phrase:
+    tied = names(labels[one] for one in ranking.entries[0].tied_with)
+    if not tied:
+        return say("none")
+    if len(tied) == len(ranking.entries) - 1 > 1:
+        return say(f"all {len(tied)} others")
+    if len(tied) <= MAX_NAMED:
+        return listing(tied)
+    return say(listing(tied[: MAX_NAMED - 1]), f", … ({len(tied)} in all)")
+
+
+def _ahead(ranking: Ranking) -> list[Contender]:
+    """Those at the top that are significantly better than the baseline; without one, than any other."""
+    top = [entry for entry in ranking.entries if entry.rank_low == 1]
+    if ranking.baseline is None:
+        return [entry.contender for entry in top] if len(top) < len(ranking.entries) else []
+    return [one.contender for one in top if one.contender != ranking.baseline and ranking.baseline not in one.tied_with]
+
+
+def _never_behind(found: _Found) -> list[Contender]:
+    """At the top everywhere, and nowhere below the baseline by the interval of the ratio alone."""
+    better = found.summary.definitions[found.summary.headline].higher_is_better
+    tops = [
+        [one.contender for one in ranking.entries if one.rank_low == 1 and not _behind(one.ratio_to_baseline, better)]
+        for ranking in found.answered
+    ]
+    return [one for one in tops[0] if all(one in top for top in tops)]
+
+
+def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
+    if ratio is None or ratio.interval is None:
+        return False
+    return ratio.interval.high < 1 if higher_is_better else ratio.interval.low > 1
+
+
+def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]) -> Lead:
+    def merit(one: Contender) -> tuple[bool, int, int]:
+        """Not flagged; then significantly ahead on more workloads; then better places."""
+        places = [[entry.contender for entry in ranking.entries].index(one) for ranking in found.compared]
+        return one not in found.flagged, sum(one in won for won in found.ahead.values()), -sum(places)
+
+    best = max(choices, key=merit)
+    tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
+    others = [one for one in candidates if one not in choices and one != found.summary.baseline]
+    if best in found.flagged:
+        verdict = say(found.name(best), f" is the fastest, but its quality is flagged: {found.flagged[best]}.")
+    else:
+        verdict = say("Use ", listing(found.names([best, *tied]), "or"), ": they are tied." if tied else ".")
+    reasons = [*_against_baseline(found, best), *_takes(found.summary, best)]
+    if others:
+        doubtful = listing(found.names(others))
+        reasons.insert(1, say("Tied with it, but not significantly faster than the baseline: ", doubtful, "."))
+    return Lead(verdict, tuple(reasons))
+
+
+def _no_winner(found: _Found) -> Lead:
+    answered = found.answered
+    baselines = {one.baseline for one in answered}
+    where = _where(found.compared)
+    if baselines == {None}:
+        return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
+    (baseline,) = baselines - {None}
+    assert baseline is not None
+    own = found.name(baseline)
+    if without := [one.workload for one in answered if one.baseline is None]:
+        others = listing(names(without))
+        reason = say("Where the baseline ", own, " has a result, no contender is significantly faster; on ", others)
+        return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
+    if all(one.entries[0].contender == baseline and not one.entries[0].tied_with for one in found.compared):
+        return Lead(say("Keep the baseline ", own, "."), (say("It is significantly faster ", where, "."),))
+    reason = say("No contender is significantly faster than the baseline ", own, " ", where, ".")
+    return Lead(say("Tie: speed alone gives no reason to change."), (reason,))
+
+
+def _by_workload(found: _Found) -> Lead:
+    """No contender is good everywhere: which is, where."""
+    reasons = []
+    for ranking in found.answered:
+        on = say("On ", Name(ranking.workload), " ")
+        if won := found.ahead.get(ranking.workload):
+            best, *others = [one for one in won if one not in found.flagged] or won
+            named = listing(found.names([best, *others]), "or")
+            gain = ratio_to_baseline(ranking, best)
+            ratio = say(", ", gain, " the baseline") if gain else ()
+            if best in found.flagged:
+                reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
+            else:
+                reasons.append(say(on, "use ", named, ratio, "."))
+        elif len(ranking.entries) == 1:
+            reasons.append(say(on, "only ", found.name(ranking.entries[0].contender), " has a result."))
+    if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
+        on = say("On ", listing(names(undecided)))
+        reasons.append(say(on, " no contender is significantly faster than the baseline."))
+    return Lead(say("It depends on the workload."), tuple(reasons))
+
+
+def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
+    known = [one for one in found.compared if one.baseline is not None]
+    ahead = [one for one in known if best in found.ahead.get(one.workload, ())]
+    if not ahead or (baseline := ahead[0].baseline) is None:
+        return
+    confidence = percent(found.summary.study.measure.confidence)
+    first, *more = ahead
+    parts: list[Words] = [
+        say(_gain(first, best, confidence, found.summary), found.name(baseline), " on ", Name(first.workload)),
+        *(say(ratio_to_baseline(one, best) or "–", " on ", Name(one.workload)) for one in more[: MAX_NAMED - 1]),
+    ]
+    if len(ahead) > MAX_NAMED:
+        parts.append(plural(len(ahead) - MAX_NAMED, "more workload"))
+    yield say(listing(parts), ".")
+    if rest := [one for one in known if one not in ahead]:
+        yield _not_significant(found.summary, rest, best)
+
+
+def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySummary) -> Phrase:
+    """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
+    entry = entry_of(ranking, best)
+    ratio = entry.ratio_to_baseline if entry else None
+    assert ratio is not None  # it is ahead
+    value = times(Ratio(value=ratio.value, interval=None, p_value=None))
+    assert value is not None
+    interval: Phrase = ()
+    if ratio.interval is not None:
+        ends = [Quantity(end, Unit.RATIO) for end in (ratio.interval.low, ratio.interval.high)]
+        interval = say(f" ({confidence} CI ", ends[0], " to ", ends[1], ")")
+    return say(value, interval, f" the {summary.definitions[ranking.metric].name} of ")
+
+
+def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Contender) -> Phrase:
+    values = sorted(one.value for ranking in rankings if (one := ratio_to_baseline(ranking, best)) and one.value)
+    ends = [Quantity(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
+    shown = say(" (", listing(ends, "to"), ")") if ends else ()
+    if len(rankings) > 2:
+        return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
+    better = summary.definitions[summary.headline].higher_is_better
+    looks = bool(values) and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values)
+    on = say("On ", listing(names(one.workload for one in rankings)))
+    if looks:
+        return say(on, " it looks faster", shown, ", but the difference is not significant.")
+    return say(on, " the difference is not significant", shown, ".")
+
+
+def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
+    """Why it may be faster, and what it costs: bytes of weights, memory, quality."""
+    of = {one.contender: one.memory for one in summary.contenders}
+    own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
+    if own and base and best != summary.baseline:
+        pairs: list[tuple[str, float | None, float | None]] = [
+            ("Its weights take ", own.weight_bytes_stored, base.weight_bytes_stored),
+            ("Its device memory peaks at ", _most(own.device_peak_bytes), _most(base.device_peak_bytes)),
+            ("Its memory peaks at ", _most(own.peak_bytes), _most(base.peak_bytes)),
+        ]
+        for what, mine, theirs in pairs:
+            if mine is not None and theirs is not None:
+                yield say(what, size(mine) or "", " (baseline ", size(theirs) or "", ").")
+    if summary.quality:
+        if not any(one.contender == best and one.outcome is Outcome.OK for one in summary.quality):
+            yield say("Its quality is unknown: the measurement has no result.")
+    elif not summary.imported_from:
+        yield say("Its quality was not measured in this study.")
+
+
+def _most(spread: Spread | None) -> float | None:
+    return spread.high if spread else None
+
+
+def _where(compared: list[Ranking]) -> Phrase:
+    if len(compared) == 1:
+        return say("on ", Name(compared[0].workload))
+    return say("on both workloads" if len(compared) == 2 else f"on all {len(compared)} workloads")

@@ -1,0 +1,62 @@
+"""What every section asks of a workload's ranking."""
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, StudySummary
+from bitbench.report.document.model import Phrase, Quantity, TableCell
+from bitbench.report.document.words import counted, say
+from bitbench.report.quantities import times
+
+DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
+
+
+def has_result(summary: StudySummary, cell: CellSummary) -> bool:
+    return summary.headline in cell.metrics
+
+
+def outcomes_of(cell: CellSummary) -> str:
+    """`crashed (2), oom`: what a cell has instead of figures."""
+    return counted(group.failure.outcome.value for group in cell.failures for _ in group.ids)
+
+
+def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
+    cell = Cell(contender=entry.contender, workload=ranking.workload)
+    return next(one for one in summary.cells if one.cell == cell).metrics[ranking.metric]
+
+
+def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+    """Best first; those without a result last."""
+    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+
+
+def entry_of(ranking: Ranking, contender: Contender) -> RankingEntry | None:
+    return next((entry for entry in ranking.entries if entry.contender == contender), None)
+
+
+def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> TableCell:
+    if entry is None:
+        return None
+    return say("baseline") if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
+
+
+def rank(entry: RankingEntry | None) -> Phrase | None:
+    """`1`, or a range for a tie."""
+    if entry is None:
+        return None
+    if entry.rank_low == entry.rank_high:
+        return say(str(entry.rank_low))
+    return say(f"{entry.rank_low}–{entry.rank_high} (tie)")
+
+
+def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
+    entry = entry_of(ranking, contender)
+    return times(entry.ratio_to_baseline) if entry else None
+
+
+def memory_metric(summary: StudySummary) -> str:
+    """The memory that stands beside speed: that of the device where one was used."""
+    return next(iter(device_metrics(summary)), "peak_bytes")
+
+
+def device_metrics(summary: StudySummary) -> tuple[str, ...]:
+    return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))

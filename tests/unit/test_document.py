@@ -1,0 +1,176 @@
+"""One document, four renderers: the same figures in each, nothing of a name ever becomes markup."""
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from bitbench.report.document import data, html, markdown, terminal
+from bitbench.report.document.model import (
+    Bullets,
+    CodeBlock,
+    Column,
+    Details,
+    Document,
+    Emphasis,
+    Heading,
+    Link,
+    Mark,
+    Name,
+    Paragraph,
+    Quantity,
+    Range,
+    Row,
+    Section,
+    Strong,
+    Table,
+    Unit,
+)
+from bitbench.report.document.numbers import shown
+from bitbench.report.document.words import listing, names, number_column, paragraph, plural, say, words_column
+
+TABLE = Table(
+    (
+        words_column("Contender"),
+        number_column("TTFT", Unit.SECONDS),
+        number_column("vs. baseline", Unit.RATIO, intervals_from=0),
+        number_column("Value", shown_from=100),
+    ),
+    (
+        Row((say(Name("a|b")), Quantity(0.5, Unit.SECONDS, 0.4, 0.6), Quantity(1.5, Unit.RATIO, 1.4, 1.6), None)),
+        Row((say(Name("c")), Quantity(0.002, Unit.SECONDS), None, Quantity(12.5, "tok/s")), Mark.BEST),
+    ),
+)
+DOCUMENT = Document(
+    say("A ", Name("study")),
+    (
+        Paragraph(say(Strong(say("Use ", Name("c"), ".")), " It is ", Quantity(1.5, Unit.RATIO, 1.4, 1.6), " faster.")),
+        Paragraph(say("How to read it: ", Link("below", "the-table"), "."), is_small_print=True),
+    ),
+    (
+        Section(say("The table"), (TABLE, Details("More", (paragraph("folded away"),))), in_terminal=True),
+        Section(
+            say("Words"),
+            (
+                Heading(say("Inner")),
+                Bullets((say("one"), say(Emphasis(say("two"))))),
+                CodeBlock(("$ ls ```",)),
+            ),
+        ),
+    ),
+    (("Machine", "two cores"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        (Quantity(193.8, "tok/s", 186.9, 200.7), "193.8 [186.9, 200.7] tok/s"),
+        (Quantity(1.4231, Unit.RATIO, 1.391, 1.4509), "1.42× [1.39, 1.45]"),
+        (Quantity(1.4231, Unit.RATIO, 1.4201, 1.4261), "1.423× [1.420, 1.426]"),
+        (Quantity(0.0123, Unit.SECONDS), "12.30 ms"),
+        (Quantity(0.0123, Unit.SECONDS, digits=3), "12.3 ms"),
+        (Quantity(0.412, Unit.SECONDS, 0.3, None), "412.0 [300.0, ∞) ms"),
+        (Quantity(2**30, Unit.BYTES), "1,024 MiB"),
+        (Quantity(0.0213, Unit.SHARE), "2.1 %"),
+        (Quantity(0.0213, Unit.SHARE, 0.0201, 0.0225, is_signed=True), "+2.13 [+2.01, +2.25] %"),
+        (Quantity(12.3, Unit.SECONDS, 11.9, 12.8, Range.EXTREMES, digits=3), "12.3 (11.9 – 12.8) s"),
+        (Quantity(12, Unit.SECONDS, 12, 12, Range.EXTREMES, digits=3), "12.0 s"),
+        (Quantity(1234567, Unit.COUNT), "1,234,567"),
+        (Quantity(None, Unit.SECONDS, note="no result"), "– no result"),
+        (Quantity(0.0, "tok/s"), "0.000 tok/s"),
+        (Quantity(4153.26, "tok/s", 3000.0, 5306.5), "4,153 [3,000, 5,306] tok/s"),
+        (Quantity(12.0, Unit.SECONDS, 12.0, 12.0), "12.00 [12.00, 12.00] s"),
+        (Quantity(1.0012, Unit.RATIO, 0.9991, 1.0034), "1.001× [0.999, 1.003]"),
+        (Quantity(2.0, Unit.RATIO), "2.00×"),
+        (Quantity(2e-5, Unit.SECONDS), "20.00 µs"),
+        (Quantity(20 * 2**30, Unit.BYTES), "20.00 GiB"),
+        (Quantity(5.0, Unit.SECONDS, note="✓"), "5.000 s ✓"),
+    ],
+)
+def test_numbers_become_text_in_one_place(quantity: Quantity, text: str) -> None:
+    assert shown(quantity) == text
+
+
+def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
+    text = markdown.table_text(TABLE)
+    assert "TTFT (ms)" in text
+    assert "500 [400, 600]" in text
+    assert "2.000" in text
+    assert "12.50 tok/s" in text
+    assert text.count("–") == 2
+
+
+def test_markdown_is_escaped_and_links_to_its_sections() -> None:
+    text = markdown.markdown(DOCUMENT)
+    assert "**Use `c`.** It is 1.50× [1.40, 1.60] faster." in text
+    assert "a\\|b" in text
+    assert "[below](#the-table)" in text
+    assert "````text\n$ ls ```\n````" in text
+    assert "### Inner" in text
+
+
+class Cells(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sorts: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "td":
+            self.sorts.append(dict(attrs).get("data-sort"))
+
+
+def test_a_page_sorts_by_numbers() -> None:
+    text = html.page(DOCUMENT, "0")
+    assert Cells(text).sorts == [None, "0.5", "1.5", "", None, "0.002", "", "12.5"]
+    assert '<span class="interval">[1.40, 1.60]</span>' in text
+    assert '<tr class="best">' in text
+    assert "<details><summary>More</summary>" in text
+
+
+def test_a_terminal_shows_less_where_it_is_narrow_and_the_answer_last() -> None:
+    def on(width: int) -> str:
+        console = Console(file=io.StringIO(), width=width, color_system=None)
+        terminal.render(DOCUMENT, console)
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    narrow, wide = on(60), on(140)
+    assert "Value" not in narrow
+    assert "1.50× [1.40, 1.60]" in narrow
+    assert "[400, 600]" not in narrow
+    assert "[400, 600]" in wide
+    assert narrow.rstrip().endswith("faster.")
+    assert "folded away" not in wide
+    assert "Inner" not in wide
+
+
+def test_json_holds_the_numbers_themselves() -> None:
+    content = json.loads(json.dumps(data.document_data(DOCUMENT), allow_nan=False))
+    table = content["sections"][0]["blocks"][0]
+    assert table["rows"][0][1] == {"value": 0.5, "unit": "s", "low": 0.4, "high": 0.6}
+    assert table["rows"][1][2] is None
+    assert {"value": 1.5, "unit": "×", "low": 1.4, "high": 1.6} in content["answer"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "`| x |`", "\x1b[31mred\x1b]52;c;aGk=\x07", "\u202egnp"])
+def test_a_name_stays_a_name(name: str) -> None:
+    hostile = Document(say(Name(name)), (paragraph(name, Name(name)),), (Section(say(name), (Details(name, ()),)),))
+    page = html.page(hostile, "0")
+    assert "<script>alert" not in page
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    terminal.render_whole(hostile, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    for text in (page, markdown.markdown(hostile), printed, json.dumps(data.document_data(hostile))):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text.replace("\n", ""))
+
+
+def test_sentences() -> None:
+    assert listing(names(["a", "b", "c"])) == (Name("a"), ", ", Name("b"), " and ", Name("c"))
+    assert plural(1, "cell") == "1 cell"
+    assert plural(2, "cell") == "2 cells"
+    assert Section(say("What failed, and why"), ()).anchor == "what-failed-and-why"
+    assert Column(say("x")).is_words is False
