@@ -10,7 +10,7 @@ from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import Workload
 from bitbench.core.recorded.trial import InstanceFacts, Memory
 from bitbench.store.folder import StudyFolder
-from tests.unit.synthetic import LOCK, SCHEMA, make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import SCHEMA, make_instance, make_lock, make_plan, make_trial, speed_metrics
 
 CHUNKS = 4  # of each request: enough to be columns that a report must not read
 
@@ -28,7 +28,7 @@ def big_study(path: Path, *, contenders: int, workloads: int, trials: int, rows_
     folder = StudyFolder(path)
     with folder.writing() as writer:
         writer.write_study("bitbench: 1\nname: made-up\nengines: [null]\nworkloads: [base]\n")
-        writer.write_lock({**LOCK, "plan": plan.model_dump(mode="json")})
+        writer.write_lock(make_lock(plan))
     lines = []
     for number, cell in enumerate(plan.cells):
         workload = plan.study.workload(cell.workload)

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.statistics.comparability import Side
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 
 
-def write_folder(path: Path, side: Side) -> Path:
+def write_folder(path: Path, study: StudyRecords) -> Path:
     """The files that a kept baseline needs, and no more."""
     with StudyFolder(path).writing() as writer:
         writer.write_study("name: made-up\n")
-        writer.write_lock({**side.lock, "plan": side.plan.model_dump(mode="json")})
-        for instance in side.instances:
+        writer.write_lock(study.lock)
+        for instance in study.instances:
             writer.append_instance(instance)
-        for trial in side.trials:
+        for trial in study.trials:
             writer.append_trial(trial, None)
     return path
 

@@ -9,7 +9,7 @@ import pytest
 from bitbench.core.found.explanation import Cause
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.lab.explain import explain_variant
-from bitbench.lab.study import default_home, plan_of
+from bitbench.lab.study import default_home
 from bitbench.report.sections.explain import explanation_markdown
 from bitbench.store.folder import StudyFolder
 
@@ -31,9 +31,7 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "bitbench", "run", "why.yaml", "--into", "why"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=500)
     folder = StudyFolder.existing(tmp_path / "why")
-    found = explain_variant(
-        folder, plan_of(folder), default_home(), variant="torchao-int8wo", workload=None, against=None
-    )
+    found = explain_variant(folder, default_home(), variant="torchao-int8wo", workload=None, against=None)
     assert found.own.path is KernelPath.DEQUANTIZED
     decode = next(one for one in found.phases if one.phase.value == "decode")
     assert decode.is_profiled

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.cli.compare import read_side
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialRecord
-from bitbench.statistics.comparability import Side
+from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
 from tests.study_pairs import exit_code, write_folder
 
@@ -32,7 +32,7 @@ measure: {{instances: {pool}, trials: 3}}
 
 
 @pytest.fixture(scope="module")
-def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Side]:
+def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyRecords]:
     place = tmp_path_factory.mktemp("truth")
     found = {}
     for name, slower in (("usual", 1.0), ("slow", 1 / 0.9)):
@@ -42,17 +42,19 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Side]:
             [*BITBENCH, "run", f"{name}.yaml", "--into", name], cwd=place, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found[name] = read_side(place / name)
+        found[name] = StudyFolder(place / name).read()
     return found
 
 
-def drawn(pool: Side, starts: "list[str]") -> Side:
+def drawn(pool: StudyRecords, starts: "list[str]") -> StudyRecords:
     trials: list[TrialRecord] = [trial for trial in pool.trials if trial.instance_id in starts]
     instances = [instance for instance in pool.instances if instance.id in starts]
-    return Side(pool.name, pool.plan, trials, instances, pool.lock)
+    return StudyRecords(pool.name, pool.lock, trials, instances)
 
 
-def share_that_fails(before: Side, after: Side, limit: str, place: Path, capsys: pytest.CaptureFixture[str]) -> float:
+def share_that_fails(
+    before: StudyRecords, after: StudyRecords, limit: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> float:
     rng = np.random.default_rng(1)
     failed = 0
     for number in range(PAIRS):
@@ -69,7 +71,7 @@ def share_that_fails(before: Side, after: Side, limit: str, place: Path, capsys:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", ["output_throughput < 0%", "output_throughput < -3%"])
 def test_equal_studies_seldom_fail(
-    pools: dict[str, Side], limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pools: dict[str, StudyRecords], limit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     share = share_that_fails(pools["usual"], pools["usual"], limit, tmp_path, capsys)
     print(f"equal, {limit}: exit code 1 in {share:.1%} of {PAIRS}")
@@ -77,7 +79,9 @@ def test_equal_studies_seldom_fail(
 
 
 @pytest.mark.timeout(900)
-def test_ten_percent_slower_fails(pools: dict[str, Side], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_percent_slower_fails(
+    pools: dict[str, StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     share = share_that_fails(pools["usual"], pools["slow"], "output_throughput < -3%", tmp_path, capsys)
     print(f"10 % slower: exit code 1 in {share:.1%} of {PAIRS}")
     assert share >= 0.95

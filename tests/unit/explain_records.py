@@ -9,6 +9,7 @@ from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import (
     InstanceFacts,
     InstanceRecord,
@@ -18,8 +19,7 @@ from bitbench.core.recorded.trial import (
     TrialRecord,
 )
 from bitbench.core.recorded.variant import Variant
-from bitbench.statistics.sides import Evidence
-from tests.unit.synthetic import make_instance, make_trial
+from tests.unit.synthetic import make_instance, make_records, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2
 
 DENSE_BYTES, QUANTIZED_BYTES = 269_060_552, 163_226_688
@@ -41,7 +41,7 @@ def evidence(
     places: tuple[int, ...] = (1,),
     groups: Mapping[Contender, Mapping[ProfileGroup, float]] | None = None,
     roof: MachineRoof | None = ROOF,
-) -> Evidence:
+) -> StudyRecords:
     """Three starts of three trials, with a hundredth of noise that is no accident: always the same."""
     workloads = tuple(Workload(name=f"c{at}", concurrency=at, input_tokens=128, output_tokens=32) for at in places)
     variants = (
@@ -62,7 +62,7 @@ def evidence(
     trials = [trial for cell in cells for trial in _trials(cell, study.workload(cell.workload), step_s)]
     instances = [*_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES), *_instances(QUANTIZED, path, loaded_bytes)]
     profiles = [_profile(contender, one) for contender, one in (groups or {}).items()]
-    return Evidence(plan, trials, instances, profiles, roof=roof, no_roof="" if roof else "nobody measured it")
+    return make_records(plan, trials, instances, profiles=profiles, roof=roof)
 
 
 def _variant(name: str, form: str, weight_bytes: int) -> Variant:

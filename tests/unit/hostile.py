@@ -7,8 +7,7 @@ from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.imported import ImportedFile, ImportSource
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import make_instance, make_plan, make_trial, speed_metrics, summarize
 
 HOSTILE = {
     "script": "<script>window.hacked=1</script>",

@@ -9,9 +9,13 @@ from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.statistics import summarize as summarizing
 from bitbench.statistics.stopping import enough_instances, enough_trials
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
@@ -58,6 +62,30 @@ def make_plan(
     contenders = [Contender(variant=NO_MODEL, engine=name) for name in engines]
     cells = tuple(Cell(contender=one, workload=workload.name) for workload in workloads for one in contenders)
     return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), cells=cells)
+
+
+def make_lock(plan: Plan, lock: Mapping[str, Json] | None = None) -> Lock:
+    """The plan under the conditions of LOCK, unless others are given."""
+    return Lock.model_validate({**(LOCK if lock is None else lock), "plan": plan})
+
+
+def make_records(
+    plan: Plan,
+    trials: Sequence[TrialRecord] = (),
+    instances: Sequence[InstanceRecord] = (),
+    *,
+    name: str = "made-up",
+    lock: Mapping[str, Json] | None = None,
+    **more: Json,
+) -> StudyRecords:
+    """A study folder that was never written."""
+    return StudyRecords(name, make_lock(plan, lock), trials, instances, **more)
+
+
+def summarize(
+    plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord], **more: Json
+) -> StudySummary:
+    return summarizing.summarize(make_records(plan, trials, instances, **more))
 
 
 def make_trial(cell: Cell, block: int, index: int, **fields: Json) -> TrialRecord:

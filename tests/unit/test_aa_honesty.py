@@ -8,8 +8,7 @@ import pytest
 
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_plan, measured_trials
+from tests.unit.synthetic import make_plan, measured_trials, summarize
 
 STUDIES = 200
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]

@@ -1,28 +1,36 @@
 """Two studies against each other: what is told, what is refused, and how often the gate is wrong."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure
+from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.base import Json
 from bitbench.core.cell import Contender
 from bitbench.core.found.comparison import Comparison, GateOutcome, Verdict
 from bitbench.core.found.facts import Fact
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.ground.errors import CannotCompareError
 from bitbench.report.sections.comparison import markdown_comparison
-from bitbench.statistics.comparability import Side
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders, compare_studies
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.synthetic import LOCK, make_instance, make_plan, make_trial, measured_trials, speed_metrics
+from tests.unit.synthetic import (
+    LOCK,
+    make_instance,
+    make_plan,
+    make_records,
+    make_trial,
+    measured_trials,
+    speed_metrics,
+)
 
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
 SLOWER_BY_3 = "output_throughput < -3%"
@@ -37,7 +45,7 @@ def side(
     engines: Sequence[str] = ("engine",),
     facts: InstanceFacts | None = None,
     lock: dict[str, Json] | None = None,
-) -> Side:
+) -> StudyRecords:
     """A study whose true speed is known, with 1 % noise between starts and 1.5 % between trials."""
     measure = measure or Measure()
     plan = make_plan(engines, WORKLOADS, measure)
@@ -51,10 +59,15 @@ def side(
         make_instance(contender, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",)))
         for contender in plan.contenders
     ]
-    return Side(name, plan, trials, instances, LOCK if lock is None else lock)
+    return make_records(plan, trials, instances, name=name, lock=lock)
 
 
-def against(before: Side, after: Side, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
+def with_study(of: StudyRecords, study: Study) -> StudyRecords:
+    plan = of.plan.model_copy(update={"study": study})
+    return replace(of, lock=of.lock.model_copy(update={"plan": plan}))
+
+
+def against(before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
     conditions = [parse_condition(text) for text in limits]
     return compare_studies(before, after, metrics=(), conditions=conditions, allowed=allow)
 
@@ -140,16 +153,16 @@ def test_arguments_and_shapes_are_facts() -> None:
     before, after = side("a", 1.0, 11), side("b", 1.0, 12)
     eager = EngineSetup(name="engine", engine="null", args={"enforce-eager": True})
     study = after.plan.study.model_copy(update={"engines": (eager,)})
-    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    other = with_study(after, study)
     with pytest.raises(CannotCompareError, match=r"none and enforce-eager=True.*--allow arguments"):
         against(before, other)
     keyed = EngineSetup(name="engine", engine="null", env={"HF_TOKEN": "hf_abc"})
     study = after.plan.study.model_copy(update={"engines": (keyed,)})
-    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    other = with_study(after, study)
     assert against(before, other).differences == ()
     longer = tuple(one.model_copy(update={"input_tokens": 999}) for one in WORKLOADS)
     study = after.plan.study.model_copy(update={"workloads": longer})
-    other = Side("b", after.plan.model_copy(update={"study": study}), after.trials, after.instances, after.lock)
+    other = with_study(after, study)
     with pytest.raises(CannotCompareError, match="workload interactive is not the same: input_tokens 128 and 999"):
         against(before, other, allow=list(Fact))
 
@@ -161,7 +174,7 @@ def test_a_cell_that_lost_its_result_is_no_pass() -> None:
         *(trial for trial in after.trials if trial.cell != lost),
         make_trial(lost, 0, 0, outcome=Outcome.CRASHED, cause="it ended"),
     ]
-    comparison = against(before, Side("b", after.plan, trials, after.instances, after.lock), "output_throughput < -50%")
+    comparison = against(before, replace(after, trials=trials), "output_throughput < -50%")
     assert comparison.exit_code == 2
     assert [one.was_lost for one in comparison.unpaired] == [True]
     text = markdown_comparison(comparison)
@@ -172,8 +185,8 @@ def test_a_cell_that_lost_its_result_is_no_pass() -> None:
 def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
     before, after = side("a", 1.0, 20), side("b", 1.0, 21)
     assert against(before, after, "device_bytes > 5%").exit_code == 2
-    empty = Side("b", after.plan, [], after.instances, after.lock)
-    nothing = Side("a", before.plan, [], before.instances, before.lock)
+    empty = replace(after, trials=[])
+    nothing = replace(before, trials=[])
     assert against(nothing, empty, SLOWER_BY_3).exit_code == 2
 
 
@@ -199,7 +212,7 @@ def test_hostile_names_do_no_harm() -> None:
         assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
 
 
-def write(study: Side, path: Path) -> Path:
+def write(study: StudyRecords, path: Path) -> Path:
     """As a folder, such as one that was saved as a baseline: no rows, no logs."""
     folder = StudyFolder(path)
     with folder.writing() as writer:
@@ -208,7 +221,7 @@ def write(study: Side, path: Path) -> Path:
         for trial in study.trials:
             writer.append_trial(trial, None)
         writer.write_study("name: x\n")
-        writer.write_lock({**study.lock, "plan": json.loads(study.plan.model_dump_json())})
+        writer.write_lock(study.lock)
     return path
 
 
@@ -238,13 +251,13 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
     plan = make_plan(["engine"], WORKLOADS[:1], Measure())
     (cell,) = plan.cells
 
-    def made(name: str, speed: float) -> Side:
+    def made(name: str, speed: float) -> StudyRecords:
         trials = [
             make_trial(cell, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10))
             for block in range(3)
             for index in range(3)
         ]
-        return Side(name, plan, trials, [], LOCK)
+        return make_records(plan, trials, name=name)
 
     comparison = compare_studies(
         made("a", 200), made("b", 100), metrics=["ttft_s", "output_throughput"], conditions=(), allowed=()

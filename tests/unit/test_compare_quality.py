@@ -1,5 +1,6 @@
 """Did quality get worse? Scores of the same text on both sides, whose truth is known."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.comparison import QUALITY, Comparison, GateOutcome, Verdict
+from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.ground.errors import CannotCompareError
 from bitbench.report.sections.comparison import markdown_comparison
-from bitbench.statistics.comparability import MeasuredQuality, Side
 from bitbench.statistics.gate import parse_condition
 from bitbench.statistics.studies import compare_contenders
 from tests.unit.test_compare import SLOWER_BY_3, against, side
@@ -20,15 +23,36 @@ from tests.unit.test_statistics_quality import logits, noisy, rows
 ENGINE = Contender(variant=NO_MODEL, engine="engine")
 
 
-def measured(scores: pa.Table, text: str = "same") -> MeasuredQuality:
-    return MeasuredQuality(text, scores)
+Measured = tuple[str, pa.Table]  # the hash of the text, and the scored tokens
 
 
-def with_quality(seed: int, quality: MeasuredQuality | None) -> Side:
-    return replace(side(f"study-{seed}", 1.0, seed), quality={ENGINE: quality} if quality else {})
+def measured(scores: pa.Table, text: str = "same") -> Measured:
+    return text, scores
 
 
-def compared(after: MeasuredQuality | None, *limits: str) -> Comparison:
+def scored(study: StudyRecords, quality: Mapping[Contender, Measured]) -> StudyRecords:
+    """The same study, with these measurements of quality."""
+    records = [
+        QualityRecord(
+            id=contender.name,
+            contender=contender,
+            instance_id="i0001",
+            started_at="now",
+            duration_s=1.0,
+            outcome=Outcome.OK,
+            corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=1, window_tokens=2),
+            scores_file="quality/q0001.parquet",
+        )
+        for contender, (text, _) in quality.items()
+    ]
+    return replace(study, quality=records, scores_of=lambda record: quality[record.contender][1])
+
+
+def with_quality(seed: int, quality: Measured | None) -> StudyRecords:
+    return scored(side(f"study-{seed}", 1.0, seed), {ENGINE: quality} if quality else {})
+
+
+def compared(after: Measured | None, *limits: str) -> Comparison:
     return against(with_quality(1, measured(rows(logits(1)))), with_quality(2, after), *limits)
 
 
@@ -75,7 +99,7 @@ def test_the_ratio_is_that_of_the_perplexities() -> None:
         ),
     ],
 )
-def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: MeasuredQuality | None, reason: str) -> None:
+def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: Measured | None, reason: str) -> None:
     comparison = compared(after, "perplexity > 1%")
     assert [gate.outcome for gate in comparison.gates] == [GateOutcome.UNSURE]
     assert comparison.exit_code == 2
@@ -90,22 +114,22 @@ def test_a_limit_on_quality_that_nobody_measured_is_refused() -> None:
 def test_two_variants_of_one_study() -> None:
     both = side("a", 1.0, 1, engines=("old", "new"))
     old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
-    both = replace(both, quality={old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
+    both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
     comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
 
 
-def without_speed(study: Side) -> Side:
+def without_speed(study: StudyRecords) -> StudyRecords:
     """Of a study that measured quality alone."""
     plan = study.plan.model_copy(update={"cells": (), "quality": study.plan.contenders})
-    return replace(study, plan=plan, trials=[])
+    return replace(study, lock=study.lock.model_copy(update={"plan": plan}), trials=[])
 
 
 def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
-    both = without_speed(replace(side("a", 1.0, 1, engines=("old", "new")), quality=quality))
+    both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
     comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
@@ -113,7 +137,7 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
         compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition(SLOWER_BY_3)])
     with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):
-        compare_contenders(replace(both, quality={}), [(old, new)], metrics=(), conditions=[])
+        compare_contenders(replace(both, quality=()), [(old, new)], metrics=(), conditions=[])
 
 
 def test_two_studies_that_measured_quality_alone() -> None:

@@ -15,8 +15,7 @@ from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from bitbench.report.sections.crossover import crossover_section, verdict
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_plan, make_trial
+from tests.unit.synthetic import make_plan, make_trial, summarize
 
 DATA = Path(__file__).parent / "data" / "imports"
 CASES = 100  # of each of the two designs below

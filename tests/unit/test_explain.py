@@ -6,13 +6,12 @@ import pytest
 
 from bitbench.core.found.explanation import Cause, Explanation, Missing, PhaseAccount
 from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.ground.errors import CannotExplainError
 from bitbench.lab.explain import explain_variant
-from bitbench.lab.study import plan_of
 from bitbench.report.sections.explain import explanation_markdown
 from bitbench.statistics.explain import explain
-from bitbench.statistics.sides import Evidence
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
@@ -20,14 +19,14 @@ from tests.unit.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_
 DATA = Path(__file__).parent / "data"
 
 
-def explained(of: Evidence, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
+def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
     """And its decode, and its page."""
-    found = explain(of, QUANTIZED, PLAIN, of.plan.study.workloads[workload])
+    found = explain(of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it")
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     return found, decode, explanation_markdown(found)
 
 
-def slower_by(factor: float) -> Evidence:
+def slower_by(factor: float) -> StudyRecords:
     return evidence(lambda one, _: 0.030 * (factor if one == QUANTIZED else 1.0))
 
 
@@ -185,7 +184,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
 def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> None:
     """torchao's int8 weights on transformers, on a CPU: trials of a study, profiles of both (operators cut short)."""
     folder = StudyFolder.existing(DATA / "explain" / "why-int8")
-    found = explain_variant(folder, plan_of(folder), tmp_path, variant="torchao-int8wo", workload="one", against=None)
+    found = explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="one", against=None)
     assert found.own.path is KernelPath.DEQUANTIZED
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     largest = decode.parts[0]
@@ -204,12 +203,11 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
 
 def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path) -> None:
     folder = StudyFolder.existing(DATA / "explain" / "why-int8")
-    plan = plan_of(folder)
     for name in ("torchao-int8wo", "smollm2-135m/torchao-int8wo", "smollm2-135m/torchao-int8wo @ transformers"):
-        found = explain_variant(folder, plan, tmp_path, variant=name, workload=None, against=None)
+        found = explain_variant(folder, tmp_path, variant=name, workload=None, against=None)
         assert found.own.contender.variant == "smollm2-135m/torchao-int8wo"
         assert found.workload.name == "sixteen"  # where it does worst
     with pytest.raises(CannotExplainError, match="is the baseline itself"):
-        explain_variant(folder, plan, tmp_path, variant="bf16", workload=None, against=None)
+        explain_variant(folder, tmp_path, variant="bf16", workload=None, against=None)
     with pytest.raises(CannotExplainError, match="two is no workload of this study"):
-        explain_variant(folder, plan, tmp_path, variant="torchao-int8wo", workload="two", against=None)
+        explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="two", against=None)

@@ -1,5 +1,6 @@
 """One metric over past studies: what moved, and what else changed."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,20 +11,20 @@ from bitbench.core.base import Json
 from bitbench.core.found.comparison import Verdict
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.history import History
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.ground.errors import StoreError
 from bitbench.report.sections.history import history_svg, sparkline
-from bitbench.statistics.comparability import Side
 from bitbench.statistics.history import find_cell, history
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.synthetic import LOCK
-from tests.unit.test_compare import side
+from tests.unit.test_compare import side, with_study
 
 MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
 
 
-def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> Side:
+def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> StudyRecords:
     """A study of the engine `engine`; its host is the same unless `lock` says otherwise."""
     return side(
         f"night-{number}",
@@ -36,12 +37,12 @@ def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> Side
 
 
 @pytest.fixture(scope="module")
-def nights() -> list[Side]:
+def nights() -> list[StudyRecords]:
     return [night(1, 1.0), night(2, 1.0), night(3, 0.8, version="1.1"), night(4, 0.8)]
 
 
 @pytest.fixture(scope="module")
-def found(nights: list[Side]) -> History:
+def found(nights: list[StudyRecords]) -> History:
     return history(find_cell("engine / interactive", nights), "output_throughput", nights)
 
 
@@ -61,24 +62,24 @@ def test_facts_that_changed_are_marked(found: History) -> None:
     ]
 
 
-def test_one_start_tells_nothing(nights: list[Side]) -> None:
+def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
     one = Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3))
     single = side("night-5", 0.5, 9, measure=one)
     points = history(find_cell("engine / interactive", nights), "output_throughput", [*nights, single]).points
     assert points[-1].verdict is Verdict.UNKNOWN
 
 
-def test_another_shape_is_left_out_and_named(nights: list[Side]) -> None:
+def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None:
     study = nights[0].plan.study
     longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
-    plan = nights[0].plan.model_copy(update={"study": study.model_copy(update={"workloads": longer})})
-    other = Side("other", plan, nights[0].trials, nights[0].instances, LOCK)
+    longest = with_study(nights[0], study.model_copy(update={"workloads": longer}))
+    other = replace(longest, name="other")
     found = history(find_cell("engine / interactive", nights), "output_throughput", [other, *nights])
     assert found.other_shape == ("other",)
     assert len(found.points) == 4
 
 
-def test_a_cell_by_part_of_its_name(nights: list[Side]) -> None:
+def test_a_cell_by_part_of_its_name(nights: list[StudyRecords]) -> None:
     assert find_cell("inter", nights).workload == "interactive"
     with pytest.raises(StoreError, match="means several cells; there are engine / interactive; engine / medium_batch"):
         find_cell("engine", nights)
@@ -100,11 +101,11 @@ def test_the_figure_is_valid_and_has_a_mark_for_each_study(found: History) -> No
     assert "engine-version: 1.0 → 1.1" in (dashed[0].findtext(f"{name}title") or "")
 
 
-def test_the_command(nights: list[Side], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for one in nights:
         with StudyFolder(tmp_path / "past" / one.name).writing() as writer:
             writer.write_study("name: made-up\n")
-            writer.write_lock({**one.lock, "plan": one.plan.model_dump(mode="json")})
+            writer.write_lock(one.lock)
             for instance in one.instances:
                 writer.append_instance(instance)
             for trial in one.trials:
@@ -121,3 +122,8 @@ def test_the_command(nights: list[Side], tmp_path: Path, capsys: pytest.CaptureF
     ElementTree.fromstring(svg.read_text())
     nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
     assert "there is no study folder below" in nothing.err
+
+
+def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
+    with pytest.raises(StoreError, match="perplexity has no history"):
+        history(find_cell("engine / interactive", nights), "perplexity", nights)

@@ -106,7 +106,7 @@ def test_backends(tmp_path: Path) -> None:
     assert kernels["transformers"] == ((), ("4.51.3",))
     assert "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
     assert "Its operator profile (4 rows) is kept beside the study" in report
-    assert folder.lock()["host"]["accelerators"] == [{"name": "A100-SXM4-80GB"}]
+    assert [one.name for one in folder.read().lock.host.accelerators] == ["A100-SXM4-80GB"]
 
 
 def test_grids(tmp_path: Path) -> None:

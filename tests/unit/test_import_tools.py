@@ -15,6 +15,7 @@ from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.tools import read
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from bitbench.planning.study_file import read_study
 from bitbench.report.document.terminal import render
 
 DATA = Path(__file__).parent / "data" / "imports"
@@ -207,3 +208,21 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         render(summary, console)
     assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
     assert len(captured.get()) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    [
+        (Tool.VLLM, "vllm-serve-1.json"),
+        (Tool.SGLANG, "sglang-serving.jsonl"),
+        (Tool.GUIDELLM, "guidellm.json"),
+        (Tool.AIPERF, "aiperf.json"),
+        (Tool.LLAMA_BENCH, "llama-bench.json"),
+        (Tool.OPTIMUM, "optimum.json"),
+        (Tool.SEED, "seed-runs.md"),
+    ],
+)
+def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:
+    folder = import_files([DATA / name], tool, Starts.PER_FILE, tmp_path / "out")
+    assert read_study(folder.study_file) == folder.read().study
+    assert folder.study_file.read_text().startswith("# Made by `bitbench import`: it can be reported, not run.\n")

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import textwrap
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -94,11 +93,10 @@ def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
     assert "PATH" not in done
 
 
+@pytest.mark.timeout(120)
 def test_a_worker_that_nobody_listens_to_any_more_is_ended(tmp_path: Path) -> None:
-    script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(60)')
-    began = time.monotonic()
+    script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(3600)')
     with closing(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log")) as events:
         pid = next(events)["pid"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert time.monotonic() - began < 30

@@ -13,8 +13,7 @@ from bitbench.engines import llamacpp_log, vllm_log
 from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
 from bitbench.report.sections.conditions import contenders_section
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_instance, make_plan
+from tests.unit.synthetic import make_instance, make_plan, summarize
 
 DATA = Path(__file__).parent / "data"
 WORKER = Path(transformers_engine.__file__).parent / "workers" / "transformers_kernels.py"

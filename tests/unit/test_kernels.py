@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape

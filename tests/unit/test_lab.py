@@ -1,14 +1,18 @@
 """What the lab refuses: names that do not exist, and mixing what was measured under other conditions."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bitbench.core.asked.study import Study
-from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab.study import Lab, default_home, plan_of, refuse_other_facts, refuse_other_study
+from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_study
+from bitbench.quantize.catalog import built_in_file
 from bitbench.store.folder import StudyFolder
+from tests.unit.synthetic import make_lock, make_plan
+from tests.unit.test_models import CONFIG, write_safetensors
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"
 
@@ -69,30 +73,43 @@ def test_only_how_long_to_look_may_change_between_two_runs() -> None:
     ],
 )
 def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, dict[str, object]], named: str) -> None:
-    host = dict.fromkeys(TELLING_FACTS) | {"cpu_model": "A"}
     then = {
-        "host": host,
+        "host": {"cpu_model": "A"},
         "environments": {"vllm": {"vllm": "1"}},
         "variants": {"m/bf16": "00"},
         "files": {"azure.csv": "00"},
     }
+    plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
     now = {key: {**value, **change.get(key, {})} for key, value in then.items()}
-    refuse_other_facts(then, then, StudyFolder(tmp_path))
+    lock = make_lock(plan, then)
+    refuse_other_facts(lock, lock, StudyFolder(tmp_path))
     with pytest.raises(NotComparableError, match=named):
-        refuse_other_facts(then, now, StudyFolder(tmp_path))
+        refuse_other_facts(lock, make_lock(plan, now), StudyFolder(tmp_path))
+
+
+def test_facts_of_a_later_run_are_added_and_none_is_lost() -> None:
+    plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
+    first = make_lock(plan, {"created_at": "then", "environments": {"vllm": {"vllm": "1"}}, "files": {"a": "00"}})
+    later = make_lock(plan, {"bitbench": "2", "environments": {"llamacpp": {"gguf": "1"}}, "files": {"b": "11"}})
+    resumed = first.resumed(later)
+    assert resumed.created_at == "then"
+    assert resumed.bitbench == "2"
+    assert resumed.environments.keys() == {"vllm", "llamacpp"}
+    assert resumed.files == {"a": "00", "b": "11"}
 
 
 def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
-    host = dict.fromkeys(TELLING_FACTS)
-    facts = {"host": host, "environments": {}, "variants": {"m/w8a8": "00"}, "files": {}}
-    refuse_other_facts({**facts, "variants": {}}, facts, StudyFolder(tmp_path))
-    refuse_other_facts({**facts, "variants": {"m/w8a8": None}}, facts, StudyFolder(tmp_path))
+    plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
+    for then in ({}, {"m/w8a8": None}):
+        lock, found = make_lock(plan, {"variants": then}), make_lock(plan, {"variants": {"m/w8a8": "00"}})
+        refuse_other_facts(lock, found, StudyFolder(tmp_path))
+        assert lock.resumed(found).variants == {"m/w8a8": "00"}
 
 
 def test_a_folder_whose_run_never_began_says_so(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     with pytest.raises(StoreError, match="run it again"):
-        plan_of(StudyFolder.existing(tmp_path))
+        StudyFolder.existing(tmp_path).read()
 
 
 def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,3 +118,48 @@ def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.delenv("BITBENCH_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_home() == tmp_path / "cache" / "bitbench"
+
+
+def model_folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    (path / "tokenizer.json").write_text(json.dumps({"added_tokens": []}))
+    write_safetensors(path / "model.safetensors", {"a": [32, 8]})
+    return path
+
+
+def with_models(*models: Path | str) -> str:
+    listed = ", ".join(map(str, models))
+    workload = "{name: w, concurrency: 1, input_tokens: 8, output_tokens: 8}"
+    return f"name: x\nmodels: [{listed}]\nengines: [transformers]\nworkloads: [{workload}]\n"
+
+
+def test_folders_with_the_same_last_name_are_two_variants(tmp_path: Path) -> None:
+    models = [model_folder(tmp_path / place) for place in ("a/m", "b/m", "b/other", "c/b/m")]
+    assert planned(tmp_path, with_models(*models)) == [
+        "a/m/bf16 @ transformers · w",
+        f"{tmp_path.name}/b/m/bf16 @ transformers · w",
+        "other/bf16 @ transformers · w",
+        "c/b/m/bf16 @ transformers · w",
+    ]
+
+
+def test_a_relative_and_an_absolute_folder_are_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model_folder(tmp_path / "home" / "m")
+    monkeypatch.chdir(tmp_path)
+    other = model_folder(tmp_path / "other" / "home" / "m")
+    names = planned(tmp_path, with_models("home/m", other))
+    assert names == ["home/m/bf16 @ transformers · w", "other/home/m/bf16 @ transformers · w"]
+
+
+def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "a" / "m")
+    with pytest.raises(StudyFileError, match="is in this study twice"):
+        planned(tmp_path, with_models(model, f"{model}/"))
+
+
+def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    (tmp_path / "mine.yaml").write_text(built_in_file("bf16").read_text())
+    with pytest.raises(StudyFileError, match="two recipes are called bf16"):
+        planned(tmp_path, with_models(model) + "recipes: [bf16, mine.yaml]\n")

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.core.asked.objective import NAMES, Objective, Objectives
+from bitbench.core.asked.objective import Objective, Objectives
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.recorded.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.statistics.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
@@ -21,13 +21,15 @@ def test_text_and_mapping_mean_the_same() -> None:
     parsed = objectives("ttft_p99=200ms, tpot_p99=20ms")
     assert parsed == objectives({"ttft_p99": "200ms", "tpot_p99": 0.02})
     assert [(one.name, one.limit) for one in parsed] == [("ttft_p99", 0.2), ("tpot_p99", 0.02)]
-    assert len(NAMES) == 15
+    assert objectives("ttft=1s,tpot_p99_s=20ms") == objectives({"ttft_mean": 1.0, "tpot_p99": "20ms"})
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttft=200ms", "one of ttft, tpot, latency, then _ and one of mean, p50, p90, p95, p99"),
+        ("speed=200ms", "one of ttft, tpot, latency, alone .* or with _ and one of p50, p90, p95, p99"),
+        ("goodput=1s", "there is no objective 'goodput'"),
+        ("ttft=1s,ttft_mean=2s", "ttft is given more than once"),
         ("ttft_p98=200ms", "there is no objective 'ttft_p98'"),
         ("ttft_p99", "expected objectives such as ttft_p99=200ms"),
         ("", "expected objectives such as"),

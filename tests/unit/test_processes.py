@@ -21,6 +21,8 @@ from bitbench.engines.processes import (
 )
 from bitbench.ground.child_environment import engine_environment
 
+pytestmark = pytest.mark.alone
+
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
 # Each writes its pid; all ignore SIGTERM when told to.
 TREE = """

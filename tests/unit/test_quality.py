@@ -329,7 +329,7 @@ def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServe
 def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
-        writer.write_material("models/m", MATERIAL)
+        writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
     with folder.writing() as writer:
         draft = QualityRecord(
@@ -341,8 +341,8 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             outcome=Outcome.OK,
         )
         writer.append_quality(draft, pa.table({"token": [1]}))
-    assert folder.material("models/m") == MATERIAL
-    assert folder.material("other") is None
+    assert folder.material("a/m") == MATERIAL
+    assert folder.material("b/m") is None  # another model, although its folder has the same last name
     assert folder.scores_of(folder.quality_records()[0]).num_rows == 1
 
 

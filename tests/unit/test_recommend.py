@@ -18,10 +18,9 @@ from bitbench.report.sections.recommend import markdown_recommendation
 from bitbench.statistics.objectives import objective_estimates
 from bitbench.statistics.quality import RISE
 from bitbench.statistics.recommend import recommend
-from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.synthetic import LOCK, make_plan, make_trial, request_rows
+from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows, summarize
 
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
 MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
@@ -220,7 +219,7 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "study"
     with StudyFolder(path).writing() as writer:
         writer.write_study("name: made-up\n")
-        writer.write_lock({**LOCK, "plan": plan.model_dump(mode="json")})
+        writer.write_lock(make_lock(plan))
         for cell in plan.cells:
             speed, ttft, mebibytes = TRUTH[cell.contender.engine]
             for block in range(3):

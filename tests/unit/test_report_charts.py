@@ -21,8 +21,7 @@ from bitbench.report.charts.svg import svg
 from bitbench.report.charts.trade import trade_figures
 from bitbench.report.charts.trials import trials_figure
 from bitbench.report.labels import Labels
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 TWO_STARTS = Measure(instances=Count(min=2, max=2), trials=Count(min=2, max=2))
 

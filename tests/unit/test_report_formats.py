@@ -23,9 +23,8 @@ from bitbench.report.forms.choices import Form
 from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
 from bitbench.report.forms.rst import grid_table, rst
 from bitbench.report.forms.tidy import trial_columns
-from bitbench.statistics.summarize import summarize
 from tests.command_line import bitbench
-from tests.unit.synthetic import LOCK, demo_study, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import LOCK, demo_study, make_plan, make_trial, speed_metrics, summarize
 from tests.unit.test_import_seeds import DATA
 
 HOSTILE = [
@@ -145,7 +144,9 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyRecord
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
     folder = import_files([DATA / "seed-runs.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "out")
-    text = STUDY_FORMS[Form.SEED_MD](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+    text = STUDY_FORMS[Form.SEED_MD](
+        StudyRecords(Lab().summary(folder), folder.read().lock.model_dump(mode="json"), folder.trials())
+    )
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
         line.split("**")[1].replace("\\", ""): line.split("**")[0].strip("- ")
@@ -171,7 +172,9 @@ def test_backends_have_their_kernel_beside_their_times(demo: StudyRecords) -> No
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     folder = import_files([DATA / "seed-backends.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "once")
     once = Lab().summary(folder)
-    (tmp_path / "out.md").write_text(STUDY_FORMS[Form.BACKEND_MD](StudyRecords(once, folder.lock(), folder.trials())))
+    (tmp_path / "out.md").write_text(
+        STUDY_FORMS[Form.BACKEND_MD](StudyRecords(once, folder.read().lock.model_dump(mode="json"), folder.trials()))
+    )
     again = Lab().summary(import_files([tmp_path / "out.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "again"))
     for metric in ("ttft_s", "tpot_s"):
         before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.cells}

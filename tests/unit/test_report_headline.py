@@ -9,8 +9,7 @@ from bitbench.core.found.summary import ContenderQuality, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.report.sections.headline import Lead, best_table, lead
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)
 MEDIUM_BATCH = Workload(name="medium_batch", concurrency=8, input_tokens=256, output_tokens=128)

@@ -12,8 +12,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Memory
 from bitbench.report.document.markdown import markdown, write_markdown
 from bitbench.report.study import Records, document
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import LOCK, demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 

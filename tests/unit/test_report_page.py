@@ -13,8 +13,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.report.document.html import page
 from bitbench.report.document.vega import vega_bundle
 from bitbench.report.study import Records, document
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import LOCK, demo_study
+from tests.unit.synthetic import LOCK, demo_study, summarize
 
 BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"
 

@@ -7,8 +7,7 @@ import pytest
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.paths import shorten_summary, shortener
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_plan, make_trial
+from tests.unit.synthetic import make_plan, make_trial, summarize
 
 SHORT = shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
 

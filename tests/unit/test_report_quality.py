@@ -10,8 +10,7 @@ from bitbench.core.recorded.quality import Answer, TaskFailure, TaskResult
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.terminal import render
-from bitbench.statistics.quality import quality_part
-from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 
 
@@ -34,7 +33,7 @@ def summary() -> StudySummary:
         record("w4").model_copy(update={"answers": (other,)}),
         record("w2", Outcome.OOM).model_copy(update={"cause": "Too large."}),
     ]
-    return summarize(asked, [], []).model_copy(update=quality_part(asked, records, tables))
+    return summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
 
 
 def test_markdown_says_who_lost_too_much_before_any_table() -> None:

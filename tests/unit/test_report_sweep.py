@@ -17,8 +17,7 @@ from bitbench.report.document.markdown import markdown
 from bitbench.report.document.terminal import render
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells
 from bitbench.report.study import Records, document
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_plan, make_trial
+from tests.unit.synthetic import make_plan, make_trial, summarize
 
 RATES = (10.0, 40.0, 160.0)
 ONE_START = Measure(instances=Count(min=1, max=1), trials=Count(min=2, max=2))

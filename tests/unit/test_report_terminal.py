@@ -7,8 +7,7 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.terminal import render
-from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import demo_study, make_plan, make_trial
+from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
 
 
 def rendered(width: int) -> str:

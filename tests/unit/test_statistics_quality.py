@@ -16,6 +16,7 @@ from bitbench.statistics.answers import compare_answers, first_difference, runs_
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.statistics.quality import DEFINITIONS, estimates_of, summarize_quality
 from bitbench.statistics.tasks import compare_tasks
+from tests.unit.synthetic import make_records
 
 VOCABULARY = 50
 TOP = 8
@@ -149,7 +150,11 @@ def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") 
 def summarized(values: Floats, **limits: float) -> ContenderQuality:
     study = plan("bf16", "w4", **limits)
     known = {"bf16": rows(logits(1)), "w4": rows(values)}
-    return summarize_quality(study, [record("bf16"), record("w4")], known)[1]
+    return of_records(study, [record("bf16"), record("w4")], known)[1]
+
+
+def of_records(study: Plan, records: list[QualityRecord], known: dict[str, pa.Table]) -> tuple[ContenderQuality, ...]:
+    return summarize_quality(make_records(study, quality=records, scores_of=lambda record: known[record.id]))
 
 
 def test_a_loss_beyond_the_limit_is_flagged_and_one_that_is_not_sure_is_not() -> None:
@@ -175,11 +180,11 @@ def test_what_is_no_number_is_flagged_whatever_the_limits() -> None:
 
 def test_without_the_baselines_result_or_on_another_text_nothing_is_paired() -> None:
     study, known = plan("bf16", "w4"), {"bf16": rows(logits(1)), "w4": rows(noisy(0.1))}
-    (_, alone) = summarize_quality(study, [record("bf16", Outcome.CRASHED), record("w4")], known)
+    (_, alone) = of_records(study, [record("bf16", Outcome.CRASHED), record("w4")], known)
     assert set(alone.estimates) == {"perplexity"}
-    (_, other_text) = summarize_quality(study, [record("bf16"), record("w4", windows_hash="other")], known)
+    (_, other_text) = of_records(study, [record("bf16"), record("w4", windows_hash="other")], known)
     assert set(other_text.estimates) == {"perplexity"}
-    (only,) = summarize_quality(plan("w4"), [record("w4")], known)
+    (only,) = of_records(plan("w4"), [record("w4")], known)
     assert only.baseline is None
 
 

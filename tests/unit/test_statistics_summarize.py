@@ -6,8 +6,8 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
 from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.statistics.summarize import find_baseline, headline_value, summarize
-from tests.unit.synthetic import make_instance, make_plan, make_trial
+from bitbench.statistics.summarize import find_baseline, headline_value
+from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 MEASURE = Measure(instances=Count(min=2, max=3), trials=Count(min=2, max=4))

@@ -1,14 +1,17 @@
 """A study folder loses nothing that had ended and keeps nothing that had not."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.recorded.trial import Outcome, TrialRecord
 from bitbench.ground.errors import StoreError
 from bitbench.store.folder import StudyFolder
+from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows
 
 DRAFT = TrialRecord(
     id="",
@@ -92,3 +95,46 @@ def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_a_folder_without_a_study_is_no_study_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a study folder"):
         StudyFolder.existing(tmp_path)
+
+
+def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
+    plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
+    folder = StudyFolder(tmp_path)
+    with folder.writing() as writer:
+        writer.write_lock(make_lock(plan))
+        kept = writer.append_trial(make_trial(plan.cells[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+    records = folder.read("as it is called")
+    assert (records.name, records.plan, records.trials) == ("as it is called", plan, [kept])
+    assert records.requests_of(kept, ["request"]).column_names == ["request"]
+    assert records.counted(plan.cells[0]) == [kept]
+
+
+def test_a_lock_is_json_for_people_with_its_format(tmp_path: Path) -> None:
+    plan = make_plan(["ä"], [BUILT_IN_WORKLOADS["base"]])
+    lock = make_lock(plan)
+    with StudyFolder(tmp_path).writing() as writer:
+        writer.write_lock(lock)
+    text = (tmp_path / "lock.json").read_text(encoding="utf-8")
+    assert text.startswith('{\n  "format": 1,\n')
+    assert '"ä"' in text
+    assert StudyFolder(tmp_path).lock() == lock
+    content = json.loads(text)
+    del content["format"]
+    (tmp_path / "lock.json").write_text(json.dumps(content))  # as it was before locks had a format
+    assert StudyFolder(tmp_path).lock() == lock
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"format": 99, "plan": {}}', "was written by a newer bitbench"),
+        ('{"bitbench": "0.1.0"', "is damaged and cannot be read"),
+        ("[]", "is damaged and cannot be read"),
+        ('{"bitbench": "0.1.0"}', "is damaged and cannot be read"),
+        ("\udcff", "is damaged and cannot be read"),
+    ],
+)
+def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "lock.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(StoreError, match=f"lock.json {said}"):
+        StudyFolder(tmp_path).lock()

@@ -11,7 +11,6 @@ from bitbench.core.found.facts import Fact
 if TYPE_CHECKING:
     from bitbench.core.cell import Contender, Plan
     from bitbench.core.found.comparison import Comparison
-    from bitbench.statistics.comparability import Side
 
 
 LONGEST_MESSAGE = 2000  # names in it come from files
@@ -74,31 +73,19 @@ def _compare(
     from bitbench.ground.errors import CannotCompareError
     from bitbench.statistics.gate import parse_condition, parse_metric
     from bitbench.statistics.studies import compare_contenders, compare_studies
+    from bitbench.store.folder import StudyFolder
 
     conditions = [parse_condition(text) for text in fail_if]
     shown = [parse_metric(name) for name in metrics]
     if (candidate is None) is (variants is None):
         raise CannotCompareError("give two study folders, or one and --variants OLD NEW")
-    before = read_side(baseline)
+    before = StudyFolder.existing(baseline).read()
     if variants is not None:
         return compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
     assert candidate is not None
-    return compare_studies(before, read_side(candidate), metrics=shown, conditions=conditions, allowed=allow)
-
-
-def read_side(path: Path, name: str | None = None) -> "Side":
-    """A study folder, read; `name` is how messages call it."""
-    from bitbench.lab.study import plan_of
-    from bitbench.statistics.comparability import MeasuredQuality, Side
-    from bitbench.store.folder import StudyFolder
-
-    folder = StudyFolder.existing(path)
-    quality = {
-        record.contender: MeasuredQuality(record.corpus.windows_hash, folder.scores_of(record))
-        for record in folder.quality_records()
-        if record.scores_file is not None and record.corpus is not None
-    }
-    return Side(name or str(path), plan_of(folder), folder.trials(), folder.instances(), folder.lock(), quality)
+    return compare_studies(
+        before, StudyFolder.existing(candidate).read(), metrics=shown, conditions=conditions, allowed=allow
+    )
 
 
 def _pairs(plan: "Plan", old: str, new: str) -> list[tuple["Contender", "Contender"]]:

@@ -52,8 +52,11 @@ def _host_table(host: HostFacts) -> Table:
 
 def _native_part() -> str:
     if importlib.util.find_spec("bitbench._native") is not None:
-        return "built"
-    return "missing: install g++ or clang++ and bitbench again, or the null engine is late from about 256 streams on"
+        return "installed"
+    return (
+        "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
+        "install bitbench's wheel, or g++ or clang++ and bitbench again"
+    )
 
 
 def _engine_table(lab: Lab) -> Table:

@@ -28,14 +28,12 @@ def explain(
     from rich.console import Console
 
     from bitbench.lab.explain import explain_variant
-    from bitbench.lab.study import default_home, plan_of
+    from bitbench.lab.study import default_home
     from bitbench.report.sections.explain import explanation_markdown, render_explanation
     from bitbench.store.folder import StudyFolder
 
     study = StudyFolder.existing(folder)
-    explanation = explain_variant(
-        study, plan_of(study), default_home(), variant=variant, workload=workload, against=against
-    )
+    explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
     if form is Format.MARKDOWN:
         typer.echo(explanation_markdown(explanation), nl=False)
     else:

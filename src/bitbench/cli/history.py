@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bitbench.statistics.comparability import Side
+    from bitbench.core.recorded.study import StudyRecords
 
 
 def history(
@@ -26,14 +26,12 @@ def history(
     from bitbench.statistics.gate import parse_metric
     from bitbench.statistics.history import find_cell
     from bitbench.statistics.history import history as made_from
-    from bitbench.statistics.summarize import HEADLINES
 
-    sides = _sides(folder)
+    sides = _studies(folder)
     if not sides:
         raise StoreError(f"there is no study folder below {folder}")
     wanted = find_cell(cell, sides)
-    headline = HEADLINES[sides[-1].plan.study.measure.headline]
-    found = made_from(wanted, parse_metric(metric) if metric else headline, sides)
+    found = made_from(wanted, parse_metric(metric or sides[-1].study.measure.headline), sides)
     render_history(found, Console(highlight=False))
     if output is not None and found.points:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -41,16 +39,10 @@ def history(
         typer.echo(f"figure: {output}")
 
 
-def _sides(folder: Path) -> "list[Side]":
-    """Oldest first. A folder whose run was stopped before it began has no plan and is left out."""
-    from bitbench.cli.compare import read_side
-
-    locks = sorted(folder.rglob("lock.json"))
-    sides = [read_side(lock.parent, str(lock.parent.relative_to(folder))) for lock in locks if _is_study(lock.parent)]
-    return sorted(sides, key=lambda side: (str(side.lock.get("created_at") or ""), side.name))
-
-
-def _is_study(folder: Path) -> bool:
+def _studies(folder: Path) -> "list[StudyRecords]":
+    """Oldest first. A folder whose run was stopped before it began is not one of them."""
     from bitbench.store.folder import StudyFolder
 
-    return (folder / "study.yaml").is_file() and "plan" in StudyFolder(folder).lock()
+    found = [StudyFolder(lock.parent) for lock in sorted(folder.rglob("lock.json"))]
+    studies = [one.read(str(one.path.relative_to(folder))) for one in found if one.study_file.is_file()]
+    return sorted(studies, key=lambda study: (study.lock.created_at or "", study.name))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.core.recorded.kernel import KernelDevice
+from bitbench.core.asked.kernel_device import KernelDevice
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = "torch-linear,torch-mv"

@@ -93,26 +93,20 @@ def _recommend(path: Path, limits: "Limits", *, workloads: list[str], price: flo
 
 def _counted(folder: "StudyFolder", limits: "Limits") -> "Counted":
     """Objectives that no figure of a trial answers, such as ttft_p90, from the request rows."""
-    from bitbench.core.recorded.trial import Outcome
-    from bitbench.lab.study import plan_of
     from bitbench.statistics.objectives import objective_estimates
     from bitbench.statistics.recommend import objectives_to_count
 
     wanted = objectives_to_count(limits.objectives)
     if not wanted:
         return {}
-    study = plan_of(folder).study
-    trials = [
-        trial
-        for trial in folder.trials()
-        if trial.kind == "measured" and trial.outcome is Outcome.OK and trial.requests_file
-    ]
+    records = folder.read()
+    trials = [trial for trial in records.trials if trial.counts and trial.requests_file]
     return {
         objective.name: objective_estimates(
             objective,
-            ((trial, folder.requests_of(trial)) for trial in trials),
-            seed=study.seed,
-            confidence=study.measure.confidence,
+            ((trial, records.requests_of(trial, None)) for trial in trials),
+            seed=records.study.seed,
+            confidence=records.study.measure.confidence,
         )
         for objective in wanted
     }

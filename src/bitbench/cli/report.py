@@ -68,7 +68,9 @@ def _study_form(path: Path, form: Form) -> str:
     from bitbench.store.folder import StudyFolder
 
     folder = StudyFolder.existing(path)
-    return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+    records = folder.read()
+    lock = records.lock.model_dump(mode="json")
+    return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), lock, records.trials))
 
 
 def _page(path: Path) -> str:

@@ -1,6 +1,7 @@
 """The null engine: no model, no computing, tokens at moments that are known. Baseline for our own overhead, and fake
 for the fast tests; see `workers/null_server.py` for the schedule."""
 
+import importlib.util
 import json
 import sys
 from typing import Annotated, Literal
@@ -72,6 +73,8 @@ class NullEngine:
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
+        if importlib.util.find_spec("bitbench._native") is None:
+            return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
 
     def start(self, launch: Launch) -> Instance:

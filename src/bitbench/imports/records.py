@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.core.recorded.variant import Variant
@@ -13,7 +14,7 @@ from bitbench.imports.choices import Starts
 from bitbench.imports.reading import ImportedRun, Reading
 
 # By the first of these that the most cells have: speed before latency, as in a study of our own.
-HEADLINES = {"output_throughput": "output_throughput", "tpot": "tpot_s", "ttft": "ttft_s", "latency": "latency_s"}
+HEADLINES = ("output_throughput", "tpot", "ttft", "latency")
 MOST_COUNTED = 1000  # what core.asked.study allows for a count
 
 
@@ -119,8 +120,8 @@ def _trial(cell: Cell, instance: InstanceRecord, index: int, run: ImportedRun) -
 def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
     cells: dict[Cell, TrialRecord] = {trial.cell: trial for trial in trials}
     known = {
-        name: sum(getattr(trial.metrics, metric) is not None for trial in cells.values())
-        for name, metric in HEADLINES.items()
+        name: sum(getattr(trial.metrics, METRICS[name].column) is not None for trial in cells.values())
+        for name in HEADLINES
     }
     counted = min(starts, MOST_COUNTED)
     return Measure.model_validate(

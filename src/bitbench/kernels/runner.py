@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Json
-from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.ground.errors import KernelError
 from bitbench.isolated.job_process import WorkerFailed, run_short_job

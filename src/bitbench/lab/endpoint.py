@@ -7,16 +7,12 @@ report says so.
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.search import SearchLimits
-from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan, Visit
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Observer
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
@@ -27,13 +23,12 @@ from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import held
-from bitbench.statistics.rate_search import RateTrial, next_rate
+from bitbench.statistics.rate_search import next_rate, rate_trials
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value
 from bitbench.store.folder import Writer
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
-SEARCH = "search"  # where lock.json keeps the limits of a search
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,7 @@ class EndpointRun:
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `statistics.rate_search` asks for; each new rate becomes a workload of the study."""
         session = self._begin()
-        self._lock(**{SEARCH: limits.model_dump(mode="json")})
+        self._update_lock(search=limits)
         late = 0
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
             record = self._trial(self._cell_at(rate), session)
@@ -86,7 +81,7 @@ class EndpointRun:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
                 self._observer.warn(f"this client cannot send {rate:g} requests/s on time; no higher rate is tried")
                 limits = limits.model_copy(update={"highest": max(kept)})
-                self._lock(**{SEARCH: limits.model_dump(mode="json")})
+                self._update_lock(search=limits)
 
     def _begin(self) -> Session:
         contender = self._plan.contenders[0]
@@ -152,26 +147,15 @@ class EndpointRun:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
             self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
             self._writer.write_study(study_text(grown))
-            self._lock(plan=self._plan.model_dump(mode="json"))
+            self._update_lock(plan=self._plan)
         return cell
 
-    def _lock(self, **facts: Json) -> None:
-        self._writer.write_lock({**self._writer.folder.lock(), **facts})
+    def _update_lock(self, **facts: Plan | SearchLimits) -> None:
+        lock = self._writer.folder.lock()
+        assert lock is not None, "a run begins by writing it"
+        self._writer.write_lock(lock.model_copy(update=facts))
 
 
 def workload_at(like: Workload, rate: float) -> Workload:
     """The same requests at another rate."""
     return like.model_copy(update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})})
-
-
-def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
-    """What a search has learnt."""
-    found = []
-    for trial in trials:
-        holds = held(trial, study.objectives)
-        if holds is None:
-            continue
-        rate = mean_rate(study.workload(trial.cell.workload).arrival)
-        assert rate is not None, "a search is about rates"
-        found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
-    return found

@@ -4,7 +4,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from bitbench.core.asked.arrival import ClosedLoop
@@ -16,6 +15,7 @@ from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, Endpo
 from bitbench.ground.errors import LoadError
 from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
+from bitbench.rows.request_rows import RequestRows, statistic
 
 REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
 TIMEOUT_S = 120.0
@@ -64,8 +64,8 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     failure = judge(requests, alone, result.health)
     if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
         raise LoadError(_explain(requests, failure.cause, arguments))
-    later = requests.slice(1)
-    return FirstContact(latency_s=_median(later, "end_s") or 0.0, ttft_s=_median(later, "first_token_s") or 0.0)
+    later = RequestRows(requests.slice(1))
+    return FirstContact(latency_s=statistic(later.latency, "p50") or 0.0, ttft_s=statistic(later.ttft, "p50") or 0.0)
 
 
 def _advise(failure: Failure, api_key_env: str) -> str:
@@ -96,12 +96,3 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
         400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may be what it takes",
     }
     return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")
-
-
-def _median(requests: pa.Table, column: str) -> float | None:
-    spans = [
-        row[column] - row["planned_s"]
-        for row in requests.select(["planned_s", column]).to_pylist()
-        if row[column] is not None
-    ]
-    return float(np.median(spans)) if spans else None

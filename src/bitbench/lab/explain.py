@@ -1,6 +1,7 @@
 """Gathers what `bitbench explain` rests on: a study folder, the model's shape, and what the machine can do at most."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bitbench import environments
@@ -8,7 +9,9 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import DENSE, Variant
 from bitbench.ground.errors import BitbenchError, CannotExplainError
 from bitbench.kernels.runner import measure_roof
@@ -17,7 +20,6 @@ from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
-from bitbench.statistics.sides import Evidence
 from bitbench.statistics.summarize import find_baseline
 from bitbench.store.folder import StudyFolder
 
@@ -26,18 +28,18 @@ TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, an
 
 
 def explain_variant(
-    folder: StudyFolder, plan: Plan, home: Path, *, variant: str, workload: str | None, against: str | None
+    folder: StudyFolder, home: Path, *, variant: str, workload: str | None, against: str | None
 ) -> Explanation:
     """Raises CannotExplainError where a name fits nothing, or nothing was measured."""
-    contender = _contender(plan, variant)
-    baseline = _contender(plan, against) if against else _baseline(plan, contender)
+    records = folder.read()
+    contender = _contender(records.plan, variant)
+    baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
     if baseline == contender:
         raise CannotExplainError(f"{contender.name} is the baseline itself; give another one with --against")
-    roof, no_roof = _roof(folder, home)
-    evidence = Evidence(
-        _with_shapes(plan), folder.trials(), folder.instances(), folder.profiles(), roof=roof, no_roof=no_roof
-    )
-    return explain(evidence, contender, baseline, _workload(evidence, contender, baseline, workload))
+    roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
+    records = replace(records, roof=roof, lock=_with_shapes(records.lock))
+    chosen = _workload(records, contender, baseline, workload)
+    return explain(records, contender, baseline, chosen, no_roof=no_roof)
 
 
 def _contender(plan: Plan, name: str) -> Contender:
@@ -76,7 +78,7 @@ def _baseline(plan: Plan, contender: Contender) -> Contender:
     return found
 
 
-def _workload(of: Evidence, contender: Contender, baseline: Contender, name: str | None) -> Workload:
+def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name: str | None) -> Workload:
     """The one that is named, or where the contender does worst against the baseline."""
     speeds = workload_speeds(of, contender, baseline)
     names = [one.workload for one in speeds]
@@ -93,9 +95,10 @@ def _workload(of: Evidence, contender: Contender, baseline: Contender, name: str
     return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
 
 
-def _with_shapes(plan: Plan) -> Plan:
+def _with_shapes(lock: Lock) -> Lock:
     """A plan from before model facts had all that a cost needs: they are read again where the model still is."""
-    return plan.model_copy(update={"variants": tuple(_with_shape(plan, one) for one in plan.variants)})
+    variants = tuple(_with_shape(lock.plan, one) for one in lock.plan.variants)
+    return lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})})
 
 
 def _with_shape(plan: Plan, variant: Variant) -> Variant:
@@ -109,13 +112,10 @@ def _with_shape(plan: Plan, variant: Variant) -> Variant:
     return variant.model_copy(update={"facts": facts.model_copy(update={"quantization": variant.facts.quantization})})
 
 
-def _roof(folder: StudyFolder, home: Path) -> tuple[MachineRoof | None, str]:
-    """From the folder, or measured now and kept there; or why there is none."""
-    roof = folder.roof()
-    if roof is not None:
-        return roof, ""
+def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:
+    """Measured now and kept in the folder; or why there is none."""
     here = collect_host_facts()
-    if (reason := _why_no_roof(folder, here)) is not None:
+    if (reason := _why_no_roof(host, here)) is not None:
         return None, reason
     try:
         python = environments.python_of(ENVIRONMENT, home)
@@ -127,13 +127,12 @@ def _roof(folder: StudyFolder, home: Path) -> tuple[MachineRoof | None, str]:
     return roof, ""
 
 
-def _why_no_roof(folder: StudyFolder, here: HostFacts) -> str | None:
-    host, facts = folder.lock().get("host"), here.model_dump(mode="json")
-    if not host:
+def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
+    if host == HostFacts():
         return "the study does not say which machine it ran on"
-    if host.get("accelerators"):
+    if host.accelerators:
         return "it ran on an accelerator, and bitbench measures the roof of processors only"
-    if any(host.get(name) != facts[name] for name in TELLING_FACTS):
+    if any(getattr(host, name) != getattr(here, name) for name in TELLING_FACTS):
         return "the study ran on another machine; give this command there once"
     if (busy := cores_in_use()) > TOO_BUSY_CORES:
         return f"not measured while other work keeps {busy:.1f} cores busy; give this command again when it is quiet"

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import yaml
-
 from bitbench import __version__
-from bitbench.core.asked.study import Study
+from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import Operator
 from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
 from bitbench.ground.errors import ImportFileError, StoreError
@@ -16,11 +15,13 @@ from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.reading import Reading, plain_name
 from bitbench.imports.records import ImportedStudy, as_study
 from bitbench.imports.tools import read
+from bitbench.planning.write_study import study_text
 from bitbench.profiling.groups import built_in_table
 from bitbench.report.document.text import plain
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import write_published
 
+REMARK = "Made by `bitbench import`: it can be reported, not run."
 LARGEST_FILE_BYTES = (
     1_000_000_000  # a detailed result of a million requests; beyond it, memory would be the first limit
 )
@@ -92,19 +93,7 @@ def _write(folder: StudyFolder, study: ImportedStudy, readings: Sequence[Reading
             writer.append_instance(instance)
         for trial in study.trials:
             writer.append_trial(trial, None)
-        writer.write_study(_study_text(study.plan.study))
-        writer.write_lock(
-            {
-                "bitbench": __version__,
-                # Files from different machines: which one is nobody's to say.
-                "host": hosts[0] if all(host == hosts[0] for host in hosts) else {},
-                "environments": {},
-                "variants": {},
-                "plan": study.plan.model_dump(mode="json"),
-            }
-        )
-
-
-def _study_text(study: Study) -> str:
-    content = study.model_dump(mode="json", exclude_defaults=True)
-    return "# Made by `bitbench import`: it can be reported, not run.\n" + yaml.safe_dump(content, allow_unicode=True)
+        writer.write_study(f"# {REMARK}\n{study_text(study.plan.study)}")
+        # Files from different machines: which one is nobody's to say.
+        host = HostFacts.model_validate(hosts[0] if all(one == hosts[0] for one in hosts) else {})
+        writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))

@@ -10,6 +10,7 @@ from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Endpoint, Engine
 from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
 from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import make_material
 from bitbench.quality.measure import QualityJob, measure_quality
@@ -53,23 +54,23 @@ class KitMaker:
         """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
         kits: dict[str, QualityKit] = {}
         for contender in plan.quality:
-            model = plan.variant(contender.variant).model
-            if model not in kits:
-                kits[model] = self._kit(model, contender, plan, writer, note)
+            variant = plan.variant(contender.variant)
+            if variant.model not in kits:
+                kits[variant.model] = self._kit(variant, contender, plan, writer, note)
         return kits
 
     def _kit(
-        self, model: str, contender: Contender, plan: Plan, writer: Writer, note: Callable[[str], None]
+        self, variant: Variant, contender: Contender, plan: Plan, writer: Writer, note: Callable[[str], None]
     ) -> QualityKit:
-        quality, tokenizer = plan.study.quality, self.model_folder(model)
+        quality, tokenizer = plan.study.quality, self.model_folder(variant.model)
         assert quality is not None  # a plan has quality only where its study asks for it
-        material = writer.folder.material(model)
+        material = writer.folder.material(variant.model_name)
         if material is None:
-            note(f"cutting the corpus into windows for {model}")
+            note(f"cutting the corpus into windows for {variant.model_name}")
             environment = self.engines[plan.study.engine(contender.engine).engine].environment
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
             material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
-            writer.write_material(model, material)
+            writer.write_material(variant.model_name, material)
         if not quality.tasks:
             return QualityKit(material, None)
         python = self.python_of(ENVIRONMENT)

@@ -2,24 +2,23 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from bitbench import __version__, environments
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
-from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
-from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import TrialRecord
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import registry
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
-from bitbench.lab.endpoint import SEARCH, EndpointRun, rate_trials
+from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, write_report
@@ -38,15 +37,10 @@ from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
-from bitbench.statistics.quality import quality_part
-from bitbench.statistics.rate_search import answer
-from bitbench.statistics.roofline import cell_roofs
-from bitbench.statistics.sides import Evidence
 from bitbench.statistics.stopping import enough_instances, enough_trials
 from bitbench.statistics.summarize import headline_value, summarize
 from bitbench.store.folder import StudyFolder, Writer
 
-FACT_GROUPS = ("environments", "variants", "files")
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
@@ -113,10 +107,9 @@ class Lab:
     ) -> None:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
         lock = folder.lock()
-        if search is not None and SEARCH in lock:  # its study has grown by the rates that were tried
-            longer = {"trials": search.trials, "precision": search.precision}
-            search = SearchLimits.model_validate(lock[SEARCH]).model_copy(update=longer)
-            study = study.model_copy(update={"workloads": plan_of(folder).study.workloads})
+        if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
+            search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
+            study = study.model_copy(update={"workloads": lock.plan.study.workloads})
         plan = expand(study, self.engines_of(study), _no_variant, self.device)
         if plan.refusals:
             raise LoadError(plan.refusals[0].reason)
@@ -130,23 +123,12 @@ class Lab:
 
     def summary(self, folder: StudyFolder) -> StudySummary:
         """From the records alone: neither the engines nor the model need to be there any more."""
-        plan, trials, lock = plan_of(folder), folder.trials(), folder.lock()
-        summary = summarize(plan, trials, folder.instances())
-        if plan.study.quality is not None:
-            records = folder.quality_records()
-            rows = {one.id: folder.scores_of(one) for one in records if one.scores_file is not None}
-            summary = summary.model_copy(update=quality_part(plan, records, rows))
-        if roof := folder.roof():
-            evidence = Evidence(plan, trials, folder.instances(), roof=roof)
-            summary = summary.model_copy(update={"roof": roof, "cell_roofs": cell_roofs(evidence)})
-        if SEARCH in lock:
-            found = answer(rate_trials(plan.study, trials), SearchLimits.model_validate(lock[SEARCH]))
-            summary = summary.model_copy(update={"search": found})
-        return shorten_summary(summary, path_shortener(folder, plan, self.home))
+        records = folder.read()
+        return shorten_summary(summarize(records), path_shortener(folder, records.plan, self.home))
 
     def report(self, folder: StudyFolder, summary: StudySummary | None = None) -> Path:
         """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
-        return write_report(folder, plan_of(folder), summary or self.summary(folder), self.home)
+        return write_report(folder, summary or self.summary(folder), self.home)
 
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
@@ -189,7 +171,7 @@ class Lab:
     def _open(self, writer: Writer, plan: Plan, text: str, study_folder: Path, observer: Observer) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
-        facts = self._facts(plan, study_folder)
+        found = self._resolve(plan, study_folder)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
@@ -197,35 +179,28 @@ class Lab:
             refuse_other_study(
                 parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
             )
-            refuse_other_facts(lock, facts, folder)
+            refuse_other_facts(lock, found, folder)
+            found = lock.resumed(found)
         else:
             observer.note("measuring how steady this machine is")
-            lock = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise().model_dump()}
-        for group in FACT_GROUPS:  # what this run has no cell for keeps its facts, in case a later one has
-            facts[group] = {**lock.get(group, {}), **facts[group]}
+            began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
+            found = found.model_copy(update=began)
         writer.write_study(text)
-        writer.write_lock({**lock, **facts, "plan": plan.model_dump(mode="json")})
+        writer.write_lock(found)
 
-    def _facts(self, plan: Plan, folder: Path) -> dict[str, Json]:
-        return {
-            "bitbench": __version__,
-            "host": collect_host_facts().model_dump(mode="json"),
-            "environments": {name: environments.versions(name, self.home) for name in self.environments_of(plan)},
-            "variants": {one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
-            "files": {
+    def _resolve(self, plan: Plan, folder: Path) -> Lock:
+        """What this run finds here; when it began is not in it."""
+        return Lock(
+            bitbench=__version__,
+            host=collect_host_facts(),
+            environments={name: environments.versions(name, self.home) for name in self.environments_of(plan)},
+            variants={one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            files={
                 **hash_files(plan.study.workloads, folder),
                 **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
             },
-        }
-
-
-def plan_of(folder: StudyFolder) -> Plan:
-    lock = folder.lock()
-    if "plan" not in lock:
-        raise StoreError(
-            f"{folder.path} has no lock.json with a plan: its run was stopped before it began; run it again"
+            plan=plan,
         )
-    return Plan.model_validate(lock["plan"])
 
 
 def _no_variant(model: str, recipe: str) -> Variant:
@@ -241,22 +216,11 @@ def refuse_other_study(old: Study, new: Study) -> None:
             )
 
 
-def refuse_other_facts(lock: Mapping[str, Json], facts: Mapping[str, Json], folder: StudyFolder) -> None:
+def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
     """Trials from before and after such a change would be averaged as if they were the same thing."""
-    differing = [
-        f"host {name}: {lock['host'].get(name)} then, {facts['host'][name]} now"
-        for name in TELLING_FACTS
-        if lock["host"].get(name) != facts["host"][name]
-    ]
-    for group in FACT_GROUPS:
-        differing += [
-            f"{group.removesuffix('s')} {name} has changed"
-            for name, value in facts[group].items()
-            if lock.get(group, {}).get(name) not in (None, value)
-        ]
-    if differing:
+    if changes := "; ".join(lock.changes(found)):
         raise NotComparableError(
-            f"{folder.path} was measured under other conditions ({'; '.join(differing)}); "
+            f"{folder.path} was measured under other conditions ({changes}); "
             "give a new folder with --into, so that the two are not mixed"
         )
 

@@ -15,6 +15,7 @@ from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.work import Progress
 
+Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
 
 
@@ -24,8 +25,8 @@ class Workshop:
     def __init__(self, home: Path, recipe_folder: Path) -> None:
         self._home = home
         self._recipe_folder = recipe_folder
-        self._orders: dict[str, variants.Order] = {}  # by the variant's name
-        self._failures: dict[str, str] = {}  # likewise: why it could not be made
+        self._orders: dict[Asked, variants.Order] = {}
+        self._failures: dict[Asked, str] = {}  # why it could not be made
 
     def variant(self, model: str, recipe_reference: str) -> Variant:
         """As it lies on disk; its path is None where it has still to be made."""
@@ -55,22 +56,24 @@ class Workshop:
         """Make what cells wait for; True where there was any. One that fails is warned about, and `variant` then says
         why: it is a result of the study, not its end."""
         wanted = {contender.variant for contender in plan.contenders}
-        missing = [one.name for one in plan.variants if one.path is None and one.name in wanted & self._orders.keys()]
-        for name in missing:
+        missing = [
+            one for one in plan.variants if one.path is None and one.name in wanted and _asked(one) in self._orders
+        ]
+        for variant in missing:
             try:
-                self._make(name, observer)
+                self._make(variant, observer)
             except (ModelError, QuantizeError, RecipeError) as error:
-                self._failures[name] = _failure(error)
-                observer.warn(f"{name} {self._failures[name]}; the others go on, and the same command tries it again")
+                failure = self._failures[_asked(variant)] = _failure(error)
+                observer.warn(f"{variant.name} {failure}; the others go on, and the same command tries it again")
         return bool(missing)
 
-    def _make(self, name: str, observer: Observer) -> None:
-        order = self._orders[name]
+    def _make(self, variant: Variant, observer: Observer) -> None:
+        order = self._orders[_asked(variant)]
         variants.ensure(
             order,
             home=self._home,
             python=environments.python_of(maker_of(order.recipe).environment, self._home),
-            on_progress=lambda progress: observer.note(_shown(name, progress)),
+            on_progress=lambda progress: observer.note(_shown(variant.name, progress)),
         )
 
     def _quantized(self, base: Variant, recipe: Recipe, found: library.ResolvedModel) -> Variant:
@@ -79,7 +82,7 @@ class Workshop:
             recipe,
             versions=environments.versions(maker_of(recipe).environment, self._home),
         )
-        self._orders[base.name] = order
+        self._orders[_asked(base)] = order
         made = variants.find(order, self._home)
         return base.model_copy(
             update={
@@ -88,9 +91,13 @@ class Workshop:
                 "weight_bytes": made.weight_bytes if made else None,
                 "facts": base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]}),
                 "refusal": None if made else _refusal(order),
-                "failure": None if made else self._failures.get(base.name),
+                "failure": None if made else self._failures.get(_asked(base)),
             }
         )
+
+
+def _asked(variant: Variant) -> Asked:
+    return variant.model, variant.recipe
 
 
 def _at_load(base: Variant, recipe: Recipe) -> Variant:

@@ -13,6 +13,7 @@ from bitbench.core.ports import Endpoint, LoadClient, LoadJob, Vocabulary
 from bitbench.ground.errors import LoadError
 from bitbench.load.requests import plan_requests
 from bitbench.load.wire import address
+from bitbench.rows.request_rows import RequestRows
 
 _TIMEOUT_S = 600.0
 _RESAMPLES = 4_000
@@ -39,12 +40,8 @@ def differences_to_schedule(
     """One per trial, from its means over requests."""
     differences = []
     for trial in range(trials):
-        result = client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial))
-        planned, first, last = (
-            result.requests[name].to_numpy() for name in ("planned_s", "first_token_s", "last_token_s")
-        )
-        tpot = np.mean((last - first) / (longest(workload.output_tokens) - 1))
-        differences.append(Difference(float(np.mean(first - planned) / ttft_s - 1), float(tpot / tpot_s - 1)))
+        rows = RequestRows(client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial)).requests)
+        differences.append(Difference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1))
     return differences
 
 

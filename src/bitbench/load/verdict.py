@@ -9,6 +9,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import ClientHealth, Failure, Outcome
 from bitbench.ground.units import show_percent, show_seconds
+from bitbench.rows.request_rows import RequestRows, statistic
 
 # The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
 # reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
@@ -107,20 +108,19 @@ def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
 
 
 def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
-    planned, sent, first = (_column(requests, name) for name in ("planned_s", "sent_s", "first_token_s"))
-    answered = ~np.isnan(first)
-    mean_ttft_s = float(np.mean((first - planned)[answered])) if answered.any() else 0.0
-    ttft_p99_s = float(np.quantile((first - planned)[answered], 0.99)) if answered.any() else 0.0
-    gaps = [gap for times in requests["chunk_s"].to_pylist() for gap in np.diff(times)]
-    gap_p99_s = float(np.quantile(gaps, 0.99)) if gaps else mean_ttft_s
+    rows = RequestRows(requests)
+    mean_ttft_s = statistic(rows.ttft, "mean") or 0.0
+    ttft_p99_s = statistic(rows.ttft, "p99") or 0.0
+    gap_p99_s = mean_ttft_s if (known := statistic(rows.itl, "p99")) is None else known
     # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
     # of both has one time.
-    own_times = health.kernel_times and health.loop_lag_p99_s < (float(np.median(gaps)) if gaps else np.inf)
+    median_gap_s = statistic(rows.itl, "p50")
+    own_times = health.kernel_times and (median_gap_s is None or health.loop_lag_p99_s < median_gap_s)
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
     return [
         _Distortion(
             "the mean time to first token",
-            float(np.mean(sent - planned)) + lag_mean_s,
+            float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s,
             mean_ttft_s,
             max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s),
         ),
@@ -137,7 +137,3 @@ def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
             max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s),
         ),
     ]
-
-
-def _column(requests: pa.Table, name: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    return np.asarray(requests[name].to_numpy(), dtype=np.float64)

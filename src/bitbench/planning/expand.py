@@ -1,6 +1,7 @@
 """A study, expanded into cells; the meaningless ones set aside with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.study import EngineSetup, Study
@@ -78,12 +79,35 @@ def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:
 
 
 def _variants(study: Study, resolve: Callable[[str, str], Variant]) -> Iterator[Variant]:
+    """Each with a name of its own, which is what tells contenders apart from here on."""
+    found: dict[str, list[Variant]] = {}
     for model in study.models:
+        own = found[model] = []
         for index, recipe in enumerate(study.recipes):
             try:
-                yield resolve(model, recipe)
+                variant = resolve(model, recipe)
             except RecipeError as error:
                 raise StudyFileError(str(error), ("recipes", index)) from error
+            if any(other.recipe == variant.recipe for other in own):
+                raise StudyFileError(f"two recipes are called {variant.recipe}; give each its own name", ("recipes",))
+            own.append(variant)
+    names = _model_names({model: own[0].model_name for model, own in found.items()})
+    for model, own in found.items():
+        yield from (variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"}) for variant in own)
+
+
+def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
+    """By the study's word for each model: its plain name, or as much of its path as tells it from its namesakes."""
+    names = {}
+    for model, name in plain.items():
+        others = [Path(other).parts for other in plain if plain[other] == name and other != model]
+        parts = Path(model).parts
+        if parts in others:
+            raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
+        lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
+        needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
+        names[model] = name if needed == 1 else Path(*parts[-needed:]).as_posix()
+    return names
 
 
 def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:

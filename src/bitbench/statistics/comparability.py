@@ -1,44 +1,20 @@
 """May two studies be compared? Every fact that moves figures must be the same, or be allowed by name."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import pyarrow as pa
-
-from bitbench.core.base import Json
-from bitbench.core.cell import Contender, Plan
+from bitbench.core.cell import Contender
 from bitbench.core.found.comparison import Difference
 from bitbench.core.found.facts import Fact
 from bitbench.core.recorded.host import TELLING_FACTS
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceRecord
 from bitbench.core.secrets import is_secret
-
-
-@dataclass(frozen=True)
-class MeasuredQuality:
-    """The scored tokens of a contender (core.recorded.quality.SCORE_COLUMNS), and which text they are of."""
-
-    windows_hash: str
-    scores: pa.Table
-
-
-@dataclass(frozen=True)
-class Side:
-    """One study folder, read."""
-
-    name: str
-    plan: Plan
-    trials: Sequence[TrialRecord]
-    instances: Sequence[InstanceRecord]
-    lock: Mapping[str, Json]
-    quality: Mapping[Contender, MeasuredQuality] = field(default_factory=dict)
-
 
 Shown = str | None  # None: not known
 
 
 def differences(
-    before: Side, after: Side, pairs: Iterable[tuple[Contender, Contender]]
+    before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Contender, Contender]]
 ) -> tuple[list[Difference], list[Fact]]:
     """What differs between the sides, for the contenders that are compared; and what neither side knows."""
     found: list[Difference] = []
@@ -53,16 +29,15 @@ def differences(
 
 
 def _facts(
-    before: Side, after: Side, pairs: Sequence[tuple[Contender, Contender]]
+    before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Contender, Contender]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
     yield Fact.TOOL, "", _tool(before), _tool(after)
-    hosts = [side.lock.get("host") or {} for side in (before, after)]
     for name in TELLING_FACTS:
-        yield Fact.HOST, name, _shown(hosts[0].get(name)), _shown(hosts[1].get(name))
-    packages = [side.lock.get("environments") or {} for side in (before, after)]
+        yield Fact.HOST, name, before.lock.host.shown(name), after.lock.host.shown(name)
+    packages = [side.lock.environments for side in (before, after)]
     for environment in packages[0].keys() & packages[1].keys():
         for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
-            first, second = (_shown(one[environment].get(package)) for one in packages)
+            first, second = (one[environment].get(package) for one in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for one, other in pairs:
         yield Fact.KERNEL, other.name, *_kernels(before, one, after, other)
@@ -70,29 +45,23 @@ def _facts(
             yield fact, other.name, read(before, one), read(after, other)
 
 
-def _tool(side: Side) -> str:
+def _tool(side: StudyRecords) -> str:
     """With our version: the client is part of what is measured."""
     origin = side.plan.imported_from
-    return origin.tool if origin else f"bitbench {side.lock.get('bitbench') or ''}".strip()
+    return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
 
 
-def _shown(value: Json) -> Shown:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(one) for one in value) or None
-    return None if value in (None, "") else str(value)
-
-
-def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[Side, Contender], Shown]:
+def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[StudyRecords, Contender], Shown]:
     """What the instances of a contender say, each thing once."""
 
-    def shown(side: Side, contender: Contender) -> Shown:
+    def shown(side: StudyRecords, contender: Contender) -> Shown:
         said = (word for record in side.instances if record.contender == contender for word in read(record))
         return ", ".join(sorted(set(said))) or None
 
     return shown
 
 
-def _kernels(before: Side, one: Contender, after: Side, other: Contender) -> tuple[Shown, Shown]:
+def _kernels(before: StudyRecords, one: Contender, after: StudyRecords, other: Contender) -> tuple[Shown, Shown]:
     """The kernel of each kind of layers; the engines' words where a record is from before these were kept apart."""
     chosen = _CHOICES(before, one), _CHOICES(after, other)
     return chosen if all(chosen) else (_WORDS(before, one), _WORDS(after, other))
@@ -102,7 +71,7 @@ _CHOICES = _of_instances(lambda one: (choice.shown for choice in one.facts.kerne
 _WORDS = _of_instances(lambda one: one.facts.kernels)
 
 
-def _arguments(side: Side, contender: Contender) -> Shown:
+def _arguments(side: StudyRecords, contender: Contender) -> Shown:
     setup = side.plan.study.engine(contender.engine)
     given = {**setup.args, **{f"${name}": value for name, value in setup.env.items()}}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
@@ -111,11 +80,11 @@ def _arguments(side: Side, contender: Contender) -> Shown:
     return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"
 
 
-def _artifact(side: Side, contender: Contender) -> Shown:
+def _artifact(side: StudyRecords, contender: Contender) -> Shown:
     return side.plan.variant(contender.variant).content_hash
 
 
-CONTENDER_FACTS: dict[Fact, Callable[[Side, Contender], Shown]] = {
+CONTENDER_FACTS: dict[Fact, Callable[[StudyRecords, Contender], Shown]] = {
     Fact.ENGINE_VERSION: _of_instances(
         lambda one: [one.facts.engine_version] if one.facts.engine_version is not None else []
     ),

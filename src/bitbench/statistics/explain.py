@@ -6,24 +6,29 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.crossover import Axis, Crossover, Standing
 from bitbench.core.found.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.model_cost import why_not
 from bitbench.core.recorded.profile import Phase
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.attribution import account, pick_profiles
 from bitbench.statistics.comparison import compare, compare_speed
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.phases import phase_side, step_sample
-from bitbench.statistics.sides import TRIALS, Evidence, side_of, trials_of, variant_of
-from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.sides import TRIALS, side_of, variant_of
+from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
 
-def explain(of: Evidence, contender: Contender, baseline: Contender, workload: Workload) -> Explanation:
+def explain(
+    of: StudyRecords, contender: Contender, baseline: Contender, workload: Workload, *, no_roof: str = ""
+) -> Explanation:
+    """`no_roof`: why the roof of the machine was not measured, where it was not."""
     plan, confidence = of.plan, of.plan.study.measure.confidence
-    metric = HEADLINES[plan.study.measure.headline]
+    metric = METRICS[plan.study.measure.headline].column
     definition = DEFINITIONS[metric]
     pair = (contender, baseline)
-    samples = samples_by_cell(plan, of.trials)
+    samples = samples_by_cell(of)
     own, other = (samples.get(Cell(contender=one, workload=workload.name), {}).get(metric) for one in pair)
     speeds = workload_speeds(of, contender, baseline)
     sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
@@ -49,14 +54,14 @@ def explain(of: Evidence, contender: Contender, baseline: Contender, workload: W
         beyond=tuple(one for one in crossovers if _is_beyond(one, workload)),
         known_beforehand=next((one.why for one in plan.expectations if one.contender == contender), None),
         roof=of.roof,
-        gaps=tuple(_gaps(of, pair, phases, sides)),
+        gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
     )
 
 
-def workload_speeds(of: Evidence, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
+def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
     """Every workload at which both have a result, by the headline of the study."""
-    metric = HEADLINES[of.plan.study.measure.headline]
-    samples = samples_by_cell(of.plan, of.trials)
+    metric = METRICS[of.plan.study.measure.headline].column
+    samples = samples_by_cell(of)
     found = []
     for workload in of.plan.study.workloads:
         cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]
@@ -65,20 +70,20 @@ def workload_speeds(of: Evidence, contender: Contender, baseline: Contender) -> 
             own, other, of.plan.study.measure.confidence, higher_is_better=DEFINITIONS[metric].higher_is_better
         )
         if ratio is not None:
-            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in trials_of(of, cell))) for cell in cells)
+            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(cell))) for cell in cells)
             found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
     return found
 
 
 def _phases(
-    of: Evidence, pair: tuple[Contender, Contender], workload: Workload, sides: tuple[Side, Side]
+    of: StudyRecords, pair: tuple[Contender, Contender], workload: Workload, sides: tuple[Side, Side]
 ) -> list[PhaseAccount]:
     confidence = of.plan.study.measure.confidence
     variants = [variant_of(of.plan, one) for one in pair]
     found = []
     for phase in Phase:
         cells = [Cell(contender=one, workload=workload.name) for one in pair]
-        own, other = (step_sample(phase, workload, trials_of(of, cell)) for cell in cells)
+        own, other = (step_sample(phase, workload, of.counted(cell)) for cell in cells)
         if own is None or other is None or variants[0] is None or variants[1] is None:
             continue
         measured = [
@@ -106,10 +111,11 @@ def _is_beyond(one: Crossover, workload: Workload) -> bool:
 
 
 def _gaps(
-    of: Evidence,
+    of: StudyRecords,
     pair: tuple[Contender, Contender],
     phases: Sequence[PhaseAccount],
     sides: tuple[Side, Side],
+    no_roof: str,
 ) -> list[Gap]:
     gaps = []
     variant = variant_of(of.plan, pair[0])
@@ -125,7 +131,7 @@ def _gaps(
     elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
         gaps.append(Gap(missing=Missing.COST, detail="the engine does not say how much the loaded weights take"))
     if of.roof is None:
-        gaps.append(Gap(missing=Missing.ROOF, detail=of.no_roof))
+        gaps.append(Gap(missing=Missing.ROOF, detail=no_roof))
     if any(len(side.instances.ids) == 1 for side in sides):
         gaps.append(Gap(missing=Missing.STARTS))
     return gaps

@@ -12,14 +12,14 @@ from math import log, sqrt
 from scipy.special import stdtrit
 
 from bitbench.core.found.comparison import GateOutcome
+from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import Ratio
 from bitbench.ground.errors import CannotCompareError
 from bitbench.ground.units import parse_fraction
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.quality import PERPLEXITY
-from bitbench.statistics.summarize import HEADLINES
-from bitbench.statistics.trial import DEFINITIONS
+from bitbench.statistics.trial import RECORDED
 
 MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change lies on the limit itself
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
@@ -43,12 +43,12 @@ class Condition:
 
 
 def parse_metric(name: str) -> str:
-    """A key of DEFINITIONS, or the short name that a study's headline uses."""
-    metric = HEADLINES.get(name, name)
-    if metric not in DEFINITIONS and metric != PERPLEXITY:
-        known = ", ".join([*HEADLINES, *(one for one in DEFINITIONS if one not in HEADLINES.values()), PERPLEXITY])
-        raise CannotCompareError(f"there is no figure called {name}; known are {known}")
-    return metric
+    """The column of a figure that every trial records, or perplexity; in any spelling of `core.found.metrics`."""
+    metric = find(name)
+    if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
+        known = ", ".join([*(one.name for one in RECORDED.values()), PERPLEXITY])
+        raise CannotCompareError(f"no figure called {name} is recorded; there are {known}")
+    return metric.column
 
 
 def parse_condition(text: str) -> Condition:

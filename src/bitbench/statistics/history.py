@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from bitbench.core.cell import Cell
 from bitbench.core.found.comparison import Verdict
 from bitbench.core.found.history import History, HistoryPoint
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.ground.errors import StoreError
-from bitbench.statistics.comparability import Side, differences
+from bitbench.statistics.comparability import differences
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample, estimate
 from bitbench.statistics.ranking import SHARE_OF_ERROR
@@ -17,7 +18,7 @@ from bitbench.statistics.trial import DEFINITIONS
 LISTED_CELLS = 12  # in a message
 
 
-def find_cell(name: str, sides: Sequence[Side]) -> Cell:
+def find_cell(name: str, sides: Sequence[StudyRecords]) -> Cell:
     """`variant @ engine / workload`, or the same with a dot as reports write it; a name that is unique may be cut."""
     cells = list(dict.fromkeys(cell for side in sides for cell in side.plan.cells))
     wanted = " ".join(name.split())
@@ -33,17 +34,19 @@ def find_cell(name: str, sides: Sequence[Side]) -> Cell:
     raise StoreError(f"{name!r} {what}; there are {'; '.join(known[:LISTED_CELLS])}{more}")
 
 
-def history(cell: Cell, metric: str, sides: Sequence[Side]) -> History:
+def history(cell: Cell, metric: str, sides: Sequence[StudyRecords]) -> History:
     """`sides` with the oldest first. Only studies whose workload has the shape of the newest one are in it."""
+    if metric not in DEFINITIONS:
+        raise StoreError(f"{metric} has no history: it is not a figure of a trial")
     asked = [side for side in sides if cell in side.plan.cells]
     newest = asked[-1].plan.study.workload(cell.workload)
     same = [side for side in asked if _has_shape(side, cell, newest)]
     confidence = asked[-1].plan.study.measure.confidence
     points: list[HistoryPoint] = []
-    before: tuple[Side, Sample] | None = None
+    before: tuple[StudyRecords, Sample] | None = None
     without = []
     for number, side in enumerate(same):
-        sample = samples_by_cell(side.plan, side.trials, stream=number)[cell].get(metric)
+        sample = samples_by_cell(side, stream=number)[cell].get(metric)
         if sample is None:
             without.append(side.name)
             continue
@@ -60,21 +63,20 @@ def history(cell: Cell, metric: str, sides: Sequence[Side]) -> History:
     )
 
 
-def _has_shape(side: Side, cell: Cell, shape: object) -> bool:
+def _has_shape(side: StudyRecords, cell: Cell, shape: object) -> bool:
     own = side.plan.study.workload(cell.workload)
     return all(getattr(own, part) == getattr(shape, part) for part in SHAPE)
 
 
 def _point(
-    cell: Cell, metric: str, now: tuple[Side, Sample], before: tuple[Side, Sample] | None, confidence: float
+    cell: Cell,
+    metric: str,
+    now: tuple[StudyRecords, Sample],
+    before: tuple[StudyRecords, Sample] | None,
+    confidence: float,
 ) -> HistoryPoint:
     side, sample = now
-    started = side.lock.get("created_at")
-    point = HistoryPoint(
-        folder=side.name,
-        started_at=started if isinstance(started, str) else None,
-        estimate=estimate(sample, confidence),
-    )
+    point = HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimate(sample, confidence))
     if before is None:
         return point
     ratio = compare(sample, before[1], confidence)

@@ -23,9 +23,8 @@ from bitbench.core.cell import Cell
 from bitbench.core.found.summary import Estimate
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds
+from bitbench.rows.request_rows import Floats, RequestRows, statistic
 from bitbench.statistics.intervals import Resampler, estimate, sample
-
-Floats = npt.NDArray[np.float64]
 
 # A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
 # 20 latencies per trial that is a tenth of it.
@@ -41,10 +40,10 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     """From the request rows of one trial (core.recorded.requests) alone. None without objectives."""
     if not objectives:
         return None
-    ok = _is_ok(requests)
-    planned, end = _column(requests, "planned_s"), _column(requests, "end_s")
-    growth = _growth(planned[ok], (end - planned)[ok])
-    missed, excess_s = _missed(_times(requests), objectives)
+    rows = RequestRows(requests)
+    ok, planned = rows.is_ok, rows.planned
+    growth = _growth(planned[ok], rows.latency[ok])
+    missed, excess_s = _missed(rows, objectives)
     if not ok.all():
         missed = f"{int((~ok).sum())} of {ok.size} requests failed"
     slope = growth.slope if growth else None
@@ -79,10 +78,10 @@ def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | N
     A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
     counts (half of all requests may exceed a p50).
     """
-    ok = _is_ok(requests)
-    if not objectives or not ok.any():
+    rows = RequestRows(requests)
+    if not objectives or not rows.is_ok.any():
         return None
-    return float(_good(_times(requests), objectives, ok).mean())
+    return float(_good(rows, objectives).mean())
 
 
 def objective_estimates(
@@ -91,10 +90,8 @@ def objective_estimates(
     """What `objective` is about, counted from request rows: a figure per trial, an estimate per cell."""
     grouped: dict[Cell, dict[str, list[float]]] = {}
     for trial, requests in trials:
-        known = _times(requests)[objective.metric][_is_ok(requests)]
-        known = known[~np.isnan(known)]
-        if known.size:
-            value = _statistic(known, objective.statistic)
+        value = statistic(RequestRows(requests).complete().time(objective.metric), objective.statistic)
+        if value is not None:
             grouped.setdefault(trial.cell, {}).setdefault(trial.instance_id, []).append(value)
     return {
         cell: estimate(
@@ -105,28 +102,13 @@ def objective_estimates(
     }
 
 
-def _statistic(values: Floats, name: str) -> float:
-    return float(values.mean()) if name == "mean" else float(np.percentile(values, float(name.removeprefix("p"))))
-
-
-def _times(requests: pa.Table) -> dict[str, Floats]:
-    planned, first, last, end, tokens = (
-        _column(requests, name) for name in ("planned_s", "first_token_s", "last_token_s", "end_s", "output_tokens")
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = np.where(tokens > 1, (last - first) / (tokens - 1), np.nan)
-    return {"ttft": first - planned, "tpot": tpot, "latency": end - planned}
-
-
-def _missed(times: dict[str, Floats], objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
+def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
     """The objective that was missed by most, in a sentence, and by how many seconds."""
     worst: tuple[str, float] | None = None
     for objective in objectives:
-        known = times[objective.metric]
-        known = known[~np.isnan(known)]
-        if known.size == 0:
+        value = statistic(rows.time(objective.metric), objective.statistic)
+        if value is None:
             return f"{objective.name} is not defined: no answer had more than one token", None
-        value = _statistic(known, objective.statistic)
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
             worst = (
@@ -136,13 +118,13 @@ def _missed(times: dict[str, Floats], objectives: Sequence[Objective]) -> tuple[
     return worst or (None, None)
 
 
-def _good(times: dict[str, Floats], objectives: Sequence[Objective], ok: npt.NDArray[np.bool_]) -> Floats:
-    good = ok.copy()
+def _good(rows: RequestRows, objectives: Sequence[Objective]) -> npt.NDArray[np.bool_]:
+    good = rows.is_ok.copy()
     for metric in {objective.metric for objective in objectives}:
         loosest = max(objective.limit for objective in objectives if objective.metric == metric)
         with np.errstate(invalid="ignore"):
-            good &= ~(times[metric] > loosest)  # one token has no time per further token: nothing to miss
-    return good.astype(np.float64)
+            good &= ~(rows.time(metric) > loosest)  # one token has no time per further token: nothing to miss
+    return good
 
 
 class _Growth(NamedTuple):
@@ -172,12 +154,3 @@ def _growth(planned: Floats, latency: Floats) -> _Growth | None:
     residual = mean - mean.mean() - slope * centred
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
     return _Growth(slope, slope > float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error)
-
-
-def _is_ok(requests: pa.Table) -> npt.NDArray[np.bool_]:
-    return np.array([status == "ok" for status in requests["status"].to_pylist()], dtype=np.bool_)
-
-
-def _column(rows: pa.Table, name: str) -> Floats:
-    """As floats, null as NaN."""
-    return np.asarray(rows[name].cast(pa.float64()).to_numpy(), dtype=np.float64)

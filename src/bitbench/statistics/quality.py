@@ -5,17 +5,19 @@ Student's t over windows with the bootstrap's shape (as in `statistics.intervals
 bootstrap's own percentiles.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from math import exp, expm1
 from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
 
 from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
 from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import show_percent
 from bitbench.statistics.answers import compare_answers
@@ -26,45 +28,7 @@ from bitbench.statistics.tasks import compare_tasks
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 
 PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
-DEFINITIONS = {
-    PERPLEXITY: MetricDefinition(
-        label="Perplexity",
-        name="perplexity",
-        unit="",
-        higher_is_better=False,
-        definition="exp of the mean negative log-probability of the tokens that stand in the text, each after those "
-        "before it in its window; the first of a window is not scored.",
-    ),
-    RISE: MetricDefinition(
-        label="Rise",
-        name="rise of perplexity",
-        unit="%",
-        higher_is_better=False,
-        definition="Perplexity over the baseline's on the same tokens, less 1.",
-    ),
-    KL: MetricDefinition(
-        label="KL mean",
-        name="mean KL divergence",
-        unit="nats",
-        higher_is_better=False,
-        definition="KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
-        "the top tokens, with all others as one event: a lower bound.",
-    ),
-    KL_P99: MetricDefinition(
-        label="KL p99",
-        name="99th percentile of the KL divergence",
-        unit="nats",
-        higher_is_better=False,
-        definition="The same divergence at the token that 99 of 100 do not exceed.",
-    ),
-    TOP1: MetricDefinition(
-        label="Same top token",
-        name="top-1 agreement",
-        unit="%",
-        higher_is_better=True,
-        definition="Share of places at which the likeliest token is the baseline's.",
-    ),
-}
+DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY, RISE, KL, KL_P99, TOP1)}
 
 
 def estimates_of(
@@ -145,28 +109,18 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     return None
 
 
-def quality_part(plan: Plan, records: Iterable[QualityRecord], rows: Mapping[str, pa.Table]) -> dict[str, object]:
-    """The fields of a StudySummary that are about quality."""
-    return {
-        "quality": summarize_quality(plan, records, rows),
-        "quality_definitions": DEFINITIONS,
-        "quality_refusals": plan.quality_refusals,
-    }
-
-
-def summarize_quality(
-    plan: Plan, records: Iterable[QualityRecord], rows: Mapping[str, pa.Table]
-) -> tuple[ContenderQuality, ...]:
-    """Each contender whose quality was measured or tried; `rows` by the record's id."""
-    last = {record.contender: record for record in records}
-    return tuple(_summarize(last[one], last, plan, rows) for one in plan.quality if one in last)
+def summarize_quality(of: StudyRecords) -> tuple[ContenderQuality, ...]:
+    """Each contender whose quality was measured or tried, in the order of the plan."""
+    last = {record.contender: record for record in of.quality}
+    read = cache(lambda contender: scores_of(of.scores_of(last[contender])))  # a baseline is asked for often
+    return tuple(_summarize(last[one], last, of.plan, read) for one in of.plan.quality if one in last)
 
 
 def _summarize(
     record: QualityRecord,
     records: Mapping[Contender, QualityRecord],
     plan: Plan,
-    rows: Mapping[str, pa.Table],
+    read: Callable[[Contender], Scores],
 ) -> ContenderQuality:
     quality = plan.study.quality or Quality()
     baseline = baseline_of(record.contender, plan)
@@ -188,12 +142,12 @@ def _summarize(
     )
     if record.outcome is not Outcome.OK:
         return known
-    scores = scores_of(rows[record.id])
+    scores = read(record.contender)
     if not scores.is_finite:
         places = int((~np.isfinite(scores.logprob)).sum())
         reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are no finite numbers"
         return known.model_copy(update={"flagged": True, "reason": reason})
-    against = scores_of(rows[other.id]) if other else None
+    against = read(other.contender) if other else None
     seed = [plan.study.seed, crc32(record.contender.name.encode())]
     estimates = estimates_of(
         scores, against if against and against.is_finite else None, plan.study.measure.confidence, seed

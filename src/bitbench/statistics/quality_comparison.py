@@ -7,13 +7,22 @@ from zlib import crc32
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.comparison import QUALITY, ComparedCell, GateOutcome, GateResult, Unpaired, Verdict
 from bitbench.core.found.summary import Estimate, Interval, QualityEstimate, Ratio
-from bitbench.statistics.comparability import MeasuredQuality, Side
-from bitbench.statistics.divergence import scores_of
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.statistics.divergence import Scores, scores_of
 from bitbench.statistics.gate import Condition
 from bitbench.statistics.quality import PERPLEXITY, RISE, estimates_of
 
 # A rise below this is no loss that anybody would act on; it keeps another order of summation from being called worse.
 SMALLEST_RISE = 0.001
+
+
+@dataclass(frozen=True)
+class MeasuredQuality:
+    """The scored tokens of a contender, and which text they are of."""
+
+    windows_hash: str
+    scores: Scores
 
 
 @dataclass(frozen=True)
@@ -24,15 +33,27 @@ class QualityComparison:
 
 
 def quality_pairs(
-    sides: tuple[Side, Side], pairs: Sequence[tuple[Contender, Contender]]
+    sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[tuple[Contender, Contender]]
 ) -> list[tuple[Contender, Contender]]:
     """Those that at least one side measured."""
-    before, after = sides
-    return [(one, other) for one, other in dict.fromkeys(pairs) if one in before.quality or other in after.quality]
+    before, after = (_scored(side) for side in sides)
+    return [(one, other) for one, other in dict.fromkeys(pairs) if one in before or other in after]
+
+
+def _scored(side: StudyRecords) -> dict[Contender, QualityRecord]:
+    """The last measurement of each contender that left scored tokens."""
+    return {one.contender: one for one in side.quality if one.scores_file is not None and one.corpus is not None}
+
+
+def _measured(side: StudyRecords, contender: Contender) -> MeasuredQuality | None:
+    record = _scored(side).get(contender)
+    if record is None or record.corpus is None:
+        return None
+    return MeasuredQuality(record.corpus.windows_hash, scores_of(side.scores_of(record)))
 
 
 def compare_quality(
-    sides: tuple[Side, Side],
+    sides: tuple[StudyRecords, StudyRecords],
     pairs: Sequence[tuple[Contender, Contender]],
     conditions: Sequence[Condition],
     *,
@@ -44,7 +65,7 @@ def compare_quality(
     gates: list[GateResult] = []
     unpaired: list[Unpaired] = []
     for one, other in quality_pairs(sides, pairs):
-        first, second = sides[0].quality.get(one), sides[1].quality.get(other)
+        first, second = _measured(sides[0], one), _measured(sides[1], other)
         reason = _why_not(first, second, sides)
         if reason is not None or first is None or second is None:
             unpaired.append(Unpaired(cell=_cell(other), reason=reason or "", was_lost=second is None))
@@ -56,11 +77,13 @@ def compare_quality(
     return QualityComparison(tuple(cells), tuple(gates), tuple(unpaired))
 
 
-def _why_not(first: MeasuredQuality | None, second: MeasuredQuality | None, sides: tuple[Side, Side]) -> str | None:
+def _why_not(
+    first: MeasuredQuality | None, second: MeasuredQuality | None, sides: tuple[StudyRecords, StudyRecords]
+) -> str | None:
     for measured, side in ((first, sides[0]), (second, sides[1])):
         if measured is None:
             return f"was not measured in {side.name}"
-        if not scores_of(measured.scores).is_finite:
+        if not measured.scores.is_finite:
             return f"has log-probabilities in {side.name} that are no finite numbers"
     if first and second and first.windows_hash != second.windows_hash:
         return "was measured on another text, or with another tokenizer"
@@ -71,7 +94,7 @@ def _estimates(
     contender: Contender, first: MeasuredQuality, second: MeasuredQuality, confidence: float
 ) -> dict[str, QualityEstimate]:
     seed = [crc32(contender.name.encode())]
-    return estimates_of(scores_of(second.scores), scores_of(first.scores), confidence, seed)
+    return estimates_of(second.scores, first.scores, confidence, seed)
 
 
 def _compared(

@@ -18,7 +18,7 @@ server also says how many requests it served per second, and half of the prior i
 There is no state but the trials: a search that was interrupted goes on from its records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log
@@ -27,8 +27,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.search import SearchLimits
+from bitbench.core.asked.study import Study
 from bitbench.core.found.summary import RateAnswer, SearchStop
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.statistics.objectives import held
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,6 +52,19 @@ class RateTrial:
     rate: float
     holds: bool
     served_rate: float | None = None
+
+
+def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
+    """What a search has learnt from the trials of its study."""
+    found = []
+    for trial in trials:
+        holds = held(trial, study.objectives)
+        if holds is None:
+            continue
+        rate = mean_rate(study.workload(trial.cell.workload).arrival)
+        assert rate is not None, "a search is about rates"
+        found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
+    return found
 
 
 def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:

@@ -10,6 +10,7 @@ from math import inf
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.cell import Cell, Contender
+from bitbench.core.found.metrics import OBJECTIVES
 from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.recorded.trial import Outcome
@@ -17,15 +18,6 @@ from bitbench.ground.errors import CannotRecommendError
 from bitbench.statistics.quality import RISE
 
 MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
-# What a trial's own figures answer; anything else is counted again from its request rows.
-FIGURE_OF_OBJECTIVE = {
-    "ttft_mean": "ttft_s",
-    "ttft_p50": "ttft_p50_s",
-    "ttft_p99": "ttft_p99_s",
-    "tpot_mean": "tpot_s",
-    "tpot_p99": "tpot_p99_s",
-    "latency_mean": "latency_s",
-}
 ENOUGH_FOR_P99 = 100  # requests of a trial; the 99th percentile of fewer is about their slowest
 NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
 
@@ -73,9 +65,11 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
 
 
 def _from_trials(summary: StudySummary) -> dict[str, dict[Cell, Estimate]]:
+    """What the figures of the trials answer; the others are counted again from their request rows."""
     return {
-        objective: {cell.cell: cell.metrics[figure] for cell in summary.cells if figure in cell.metrics}
-        for objective, figure in FIGURE_OF_OBJECTIVE.items()
+        name: {cell.cell: cell.metrics[metric.column] for cell in summary.cells if metric.column in cell.metrics}
+        for name, metric in OBJECTIVES.items()
+        if metric.is_recorded
     }
 
 
@@ -265,4 +259,4 @@ def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -
 
 def objectives_to_count(objectives: Iterable[Objective]) -> list[Objective]:
     """Those that no figure of a trial answers."""
-    return [one for one in objectives if one.name not in FIGURE_OF_OBJECTIVE]
+    return [one for one in objectives if not OBJECTIVES[one.name].is_recorded]

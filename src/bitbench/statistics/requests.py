@@ -5,15 +5,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bitbench.core.cell import Cell
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import RequestSpread
-from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.rows.request_rows import RequestRows
 
 COLUMNS = ("request", "planned_s", "first_token_s", "end_s", "status")  # all that is read of a row
 MIN_REQUESTS = 20  # of a cell: the 5th and the 95th percentile of fewer are single requests
-_ENDS = {"ttft_s": "first_token_s", "latency_s": "end_s"}
+_TIMES = {METRICS[name].column: name for name in ("ttft", "latency")}
 _PERCENTILES = (5, 50, 95, 99)
 
 
@@ -21,7 +22,7 @@ def worth_reading(trials: Iterable[TrialRecord]) -> dict[Cell, list[TrialRecord]
     """The trials that count and have rows, of the cells with enough requests."""
     of_cell: dict[Cell, list[TrialRecord]] = {}
     for trial in trials:
-        if trial.kind == "measured" and trial.outcome is Outcome.OK and trial.requests_file is not None:
+        if trial.counts and trial.requests_file is not None:
             of_cell.setdefault(trial.cell, []).append(trial)
     return {cell: own for cell, own in of_cell.items() if sum(one.requests for one in own) >= MIN_REQUESTS}
 
@@ -29,16 +30,15 @@ def worth_reading(trials: Iterable[TrialRecord]) -> dict[Cell, list[TrialRecord]
 def spread_of_requests(cell: Cell, rows: Iterable[tuple[str, pa.Table]]) -> list[RequestSpread]:
     """From the rows of each trial (its id, and COLUMNS); times count from the planned send, of complete requests."""
     ids: list[str] = []
-    parts: dict[str, list[npt.NDArray[np.float32]]] = {metric: [] for metric in _ENDS}
+    parts: dict[str, list[npt.NDArray[np.float32]]] = {metric: [] for metric in _TIMES}
     numbers: list[npt.NDArray[np.int32]] = []
     for trial_id, table in rows:
-        complete = table.filter(pc.equal(table["status"], "ok"))
-        planned = complete["planned_s"].to_numpy()
+        complete = RequestRows(table).complete()
         ids.append(trial_id)
-        numbers.append(complete["request"].to_numpy().astype(np.int32))
-        for metric, end in _ENDS.items():
-            parts[metric].append((complete[end].to_numpy() - planned).astype(np.float32))
-    spreads = (_spread(cell, metric, ids, parts[metric], numbers) for metric in _ENDS)
+        numbers.append(complete.column("request").astype(np.int32))
+        for metric, time in _TIMES.items():
+            parts[metric].append(complete.time(time).astype(np.float32))
+    spreads = (_spread(cell, metric, ids, parts[metric], numbers) for metric in _TIMES)
     return [spread for spread in spreads if spread is not None]
 
 

@@ -2,18 +2,21 @@
 
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.roof import CellRoof
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.phases import phase_side, step_sample
-from bitbench.statistics.sides import Evidence, side_of, trials_of, variant_of
+from bitbench.statistics.sides import side_of, variant_of
 
 
-def cell_roofs(of: Evidence) -> tuple[CellRoof, ...]:
+def cell_roofs(of: StudyRecords) -> tuple[CellRoof, ...]:
     """By workload, then phase. Without those whose cost cannot be told; none where the roof was not measured."""
+    if of.roof is None:
+        return ()
     found = []
     for workload in of.plan.study.workloads:
         cells = [cell for cell in of.plan.cells if cell.workload == workload.name]
         for phase in Phase:
             for cell in cells:
-                seconds = step_sample(phase, workload, trials_of(of, cell))
+                seconds = step_sample(phase, workload, of.counted(cell))
                 variant = variant_of(of.plan, cell.contender)
                 if seconds is None or variant is None:
                     continue

@@ -1,18 +1,15 @@
-"""What a study folder holds, and what its records say a contender is: its weight in bytes, its kernels."""
+"""What the records of a study say a contender is: its weight in bytes, its kernels."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.explanation import Side, Source
-from bitbench.core.recorded.profile import OperatorProfile
-from bitbench.core.recorded.roof import MachineRoof
-from bitbench.core.recorded.trial import InstanceRecord, KernelPath, TrialRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceRecord, KernelPath
 from bitbench.core.recorded.variant import Variant
-from bitbench.statistics.summarize import counted_trials
 
 # Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
 # with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
@@ -21,26 +18,9 @@ TRIALS = "trials.jsonl"
 _PLAIN_LAYERS = re.compile(r"^\d+ linear layers? in (bfloat16|float16|float32)$")
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a study folder holds."""
-
-    plan: Plan
-    trials: Sequence[TrialRecord]
-    instances: Sequence[InstanceRecord]
-    profiles: Sequence[OperatorProfile] = ()
-    roof: MachineRoof | None = None
-    no_roof: str = ""  # why there is none
-
-
-def trials_of(of: Evidence, cell: Cell) -> list[TrialRecord]:
-    """Those that enter a figure."""
-    return counted_trials(trial for trial in of.trials if trial.cell == cell)
-
-
-def side_of(of: Evidence, contender: Contender, workload: Workload) -> Side:
+def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
     cell = Cell(contender=contender, workload=workload.name)
-    trials = trials_of(of, cell)
+    trials = of.counted(cell)
     used = {trial.instance_id for trial in trials}
     instances = [one for one in of.instances if one.id in used]
     variant = variant_of(of.plan, contender)

@@ -15,10 +15,12 @@ from bitbench.core.found.comparison import (
     Verdict,
 )
 from bitbench.core.found.facts import Fact
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import MetricDefinition, Ratio
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotCompareError
-from bitbench.statistics.comparability import Side, differences
+from bitbench.statistics.comparability import differences
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.gate import Condition, judge
 from bitbench.statistics.intervals import Sample, estimate
@@ -26,7 +28,7 @@ from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
 from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
-from bitbench.statistics.summarize import HEADLINES, samples_by_cell
+from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
@@ -40,7 +42,12 @@ class Pair:
 
 
 def compare_studies(
-    before: Side, after: Side, *, metrics: Sequence[str], conditions: Sequence[Condition], allowed: Iterable[Fact]
+    before: StudyRecords,
+    after: StudyRecords,
+    *,
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+    allowed: Iterable[Fact],
 ) -> Comparison:
     """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not allowed."""
     common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
@@ -56,14 +63,14 @@ def compare_studies(
     found, unknown = differences(before, after, contenders)
     found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
     _refuse_differences([one for one in found if not one.is_allowed])
-    samples = (samples_by_cell(before.plan, before.trials), samples_by_cell(after.plan, after.trials, stream=1))
+    samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
     cells = [Pair(cell, cell) for cell in common]
     compared = _compared((before, after), samples, cells, contenders, metrics=metrics, conditions=conditions)
     return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown)})
 
 
 def compare_contenders(
-    side: Side,
+    side: StudyRecords,
     pairs: Sequence[tuple[Contender, Contender]],
     *,
     metrics: Sequence[str],
@@ -80,7 +87,7 @@ def compare_contenders(
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = differences(side, side, pairs)
-    samples = samples_by_cell(side.plan, side.trials)
+    samples = samples_by_cell(side)
     compared = _compared((side, side), (samples, samples), paired, pairs, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
@@ -93,7 +100,7 @@ def compare_contenders(
 
 
 def _compared(
-    sides: tuple[Side, Side],
+    sides: tuple[StudyRecords, StudyRecords],
     samples: tuple[Samples, Samples],
     pairs: Sequence[Pair],
     contenders: Sequence[tuple[Contender, Contender]],
@@ -103,7 +110,7 @@ def _compared(
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    shown = metrics or ([HEADLINES[measure.headline]] if pairs else [])
+    shown = metrics or ([METRICS[measure.headline].column] if pairs else [])
     named = [*shown, *(one.metric for one in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [one for one in conditions if one.metric == PERPLEXITY]
@@ -212,7 +219,7 @@ def _sample(samples: Samples, cell: Cell, metric: str) -> Sample | None:
 
 
 def _unpaired(
-    sides: tuple[Side, Side], samples: tuple[Samples, Samples], pairs: Sequence[Pair], metric: str
+    sides: tuple[StudyRecords, StudyRecords], samples: tuple[Samples, Samples], pairs: Sequence[Pair], metric: str
 ) -> list[Unpaired]:
     found = []
     for pair in pairs:
@@ -235,13 +242,13 @@ def _unpaired(
     return found
 
 
-def _without_result(side: Side, cell: Cell, *, was_lost: bool) -> Unpaired:
+def _without_result(side: StudyRecords, cell: Cell, *, was_lost: bool) -> Unpaired:
     outcomes = sorted({trial.outcome.value for trial in side.trials if trial.cell == cell} - {Outcome.OK.value})
     reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
     return Unpaired(cell=cell, reason=reason, was_lost=was_lost)
 
 
-def _refuse_other_shapes(before: Side, after: Side, workloads: Iterable[str]) -> None:
+def _refuse_other_shapes(before: StudyRecords, after: StudyRecords, workloads: Iterable[str]) -> None:
     for name in sorted(workloads):
         one, other = before.plan.study.workload(name), after.plan.study.workload(name)
         differing = [part for part in SHAPE if getattr(one, part) != getattr(other, part)]

@@ -6,51 +6,43 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.metrics import HEADLINES, METRICS
 from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
+from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
+from bitbench.statistics.quality import summarize_quality
 from bitbench.statistics.ranking import rank
+from bitbench.statistics.rate_search import answer, rate_trials
+from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.stop_reason import stop_reason
 from bitbench.statistics.trial import DEFINITIONS
 
-HEADLINES = {
-    "output_throughput": "output_throughput",
-    "latency": "latency_s",
-    "ttft": "ttft_s",
-    "tpot": "tpot_s",
-}
-# Looked at for outliers: the four a headline can be. The others follow from them or are extremes themselves.
-FLAGGED_METRICS = tuple(HEADLINES.values())
+# Looked at for outliers: those a headline can be. The others follow from them or are extremes themselves.
+FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
 
 
-def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> StudySummary:
+def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
-    headline = HEADLINES[plan.study.measure.headline]
-    of_cell = _by_cell(plan, trials)
-    samples = samples_by_cell(plan, trials)
-    cells = []
-    for cell, records in of_cell.items():
-        summary = _summarize_cell(
-            cell, records, samples=samples[cell], measure=plan.study.measure, objectives=plan.study.objectives
-        )
-        imported = {"stop_reason": StopReason.IMPORTED} if plan.imported_from else {}
-        cells.append(summary.model_copy(update=imported))
+    plan, samples = of.plan, samples_by_cell(of)
+    headline = METRICS[plan.study.measure.headline].column
     baseline = find_baseline(plan)
     variants = {variant.name: variant for variant in plan.variants}
+    search = of.lock.search
     return StudySummary(
         study=plan.study,
         headline=headline,
         baseline=baseline,
         definitions=DEFINITIONS,
-        cells=tuple(cells),
+        cells=tuple(_summarize_cell(plan, cell, trials, samples[cell]) for cell, trials in _by_cell(of).items()),
         contenders=tuple(
-            summarize_contender(contender, variants.get(contender.variant), instances, trials)
+            summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
             for contender in plan.contenders
         ),
         rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
@@ -58,22 +50,29 @@ def summarize(plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[Ins
         imported_from=plan.imported_from,
         expectations=plan.expectations,
         crossovers=find_crossovers(plan, samples, baseline, headline),
+        search=answer(rate_trials(plan.study, of.trials), search) if search else None,
+        quality=summarize_quality(of),
+        quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
+        quality_refusals=plan.quality_refusals,
+        roof=of.roof,
+        cell_roofs=cell_roofs(of),
     )
 
 
-def samples_by_cell(plan: Plan, trials: Sequence[TrialRecord], stream: int = 0) -> dict[Cell, dict[str, Sample]]:
+def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, Sample]]:
     """Each figure that counts, by cell. Another `stream` gives other draws: two studies must not share theirs."""
     return {
         cell: _samples(
-            [plan.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])], counted_trials(records)
+            [of.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])],
+            [trial for trial in trials if trial.counts],
         )
-        for cell, records in _by_cell(plan, trials).items()
+        for cell, trials in _by_cell(of).items()
     }
 
 
-def _by_cell(plan: Plan, trials: Sequence[TrialRecord]) -> dict[Cell, list[TrialRecord]]:
-    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in plan.cells}
-    for trial in trials:
+def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
+    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in of.plan.cells}
+    for trial in of.trials:
         if trial.cell in of_cell:
             of_cell[trial.cell].append(trial)
     return of_cell
@@ -81,7 +80,7 @@ def _by_cell(plan: Plan, trials: Sequence[TrialRecord]) -> dict[Cell, list[Trial
 
 def headline_value(record: TrialRecord, headline: str) -> float | None:
     """What the stopping rules look at; `headline` as a study spells it."""
-    return _metrics(record).get(HEADLINES[headline])
+    return _metrics(record).get(METRICS[headline].column)
 
 
 def find_baseline(plan: Plan) -> Contender | None:
@@ -94,11 +93,6 @@ def find_baseline(plan: Plan) -> Contender | None:
     by_name = (contender for contender in contenders if contender.name == wanted)
     by_engine = (contender for contender in contenders if contender.engine == wanted)
     return next(by_name, None) or next(by_engine, None)
-
-
-def counted_trials(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Those that enter a figure."""
-    return [record for record in records if record.kind == "measured" and record.outcome is Outcome.OK]
 
 
 def _metrics(record: TrialRecord) -> dict[str, float]:
@@ -119,30 +113,27 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
 
 
 def _summarize_cell(
-    cell: Cell,
-    records: Sequence[TrialRecord],
-    *,
-    samples: Mapping[str, Sample],
-    measure: Measure,
-    objectives: Sequence[Objective],
+    plan: Plan, cell: Cell, records: Sequence[TrialRecord], samples: Mapping[str, Sample]
 ) -> CellSummary:
-    counted = counted_trials(records)
+    measure = plan.study.measure
+    counted = [record for record in records if record.counts]
     failures = failures_of(records)
     estimates = {name: estimate(samples[name], measure.confidence) for name in DEFINITIONS if name in samples}
     blocks: dict[int, list[float]] = {}
     for record in counted:
         if (value := headline_value(record, measure.headline)) is not None:
             blocks.setdefault(record.block, []).append(value)
+    stopped = stop_reason(
+        list(blocks.values()), estimates.get(METRICS[measure.headline].column), measure, failed=bool(failures)
+    )
     return CellSummary(
         cell=cell,
         metrics=estimates,
-        runs=tuple(_run(record, objectives) for record in records if record.kind == "measured"),
+        runs=tuple(_run(record, plan.study.objectives) for record in records if record.kind == "measured"),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
-        stop_reason=stop_reason(
-            list(blocks.values()), estimates.get(HEADLINES[measure.headline]), measure, failed=bool(failures)
-        ),
+        stop_reason=StopReason.IMPORTED if plan.imported_from else stopped,
     )
 
 

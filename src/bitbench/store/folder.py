@@ -24,16 +24,17 @@ from typing import IO, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
 
-from bitbench.core.base import Json, Record
+from bitbench.core.base import Record
+from bitbench.core.recorded.lock import LOCK_FORMAT, Lock
 from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.core.recorded.quality import QUALITY_FORMAT, QualityMaterial, QualityRecord
 from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.ground.errors import StoreError
 
-R = TypeVar("R", TrialRecord, InstanceRecord, QualityRecord)
+R = TypeVar("R", bound=Record)
 
 
 class StudyFolder:
@@ -65,6 +66,23 @@ class StudyFolder:
     def writing(self) -> "Writer":
         return Writer(self)
 
+    def read(self, name: str | None = None) -> StudyRecords:
+        """All records; `name` is how messages call them. Raises StoreError where the run never began."""
+        lock = self.lock()
+        if lock is None:
+            raise StoreError(f"{self.path} has no lock.json: its run was stopped before it began; run it again")
+        return StudyRecords(
+            name=name or str(self.path),
+            lock=lock,
+            trials=self.trials(),
+            instances=self.instances(),
+            quality=self.quality_records(),
+            profiles=self.profiles(),
+            roof=self.roof(),
+            requests_of=self.requests_of,
+            scores_of=self.scores_of,
+        )
+
     def trials(self) -> list[TrialRecord]:
         return list(_read_lines(self._trials, TrialRecord))
 
@@ -80,15 +98,18 @@ class StudyFolder:
         return pq.read_table(self.path / record.scores_file)
 
     def material(self, model: str) -> QualityMaterial | None:
-        """What the variants of a model are asked; None where nobody was asked yet."""
+        """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
         path = self._material_file(model)
         return QualityMaterial.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def _material_file(self, model: str) -> Path:
-        return self.quality / f"windows-{Path(model).name}.json"
+        return self.quality / f"windows-{model.replace('/', '--')}.json"
 
     def profiles(self) -> list[OperatorProfile]:
-        return [_read_profile(path) for path in sorted(self.profiles_folder.glob("p*.json"))]
+        paths = sorted(self.profiles_folder.glob("p*.json"))
+        return [
+            _read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to go on without it") for path in paths
+        ]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
@@ -101,11 +122,11 @@ class StudyFolder:
             return None
         return MachineRoof.model_validate_json(self.roof_file.read_text(encoding="utf-8"))
 
-    def lock(self) -> dict[str, Json]:
+    def lock(self) -> Lock | None:
+        """None where no run began."""
         if not self.lock_file.exists():
-            return {}
-        content: dict[str, Json] = json.loads(self.lock_file.read_text(encoding="utf-8"))
-        return content
+            return None
+        return _read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
 
 
 class Writer:
@@ -195,8 +216,8 @@ class Writer:
     def write_roof(self, roof: MachineRoof) -> None:
         write_atomically(self.folder.roof_file, roof.model_dump_json(indent=1) + "\n")
 
-    def write_lock(self, content: Mapping[str, Json]) -> None:
-        write_atomically(self.folder.lock_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    def write_lock(self, lock: Lock) -> None:
+        write_atomically(self.folder.lock_file, lock.model_dump_json(indent=2) + "\n")
 
     def _drop_orphans(self) -> None:
         """Rows whose trial never got its line: the trial did not end, so they are no result."""
@@ -207,17 +228,9 @@ class Writer:
                 path.unlink()
 
 
-def _read_profile(path: Path) -> OperatorProfile:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format", PROFILE_FORMAT) > PROFILE_FORMAT:
-            raise StoreError(
-                f"{path} was written by a newer bitbench (profile format {content['format']}, this one knows "
-                f"{PROFILE_FORMAT}); update bitbench to read it"
-            )
-        return OperatorProfile.model_validate(content)
-    except ValueError as error:
-        raise StoreError(f"{path} is damaged and cannot be read: {error}; remove it to go on without it") from error
+def _read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
+    """A file that is one record. `advice`: what to do where it is damaged."""
+    return _parse(path.read_bytes(), kind, newest, str(path), advice)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -271,19 +284,21 @@ def _read_lines(path: Path, kind: type[R], newest: int = RECORD_FORMAT) -> Itera
         for number, line in enumerate(file, start=1):
             if not line.endswith("\n"):  # still being written, or torn by a kill
                 return
-            yield _parse_line(line, kind, newest, f"{path.name}:{number} in {path.parent}")
+            where = f"{path.name}:{number} in {path.parent}"
+            yield _parse(line, kind, newest, where, "remove that line to go on without it")
 
 
-def _parse_line(line: str, kind: type[R], newest: int, where: str) -> R:
+def _parse(text: str | bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
+    """Raises StoreError with the place, what is wrong there, and what to do."""
     try:
-        content = json.loads(line)
+        content = json.loads(text)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
         if content.get("format", newest) > newest:
             raise StoreError(
                 f"{where} was written by a newer bitbench (record format {content['format']}, "
                 f"this one knows {newest}); update bitbench to read it"
             )
         return kind.model_validate(content)
-    except (ValueError, ValidationError) as error:
-        raise StoreError(
-            f"{where} is damaged and cannot be read: {error}; remove that line to go on without it"
-        ) from error
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{where} is damaged and cannot be read: {error}; {advice}") from error

@@ -11,8 +11,9 @@ from typing import Any
 
 import duckdb
 
+from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
-from bitbench.store.tables import MEMORY, METRICS, TABLES, QueryTable
+from bitbench.store.tables import TABLES, QueryTable
 
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
@@ -47,8 +48,8 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "block": "INTEGER",
         "index": "INTEGER",
         "duration_s": "DOUBLE",
-        "metrics": _struct(dict.fromkeys(METRICS, "DOUBLE")),
-        "memory": _struct(dict.fromkeys(MEMORY, "BIGINT")),
+        "metrics": _struct(dict.fromkeys(TrialMetrics.model_fields, "DOUBLE")),
+        "memory": _struct(dict.fromkeys(Memory.model_fields, "BIGINT")),
         "requests": "INTEGER",
         "failed_requests": "INTEGER",
     },

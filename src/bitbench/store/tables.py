@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bitbench.core.found.metrics import find
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.trial import Memory, TrialMetrics
 
 # How DuckDB spells the types of requests/*.parquet.
 _TYPES = {
@@ -35,6 +37,12 @@ def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
     return TableColumn(name, kind, meaning, f"{path}.{name}")
 
 
+def _meaning(column: str) -> str:
+    metric = find(column)
+    assert metric is not None, f"{column} is no figure"
+    return metric.meaning
+
+
 FOLDER = TableColumn("folder", "VARCHAR", "the study folder, below the one that was opened", "folder")
 STUDY = TableColumn("study", "VARCHAR", "name of the study", "study")
 CONTENDER = (
@@ -48,30 +56,6 @@ _OUTCOME = (
 )
 _UTC = "try_cast({} AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
 _STARTED = TableColumn("started_at", "TIMESTAMP", "wall clock, in UTC", _UTC.format("started_at"))
-
-METRICS = {
-    "latency_s": "mean over requests, planned send to end",
-    "ttft_s": "mean time to first token",
-    "ttft_p50_s": "its median",
-    "ttft_p99_s": "its 99th percentile",
-    "first_answer_s": "mean time to the first token after reasoning",
-    "tpot_s": "mean time per output token after the first",
-    "tpot_p99_s": "its 99th percentile",
-    "itl_p99_s": "99th percentile of the gaps between chunks",
-    "output_throughput": "output tokens per second",
-    "input_throughput": "input tokens per second of prefill",
-    "overall_throughput": "all tokens per second",
-    "request_throughput": "requests per second",
-    "offered_rate": "requests per second on the schedule",
-    "achieved_rate": "requests per second that ended",
-    "goodput": "requests per second that met the objectives",
-}
-MEMORY = {
-    "resident_bytes": "host memory at the end of the trial (proportional set size)",
-    "peak_bytes": "host memory, high-water mark since the start",
-    "device_bytes": "device memory at the end of the trial",
-    "device_peak_bytes": "the most device memory that was seen",
-}
 
 STUDIES = QueryTable(
     "one row per study folder",
@@ -112,8 +96,8 @@ TRIALS = QueryTable(
         _STARTED,
         _same("duration_s", "DOUBLE", "how long it took"),
         *_OUTCOME,
-        *(_at("metrics", name, "DOUBLE", meaning) for name, meaning in METRICS.items()),
-        *(_at("memory", name, "BIGINT", meaning) for name, meaning in MEMORY.items()),
+        *(_at("metrics", name, "DOUBLE", _meaning(name)) for name in TrialMetrics.model_fields),
+        *(_at("memory", name, "BIGINT", _meaning(name)) for name in Memory.model_fields),
         _same("requests", "INTEGER", "requests that were sent"),
         _same("failed_requests", "INTEGER", "those without a complete answer"),
     ),
@@ -169,7 +153,7 @@ QUALITY = QueryTable(
         TableColumn("windows_hash", "VARCHAR", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
         TableColumn("windows", "INTEGER", "pieces of the text", "corpus.windows"),
         _same("tokens", "BIGINT", "tokens that were scored"),
-        _same("perplexity", "DOUBLE", "exp of the mean negative log-probability of these tokens"),
+        _same("perplexity", "DOUBLE", _meaning("perplexity")),
     ),
 )
 KERNELS = QueryTable(

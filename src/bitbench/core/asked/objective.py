@@ -1,27 +1,25 @@
 """What a service promises: a limit on a statistic of its times, such as `ttft_p99: 200ms`."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bitbench.core.base import Seconds, Spec
-
-Metric = Literal["ttft", "tpot", "latency"]
-Statistic = Literal["mean", "p50", "p90", "p95", "p99"]
-NAMES = tuple(f"{metric}_{statistic}" for metric in get_args(Metric) for statistic in get_args(Statistic))
+from bitbench.core.found.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find
 
 
 class Objective(Spec):
     """Holds in a trial in which `statistic` over its requests of `metric` is at most `limit`."""
 
-    metric: Metric
+    metric: Promised
     statistic: Statistic
     limit: Seconds = Field(gt=0)
 
     @property
     def name(self) -> str:
-        return f"{self.metric}_{self.statistic}"
+        """That of the figure (core.found.metrics): a mean has the plain one."""
+        return self.metric if self.statistic == "mean" else f"{self.metric}_{self.statistic}"
 
 
 def parse_objectives(value: object) -> object:
@@ -36,16 +34,25 @@ def parse_objectives(value: object) -> object:
         pairs = [(str(name), limit) for name, limit in value.items()]
     else:
         return value
-    names = [name for name, _ in pairs]
-    for name in names:
-        if name not in NAMES:
-            raise ValueError(
-                f"there is no objective {name!r}; an objective is one of {', '.join(get_args(Metric))}, "
-                f"then _ and one of {', '.join(get_args(Statistic))}, such as ttft_p99"
-            )
-        if names.count(name) > 1:
-            raise ValueError(f"{name} is given more than once")
-    return [{"metric": name.split("_")[0], "statistic": name.split("_")[1], "limit": limit} for name, limit in pairs]
+    figures = [_figure(name) for name, _ in pairs]
+    for figure in figures:
+        if figures.count(figure) > 1:
+            raise ValueError(f"{figure} is given more than once")
+    return [
+        {"metric": OBJECTIVES[figure].time, "statistic": OBJECTIVES[figure].statistic, "limit": limit}
+        for figure, (_, limit) in zip(figures, pairs, strict=True)
+    ]
+
+
+def _figure(name: str) -> str:
+    """The registry's name for it."""
+    metric = find(name)
+    if metric is None or metric.name not in OBJECTIVES:
+        raise ValueError(
+            f"there is no objective {name!r}; an objective is one of {', '.join(PROMISED)}, alone (the mean) or with "
+            f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
+        )
+    return metric.name
 
 
 Objectives = Annotated[
@@ -54,7 +61,7 @@ Objectives = Annotated[
     WithJsonSchema(
         {
             "type": "object",
-            "propertyNames": {"enum": list(NAMES)},
+            "propertyNames": {"enum": list(OBJECTIVES)},
             "additionalProperties": {"type": ["number", "string"]},
             "examples": [{"ttft_p99": "200ms", "tpot_p99": "20ms"}],
         }

@@ -8,6 +8,7 @@ from bitbench.core.asked.objective import Objectives
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
+from bitbench.core.found.metrics import Headline, find
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
@@ -71,9 +72,15 @@ class Measure(Spec):
         default=None, gt=0, description="time after which nothing beyond the minimum is started"
     )
     confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
-    headline: Literal["output_throughput", "latency", "ttft", "tpot"] = Field(
+    headline: Headline = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
+
+    @field_validator("headline", mode="before")
+    @classmethod
+    def _any_spelling(cls, value: object) -> object:
+        metric = find(value) if isinstance(value, str) else None
+        return metric.name if metric is not None else value
 
 
 class Limits(Spec):

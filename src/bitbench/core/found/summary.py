@@ -8,6 +8,7 @@ from bitbench.core.asked.study import Study
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
 from bitbench.core.found.crossover import Crossover
+from bitbench.core.found.metrics import Metric
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.quality import TaskFailure
 from bitbench.core.recorded.roof import CellRoof, MachineRoof
@@ -15,13 +16,23 @@ from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
 
 
 class MetricDefinition(Record):
-    """What a figure is called, what it is counted in, which way is better, and what it means in one sentence."""
+    """What a reader of a summary needs to know of a figure: its entry in `core.found.metrics`."""
 
     label: str  # as a column's title: "Output"
     name: str  # as in a sentence: "output throughput"
     unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
     higher_is_better: bool
     definition: str
+
+    @classmethod
+    def of(cls, metric: Metric) -> "MetricDefinition":
+        return cls(
+            label=metric.label,
+            name=metric.words,
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            definition=metric.meaning,
+        )
 
 
 class Interval(Record):

@@ -12,6 +12,10 @@ class Accelerator(Record):
     driver: str | None = None
     runtime: str | None = None
 
+    def __str__(self) -> str:
+        known = [f"{name} {value}" for name, value in self if name != "name" and value is not None]
+        return f"{self.name} ({', '.join(known)})" if known else self.name
+
 
 class HostNoise(Record):
     """How much a fixed piece of work varies on this machine, from one repetition to the next."""
@@ -38,3 +42,10 @@ class HostFacts(Record):
     python: str | None = None
     virtualization: str | None = None
     accelerators: tuple[Accelerator, ...] = ()
+
+    def shown(self, name: str) -> str | None:
+        """One fact as text; None where it is not known."""
+        value = getattr(self, name)
+        if isinstance(value, tuple):
+            return ", ".join(str(part) for part in value) or None
+        return None if value in (None, "") else str(value)

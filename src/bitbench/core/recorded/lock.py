@@ -1,5 +1,6 @@
 """lock.json: what a study was resolved to, and under which conditions it is measured."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -7,7 +8,7 @@ from pydantic import Field
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.base import Record
 from bitbench.core.cell import Plan
-from bitbench.core.recorded.host import HostFacts, HostNoise
+from bitbench.core.recorded.host import TELLING_FACTS, HostFacts, HostNoise
 
 LOCK_FORMAT: Literal[1] = 1
 # History of LOCK_FORMAT:
@@ -24,7 +25,33 @@ class Lock(Record):
     noise: HostNoise | None = None
     host: HostFacts = HostFacts()
     environments: dict[str, dict[str, str]] = Field(default_factory=dict)  # package versions, by environment
-    variants: dict[str, str] = Field(default_factory=dict)  # content hashes
+    variants: dict[str, str | None] = Field(default_factory=dict)  # content hashes; None: could not be made then
     files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the study reads
     plan: Plan
     search: SearchLimits | None = None  # of a study that looks for the highest rate
+
+    def changes(self, run: "Lock") -> Iterator[str]:
+        """What a later run finds otherwise, each in a few words; what this lock does not know yet is no change."""
+        for name in TELLING_FACTS:
+            then, now = self.host.shown(name), run.host.shown(name)
+            if then != now:
+                yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
+        for kind, known, found in (
+            ("environment", self.environments, run.environments),
+            ("variant", self.variants, run.variants),
+            ("file", self.files, run.files),
+        ):
+            yield from (f"{kind} {name} has changed" for name in found if known.get(name) not in (None, found[name]))
+
+    def resumed(self, run: "Lock") -> "Lock":
+        """This lock with what a later run adds. What that run has no cell for keeps its facts: a third may have."""
+        return self.model_copy(
+            update={
+                "bitbench": run.bitbench,
+                "host": run.host,
+                "environments": {**self.environments, **run.environments},
+                "variants": {**self.variants, **run.variants},
+                "files": {**self.files, **run.files},
+                "plan": run.plan,
+            }
+        )

@@ -56,6 +56,11 @@ class Variant(Record):
     failure: str | None = None  # why it could not be made when it was tried just now
 
     @property
+    def model_name(self) -> str:
+        """Unique in a study, as its name is: "smollm2-135m"."""
+        return self.name.removesuffix(f"/{self.recipe}")
+
+    @property
     def is_dense(self) -> bool:
         return self.form is not None and is_dense(self.form)
 
