@@ -8,7 +8,7 @@ import numpy.typing as npt
 from bitbench.engines.workers.null_answers import StreamPlan
 
 class NullServer:
-    """The serving loop of the null engine: `bitbench.engines.workers.null_loop.NullServer` in C++."""
+    """The serving loop of the null engine: puts what `respond` returns on the wire, each part when it is due."""
 
     def __init__(
         self,

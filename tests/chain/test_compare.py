@@ -7,6 +7,8 @@ import pytest
 
 from tests.chain.conftest import BITBENCH
 
+pytestmark = pytest.mark.alone
+
 STUDY = """
 name: gate
 engines:

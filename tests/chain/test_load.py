@@ -19,6 +19,8 @@ from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
 from tests.unit.null_instance import running
 
+pytestmark = pytest.mark.alone
+
 # Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
 SERVED_AT_ONCE, TRUE_RATE = 4, 40.0
 SHAPE = ["--output-tokens", "8", "--arrival", "constant"]

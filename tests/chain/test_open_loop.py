@@ -8,7 +8,7 @@ import pytest
 from bitbench.core.recorded.trial import TrialRecord
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
-from tests.chain.conftest import RunStudy
+from tests.chain.conftest import run_study_file
 
 STUDY = """
 name: open-loops
@@ -52,9 +52,9 @@ def rows_of(folder: StudyFolder, workload: str) -> list[pa.Table]:
 
 
 @pytest.fixture
-def folder(run_study: RunStudy, tmp_path: Path) -> StudyFolder:
+def folder(tmp_path: Path) -> StudyFolder:
     (tmp_path / "trace.csv").write_text(TRACE)
-    return run_study(STUDY)
+    return run_study_file(STUDY, tmp_path)
 
 
 def test_what_was_planned_was_sent(folder: StudyFolder) -> None:

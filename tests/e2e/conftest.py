@@ -1,22 +1,24 @@
 """One study for several files: starting vLLM is what these tests cost."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from bitbench.store.folder import StudyFolder
 
-RECIPES_STUDY = """
+EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"
+# The first example of the README with the same engines, but recipes, quality, and requests as short as they can be.
+CHANGES = """
 name: recipes
-models: [smollm2-135m]
 recipes: [bf16, w8a8-rtn, w4a16-rtn, w8a16-rtn]
-engines:
-  - {engine: vllm, args: {enforce-eager: true}}
-  - transformers
 workloads:
   - {name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}
-measure: {instances: 1, trials: 2}
+  - {name: eight, concurrency: 8, input_tokens: 32, output_tokens: 8}
+measure: {instances: 2, trials: 3}
 baseline: smollm2-135m/bf16 @ vllm
 quality: {windows: 32, window_tokens: 128, answer_tokens: 8}
 """
@@ -24,8 +26,12 @@ quality: {windows: 32, window_tokens: 128, answer_tokens: 8}
 
 @pytest.fixture(scope="session")
 def recipes_study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+    """Or the folder in $BITBENCH_E2E_STUDY, so that a developer can look at one run for long."""
+    if ready := os.environ.get("BITBENCH_E2E_STUDY"):
+        return StudyFolder.existing(Path(ready))
     place = tmp_path_factory.mktemp("recipes")
-    (place / "study.yaml").write_text(RECIPES_STUDY)
+    study = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")) | yaml.safe_load(CHANGES)
+    (place / "study.yaml").write_text(yaml.safe_dump(study))
     command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out"]
     subprocess.run(command, cwd=place, check=True, timeout=1500)
     return StudyFolder.existing(place / "out")

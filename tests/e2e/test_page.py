@@ -20,7 +20,8 @@ from tests.unit.hostile import HOSTILE, hostile_study
 from tests.unit.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
-OPENS_S = 3.0  # of a page of 200 cells × 20 trials, up to its first figure
+# A page of 200 cells × 20 trials is open, up to its first figure, within so many times what a small one takes here.
+TIMES_AS_LONG = 4
 AXE = Path("npm/node_modules/axe-core/axe.min.js")
 DESK, PHONE = 1280, 390
 
@@ -43,20 +44,25 @@ def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
     return write_page(summary, document(summary, records), records, bundle, tmp_path_factory.mktemp("demo"))
 
 
-def test_a_large_page_opens_quickly(browser: Browser, bundle: str, tmp_path: Path) -> None:
+def opening_ms(browser: Browser, page: Path) -> float:
+    """Until the load event, or the first figure where that comes later."""
+    browser.size(DESK)
+    browser.open(page)
+    load_ms: float = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    first_ms: float = browser.run("performance.getEntriesByName('first-chart')[0].startTime")
+    assert browser.errors() == []
+    return max(load_ms, first_ms)
+
+
+def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
     study = folder.read()
     summary, records = Lab().summary(folder), Records(study.lock.model_dump(mode="json"), study.instances)
     page = write_page(summary, document(summary, records), records, bundle, tmp_path / "page")
-    browser.size(DESK)
-    browser.open(page)
-    load_ms = browser.run("performance.getEntriesByType('navigation')[0].loadEventEnd")
-    first_ms = browser.run("performance.getEntriesByName('first-chart')[0].startTime")
-    print(
-        f"load event after {load_ms:.0f} ms, first figure after {first_ms:.0f} ms, {page.stat().st_size / 1e6:.1f} MB"
-    )
-    assert max(load_ms, first_ms) < 1000 * OPENS_S
-    assert browser.errors() == []
+    opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
+    small_ms, large_ms = opening_ms(browser, demo), opening_ms(browser, page)
+    print(f"small {small_ms:.0f} ms, large {large_ms:.0f} ms, {page.stat().st_size / 1e6:.1f} MB")
+    assert large_ms < TIMES_AS_LONG * small_ms
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])

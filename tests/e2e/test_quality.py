@@ -45,8 +45,9 @@ def summary(recipes_study: StudyFolder) -> StudySummary:
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
+def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     """The scales of one layer of W8A8 are doubled; all else is as in the other study."""
+    del recipes_study  # it has made the variant
     place = tmp_path_factory.mktemp("damaged")
     home, there = place / "home", Lab().home
     (home / "variants").mkdir(parents=True)

@@ -15,7 +15,8 @@ import pytest
 
 import bitbench
 from bitbench import environments
-from bitbench.core.recorded.kernel import KernelDevice, KernelRun
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelRun
 from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape

@@ -12,9 +12,9 @@ from bitbench.engines.null import NullEngine
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 
 
-def start(args: dict[str, Argument], folder: Path, *, seed: int = 0, env: dict[str, str] | None = None) -> Instance:
+def start(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Instance:
     launch = Launch(
-        setup=EngineSetup(name="null", engine="null", args=args, env=env or {}),
+        setup=EngineSetup(name="null", engine="null", args=args),
         variant=NOTHING,
         python=None,
         log_file=folder / "null.log",
@@ -26,10 +26,8 @@ def start(args: dict[str, Argument], folder: Path, *, seed: int = 0, env: dict[s
 
 
 @contextmanager
-def running(
-    args: dict[str, Argument], folder: Path, *, seed: int = 0, env: dict[str, str] | None = None
-) -> Iterator[Endpoint]:
-    instance = start(args, folder, seed=seed, env=env)
+def running(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Iterator[Endpoint]:
+    instance = start(args, folder, seed=seed)
     try:
         yield instance.wait_ready(20.0)
     finally:

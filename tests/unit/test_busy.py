@@ -7,7 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from bitbench.probes.busy import cores_in_use
+
+pytestmark = pytest.mark.alone
 
 SPIN = "while True: pass"
 # Starts it, says its number and ends: nobody's child any more.

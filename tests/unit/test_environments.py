@@ -1,13 +1,19 @@
 """Environments, with an installer that is a shell script: what is asked of it, and what becomes of its answers."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bitbench import environments
-from bitbench.environments import create, environment_names, list_environments, lock_file, python_of, versions
+from bitbench.core.environment import Device, Environment
+from bitbench.engines.transformers import TransformersEngine
+from bitbench.environments import InstalledEnvironment, list_environments, python_of, versions
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.lab.environments import known_environment, known_environments, main_versions
 
 # Makes a folder that looks like an environment; its python says and does what the test wants.
 UV = """#!/bin/sh
@@ -45,12 +51,18 @@ class FakeUv:
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
+TRANSFORMERS = TransformersEngine.own_environment
+
+
+def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
+    return environments.create(environment, home, device="cpu", **options)
+
+
 @pytest.fixture
 def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(environments, "has_cuda", lambda: False)
     return FakeUv(folder)
 
 
@@ -61,10 +73,10 @@ def home(tmp_path: Path) -> Path:
 
 def test_creation(uv: FakeUv, home: Path) -> None:
     steps: list[str] = []
-    info = create("transformers", home, find_links=["/wheels"], index_url="file:///index", on_step=steps.append)
+    info = create(home, find_links=["/wheels"], index_url="file:///index", on_step=steps.append)
     assert info.complete
     assert info.installer == "uv"
-    assert info.main_versions == {"torch": "2.13.0+cpu"}
+    assert TRANSFORMERS.main_versions(info.versions) == {"torch": "2.13.0+cpu"}
     assert info.size_bytes
     install = uv.calls[1]
     assert "--no-deps --find-links=/wheels --index-url=file:///index -r" in install
@@ -76,36 +88,33 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     assert [known.name for known in list_environments(home) if known.complete] == ["transformers"]
 
 
-def test_what_is_there_is_not_made_again_unless_the_lock_changed(
-    uv: FakeUv, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first = create("transformers", home)
-    assert create("transformers", home) == first
+def test_what_is_there_is_not_made_again_unless_the_lock_changed(uv: FakeUv, home: Path, tmp_path: Path) -> None:
+    first = create(home)
+    assert create(home) == first
     assert len(uv.calls) == 2
 
     other = tmp_path / "other.txt"
     other.write_text("torch==9\n")
-    monkeypatch.setattr(environments, "lock_file", lambda _: other)
-    assert create("transformers", home).lock == "other.txt"
+    assert create(home, replace(TRANSFORMERS, locks={"cpu": other})).lock == "other.txt"
     assert len(uv.calls) == 4
 
 
 def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, home: Path) -> None:
     uv.write(install="kill -9 $$")
     with pytest.raises(EngineEnvironmentError):
-        create("transformers", home)
+        create(home)
     with pytest.raises(EngineEnvironmentError, match=r"was not completed .* bitbench env create transformers"):
         python_of("transformers", home)
     assert not any(info.complete for info in list_environments(home))
     uv.write()
-    assert create("transformers", home).complete
+    assert create(home).complete
 
 
 def test_a_failed_installation_shows_the_telling_lines(uv: FakeUv, home: Path) -> None:
     noise = "echo 'WARNING: Location is ignored'; echo 'Collecting a'; "
     uv.write(install=noise + "echo 'ERROR: No matching distribution found for torch==2.13.0' >&2; exit 1")
     with pytest.raises(EngineEnvironmentError) as failed:
-        create("transformers", home)
+        create(home)
     assert "ERROR: No matching distribution found for torch==2.13.0" in str(failed.value)
     assert "WARNING" not in str(failed.value)
     assert "--find-links" in str(failed.value)
@@ -119,21 +128,21 @@ def test_a_cuda_torch_without_cuda_is_named(uv: FakeUv, home: Path) -> None:
     with pytest.raises(
         EngineEnvironmentError, match=r"CUDA build \(libcudart\.so\.13 is missing here\).*torch==2\.13\.0"
     ):
-        create("transformers", home)
+        create(home)
 
 
 def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> None:
     uv.write(check="echo \"ModuleNotFoundError: No module named 'regex'\" >&2; exit 1")
     with pytest.raises(EngineEnvironmentError, match="No module named 'regex'"):
-        create("transformers", home)
+        create(home)
 
 
 def test_the_installer_can_be_chosen(uv: FakeUv, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineEnvironmentError, match="conda is not an installer"):
-        create("transformers", home, installer="conda")
+        create(home, installer="conda")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(EngineEnvironmentError, match="uv was asked for but is not on the PATH"):
-        create("transformers", home, installer="uv")
+        create(home, installer="uv")
     assert uv.calls == []
 
 
@@ -142,30 +151,66 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
         python_of("vllm", home)
 
 
-def test_an_unknown_name_names_the_known_ones(home: Path) -> None:
-    assert environment_names() == ("llamacpp", "lmeval", "quantize", "transformers", "triton", "vllm")
-    with pytest.raises(EngineEnvironmentError, match="llamacpp, lmeval, quantize, transformers, triton, vllm"):
-        create("tensorrt", home)
+def test_an_unknown_name_names_the_known_ones() -> None:
+    names = ["llamacpp", "lmeval", "quantize", "transformers", "triton", "vllm"]
+    assert sorted(known_environments()) == names
+    with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
+        known_environment("tensorrt")
+
+
+def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
+    (home / "envs" / "left-over").mkdir(parents=True)
+    listed = list_environments(home, ["vllm"])
+    assert [(found.name, found.complete) for found in listed] == [("left-over", False), ("vllm", False)]
+    assert main_versions(listed[0], known_environments()) == {}
+
+
+def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
+    assert TRANSFORMERS.lock_for("cuda").name == "transformers-cuda.txt"
+    assert known_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
+    only_cuda = replace(TRANSFORMERS, locks={"cuda": TRANSFORMERS.lock_for("cuda")})
+    with pytest.raises(EngineEnvironmentError, match="for cuda only, and this machine runs on cpu"):
+        only_cuda.lock_for("cpu")
+
+
+def test_what_no_package_brings_is_built_between_the_packages_and_the_import(uv: FakeUv, home: Path) -> None:
+    steps: list[str] = []
+
+    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
+        on_step(f"building in {environment.name} with cuda={cuda}")
+        log_file.write_text("built\n")
+
+    create(home, replace(TRANSFORMERS, build=build), on_step=steps.append)
+    assert steps[-2:] == ["building in transformers with cuda=False", "importing it once"]
+
+
+def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home: Path, tmp_path: Path) -> None:
+    create(home)
+    other = tmp_path / "other.txt"
+    other.write_text("torch==9\n")
+    with pytest.raises(EngineEnvironmentError, match="conda is not an installer"):
+        create(home, replace(TRANSFORMERS, locks={"cpu": other}), installer="conda")
+    assert python_of("transformers", home).exists()
 
 
 def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> None:
-    info = create("transformers", home)
+    info = create(home)
     manifest = info.path / "bitbench-environment.json"
     manifest.write_text(json.dumps({"name": "transformers", "unheard_of": 1}))
-    assert create("transformers", home).complete
+    assert create(home).complete
     assert len(uv.calls) == 4
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-@pytest.mark.parametrize("engine", ["llamacpp", "transformers", "vllm"])
-def test_locks_pin_every_package_once(engine: str, kind: str) -> None:
-    lines = (lock_file("vllm").parent / f"{engine}-{kind}.txt").read_text().splitlines()
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["llamacpp", "transformers", "vllm"])
+def test_locks_pin_every_package_once(name: str, device: Device) -> None:
+    lines = known_environment(name).lock_for(device).read_text().splitlines()
     pinned = [line for line in lines if line and not line.startswith("#")]
     names = [line.partition("==")[0].lower().replace("_", "-") for line in pinned]
     assert all(line.count("==") == 1 for line in pinned)
     assert len(set(names)) == len(names)
     assert "torch==2.13.0" in pinned
-    if kind == "cpu":
+    if device == "cpu":
         assert not {"torchvision", "torchaudio", "torchcodec", "triton"} & set(names)
         assert not any(package.startswith("nvidia") for package in names)
     else:

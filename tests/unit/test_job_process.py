@@ -4,14 +4,13 @@ import os
 import signal
 import sys
 import textwrap
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from bitbench.isolated import job_worker
-from bitbench.isolated.job_process import WorkerFailed, run_job
+from bitbench.isolated.job_process import WorkerFailed, last_event, run_job, run_short_job
 
 ISOLATED = Path(job_worker.__file__).parent
 
@@ -57,6 +56,7 @@ def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch
     ("body", "cause", "exit_code"),
     [
         ('raise ValueError("no such layer\\nand more")', "ValueError: no such layer", 1),
+        ('from job_worker import JobError; raise JobError("the disk is full")', "the disk is full", 1),
         ("os._exit(7)", None, 7),
         ("os.kill(os.getpid(), 9)", None, -signal.SIGKILL),
         ("os._exit(0)", None, 0),  # without a word: not done either
@@ -71,11 +71,32 @@ def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(
     assert (failed.value.cause, failed.value.exit_code) == (cause, exit_code)
 
 
+def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(tmp_path: Path) -> None:
+    script = worker(tmp_path, 'print("of no use", flush=True)\nreports.send("place", place=os.getcwd())\nos._exit(7)')
+    events = run_short_job(script, Path(sys.executable), {})
+    place = Path(next(events)["place"])
+    assert place.exists()
+    with pytest.raises(WorkerFailed, match="it ended with 7; its last words: of no use"):
+        next(events)
+    assert not place.exists()
+
+
+def test_a_job_that_is_not_watched_gives_what_it_returned(tmp_path: Path) -> None:
+    script = worker(tmp_path, 'reports.send("step")\nreturn {"answer": 42}')
+    assert last_event(run_short_job(script, Path(sys.executable), {})) == {"event": "done", "answer": 42}
+
+
+def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
+    script = worker(tmp_path, "return dict(os.environ)")
+    done = last_event(run_short_job(script, Path(sys.executable), {}, env={"ONLY": "this"}))
+    assert done["ONLY"] == "this"
+    assert "PATH" not in done
+
+
+@pytest.mark.timeout(120)
 def test_a_worker_that_nobody_listens_to_any_more_is_ended(tmp_path: Path) -> None:
-    script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(60)')
-    began = time.monotonic()
+    script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(3600)')
     with closing(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log")) as events:
         pid = next(events)["pid"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert time.monotonic() - began < 30

@@ -7,12 +7,13 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench import environments
-from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
+from bitbench.probes import host
 from bitbench.report.charts.figure import numbers
 from bitbench.report.charts.kernels import WIDTH, roofline_figure
 from bitbench.report.charts.svg import svg
@@ -198,7 +199,7 @@ def test_a_record_from_before_there_was_a_choice_of_devices_is_the_processors() 
 def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environments, "has_cuda", lambda: False)
+    monkeypatch.setattr(host, "has_cuda", lambda: False)
     answer = bitbench(capsys, "kernels", "--device", "cuda")
     assert (answer.exit_code, answer.out) == (1, "")
     assert answer.err == (
@@ -268,7 +269,7 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         point | {"seconds": {"right": [3.0]}},
         {"event": "machine", **MACHINE.model_dump()},
     ]
-    monkeypatch.setattr(runner, "run_job", lambda *_, **__: iter(events))
+    monkeypatch.setattr(runner, "run_short_job", lambda *_, **__: iter(events))
     job = runner.KernelJob(shapes=(Shape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
     run = runner.run_kernels(job, Path("python"), "A processor", lambda *_: None)
     assert [(one.case, one.cause, one.seconds, one.pass_rounds) for one in run.timings] == [

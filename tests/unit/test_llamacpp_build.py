@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import llamacpp_build
+from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.ground.errors import EngineEnvironmentError
 
 CMAKE = """#!/bin/sh
@@ -116,6 +117,6 @@ def test_compilers_that_are_missing_are_named(environment: Environment, monkeypa
 
 
 def test_the_lock_brings_the_source_that_the_build_number_is_of() -> None:
-    lock = Path(llamacpp_build.__file__).parents[1] / "environments" / "locks" / "llamacpp-cpu.txt"
+    lock = LlamaCppEngine.own_environment.lock_for("cpu")
     assert "b10605" in lock.read_text().splitlines()[0]
     assert "-DLLAMA_BUILD_NUMBER=10605" in llamacpp_build._OPTIONS

@@ -19,6 +19,8 @@ from bitbench.load.client import run_job
 from tests.unit.native_or_python import WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(params=WAYS, autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

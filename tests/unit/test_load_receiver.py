@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 native = pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 
 CHUNK = b"5\r\nhello\r\n"

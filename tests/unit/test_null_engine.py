@@ -1,6 +1,7 @@
 """The null engine keeps its schedule, and fails in the ways it is told to."""
 
 import http.client
+import importlib.util
 import json
 import time
 from pathlib import Path
@@ -22,6 +23,8 @@ from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
 from tests.unit.null_instance import NOTHING, running, start
+
+pytestmark = pytest.mark.alone
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)
 
@@ -50,6 +53,12 @@ def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> N
         ordered = sorted(getattr(difference, name) for difference in differences)
         assert abs(ordered[3]) < 0.01, f"{name}: {ordered}"
         assert name == "tpot" or ordered[0] >= 0  # nothing arrives before it was sent
+
+
+def test_without_the_native_part_a_cell_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal({}) is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "`bitbench doctor` shows how to get it" in (refusal({}) or "")
 
 
 def test_counts_facts_and_key(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
-"""The null engine's two serving loops, native and Python, say the same bytes at the same moments."""
+"""The null engine's serving loop sends what the answers plan, at the planned moments."""
 
 import functools
 import http.client
-import importlib.util
 import itertools
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,44 +15,26 @@ import pytest
 from bitbench.core.asked.study import Argument
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.engines.workers import null_server
-from bitbench.engines.workers.null_answers import Behaviour
-from bitbench.engines.workers.null_loop import NullServer as PythonServer
+from bitbench.engines.workers.null_answers import Answers, Behaviour, StreamPlan
 from bitbench.load.client import run_job
 from tests.unit.null_instance import running
 
-NATIVE = importlib.util.find_spec("bitbench._native") is not None
-needs_native = pytest.mark.skipif(
-    not NATIVE, reason="bitbench was installed without its native part (no compiler); see CONTRIBUTING.md"
-)
-LOOPS = [pytest.param("native", marks=needs_native), "python"]
+pytestmark = pytest.mark.alone
 
 
-def in_one_of_five_tries(test: Callable[[str, Path], None]) -> Callable[[str, Path], None]:
+def in_one_of_five_tries(test: Callable[[Path], None]) -> Callable[[Path], None]:
     """A busy machine may delay any one try; a loop that is wrong is wrong in each."""
 
     @functools.wraps(test)
-    def tried(loop: str, tmp_path: Path) -> None:
+    def tried(tmp_path: Path) -> None:
         for _ in range(4):
             try:
-                return test(loop, tmp_path)
+                return test(tmp_path)
             except AssertionError:
                 time.sleep(0.1)
-        return test(loop, tmp_path)
+        return test(tmp_path)
 
     return tried
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@contextmanager
-def serving(loop: str, folder: Path, **args: Argument) -> Iterator[Endpoint]:
-    with running(args, folder, env={"BITBENCH_NULL_LOOP": loop}) as endpoint:
-        assert f"{loop} loop" in (folder / "null.log").read_text().replace("Python", "python")
-        yield endpoint
 
 
 def connected(endpoint: Endpoint) -> socket.socket:
@@ -93,27 +72,36 @@ def run(endpoint: Endpoint, streams: int, tokens: int) -> LoadResult:
     return run_job(LoadJob(endpoint, workload, Vocabulary(1_000), (1,), 30.0, 10.0))
 
 
-@needs_native
-def test_both_loops_send_the_same_bytes(tmp_path: Path) -> None:
-    said = []
-    for loop in ("native", "python"):
-        with serving(loop, tmp_path, ttft="1ms", tpot="1ms", fail="short") as endpoint, connected(endpoint) as client:
-            client.sendall(request(endpoint, 6))
-            first, _ = read_stream(client)
-            chat = request(endpoint, 4, "/v1/chat/completions", messages=[{"role": "user", "content": "so it is"}])
-            client.sendall(chat)
-            second, _ = read_stream(client)
-            client.sendall(request(endpoint, 4, "/v1/completions", prompt=None))
-            said.append((first, second, client.recv(65_536)))
-    assert said[0] == said[1]
-    assert said[0][0].count(b'"text":" null"') == 3
-    assert b'"prompt_tokens":3,"completion_tokens":2' in said[0][1]
-    assert b"400 Bad Request" in said[0][2]
+def test_the_bytes_are_those_that_the_answers_plan(tmp_path: Path) -> None:
+    behaviour = Behaviour(0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, "short", 1, 0)
+    chat = {"messages": [{"role": "user", "content": "so it is"}]}
+    with running({"ttft": "1ms", "tpot": "1ms", "fail": "short"}, tmp_path) as endpoint, connected(endpoint) as client:
+        answers = Answers(endpoint.api_key, behaviour, dict)
+
+        def planned(sent: bytes) -> StreamPlan | bytes:
+            head, _, body = sent.partition(b"\r\n\r\n")
+            return answers.respond("POST", head.split()[1].decode(), f"Bearer {endpoint.api_key}", body)
+
+        for sent, text, times in (
+            (request(endpoint, 6), b'"text":" null"', 3),
+            (request(endpoint, 4, "/v1/chat/completions", **chat), b'"prompt_tokens":3,"completion_tokens":2', 1),
+        ):
+            plan = planned(sent)
+            assert isinstance(plan, StreamPlan)
+            client.sendall(sent)
+            said, _ = read_stream(client)
+            assert said == plan.head + plan.repeats * plan.piece + plan.last
+            assert said.count(text) == times
+        wrong = request(endpoint, 4, "/v1/completions", prompt=None)
+        client.sendall(wrong)
+        said = client.recv(65_536)
+    assert said == planned(wrong)
+    assert b"400 Bad Request" in said
 
 
 @in_one_of_five_tries
-def test_a_stream_keeps_its_schedule_and_the_truth_says_so(loop: str, tmp_path: Path) -> None:
-    with serving(loop, tmp_path, ttft="30ms", tpot="5ms") as endpoint, connected(endpoint) as client:
+def test_a_stream_keeps_its_schedule_and_the_truth_says_so(tmp_path: Path) -> None:
+    with running({"ttft": "30ms", "tpot": "5ms"}, tmp_path) as endpoint, connected(endpoint) as client:
         sent = time.monotonic()
         client.sendall(request(endpoint, 40))
         _, times = read_stream(client)
@@ -130,8 +118,8 @@ def test_a_stream_keeps_its_schedule_and_the_truth_says_so(loop: str, tmp_path: 
 
 
 @in_one_of_five_tries
-def test_the_truth_is_what_a_client_sees(loop: str, tmp_path: Path) -> None:
-    with serving(loop, tmp_path, ttft="50ms", tpot="5ms") as endpoint:
+def test_the_truth_is_what_a_client_sees(tmp_path: Path) -> None:
+    with running({"ttft": "50ms", "tpot": "5ms"}, tmp_path) as endpoint:
         requests = run(endpoint, 8, 20).requests
         told = truth(endpoint)
     seen = sorted(row["first_token_s"] - row["sent_s"] for row in requests.to_pylist())
@@ -139,8 +127,8 @@ def test_the_truth_is_what_a_client_sees(loop: str, tmp_path: Path) -> None:
     assert seen[4] == pytest.approx(told["ttft_p50_s"], rel=0.05)
 
 
-def test_a_key_is_needed_for_everything_but_health_and_truth(loop: str, tmp_path: Path) -> None:
-    with serving(loop, tmp_path) as endpoint, connected(endpoint) as client:
+def test_a_key_is_needed_for_everything_but_health_and_truth(tmp_path: Path) -> None:
+    with running({}, tmp_path) as endpoint, connected(endpoint) as client:
         for path, status in (("/health", b"200"), ("/truth", b"200"), ("/v1/models", b"401"), ("/nothing", b"404")):
             client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
             assert client.recv(65_536).startswith(b"HTTP/1.1 " + status), path
@@ -150,8 +138,8 @@ def test_a_key_is_needed_for_everything_but_health_and_truth(loop: str, tmp_path
         assert client.recv(65_536).startswith(b"HTTP/1.1 401")
 
 
-def test_a_connection_is_kept_and_a_request_may_come_in_pieces_or_early(loop: str, tmp_path: Path) -> None:
-    with serving(loop, tmp_path, ttft="2ms", tpot="1ms") as endpoint, connected(endpoint) as client:
+def test_a_connection_is_kept_and_a_request_may_come_in_pieces_or_early(tmp_path: Path) -> None:
+    with running({"ttft": "2ms", "tpot": "1ms"}, tmp_path) as endpoint, connected(endpoint) as client:
         one = request(endpoint, 3)
         for cut in (1, 30, len(one) - 1):
             client.sendall(one[:cut])
@@ -167,10 +155,10 @@ def test_a_connection_is_kept_and_a_request_may_come_in_pieces_or_early(loop: st
 
 
 @in_one_of_five_tries
-def test_all_streams_pause_when_told_to(loop: str, tmp_path: Path) -> None:
+def test_all_streams_pause_when_told_to(tmp_path: Path) -> None:
     """Tokens are due each 10 ms from 20 ms on; from 55 ms to 255 ms nothing leaves, then what was due does at once."""
     args: dict[str, Argument] = {"ttft": "20ms", "tpot": "10ms", "stall_at": "55ms", "stall_for": "200ms"}
-    with serving(loop, tmp_path, **args) as endpoint:
+    with running(args, tmp_path) as endpoint:
         rows = run(endpoint, 3, 30).requests.to_pylist()
         told = truth(endpoint)
     for row in rows:
@@ -183,9 +171,9 @@ def test_all_streams_pause_when_told_to(loop: str, tmp_path: Path) -> None:
 
 
 @in_one_of_five_tries
-def test_a_server_of_known_capacity_serves_first_come_first(loop: str, tmp_path: Path) -> None:
+def test_a_server_of_known_capacity_serves_first_come_first(tmp_path: Path) -> None:
     """Each request takes 50 ms, two at a time: the third pair ends after 150 ms."""
-    with serving(loop, tmp_path, ttft="10ms", tpot="10ms", capacity=2) as endpoint:
+    with running({"ttft": "10ms", "tpot": "10ms", "capacity": 2}, tmp_path) as endpoint:
         result = run(endpoint, 6, 5)
         told = truth(endpoint)
     ends = sorted(row["last_token_s"] for row in result.requests.to_pylist())
@@ -194,8 +182,8 @@ def test_a_server_of_known_capacity_serves_first_come_first(loop: str, tmp_path:
 
 
 @in_one_of_five_tries
-def test_who_leaves_the_line_or_the_counter_makes_room(loop: str, tmp_path: Path) -> None:
-    with serving(loop, tmp_path, ttft="60ms", tpot="1ms", capacity=1) as endpoint:
+def test_who_leaves_the_line_or_the_counter_makes_room(tmp_path: Path) -> None:
+    with running({"ttft": "60ms", "tpot": "1ms", "capacity": 1}, tmp_path) as endpoint:
         served, waiting, last = (connected(endpoint) for _ in range(3))
         for client in (served, waiting, last):
             client.sendall(request(endpoint, 2))
@@ -208,26 +196,11 @@ def test_who_leaves_the_line_or_the_counter_makes_room(loop: str, tmp_path: Path
     assert times[-1] - started == pytest.approx(0.061, abs=0.03)
 
 
-@needs_native
 def test_many_streams_are_held_open(tmp_path: Path) -> None:
-    """More than the Python loop can keep on time; the real figures are in docs/accuracy.md."""
-    with serving("native", tmp_path, ttft="300ms", tpot="20ms") as endpoint:
+    """The real figures are in docs/accuracy.md."""
+    with running({"ttft": "300ms", "tpot": "20ms"}, tmp_path) as endpoint:
         result = run(endpoint, 500, 20)
         told = truth(endpoint)
     assert set(result.requests["status"].to_pylist()) == {"ok"}
     assert (told["requests"], told["tokens"]) == (500, 10_000)
     assert told["late_p50_s"] < 0.005
-
-
-def test_without_the_native_part_the_python_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(null_server, "NativeServer", None)
-    behaviour = Behaviour(0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, None, 1, 0)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    server = null_server.make_server(port, "key", behaviour)
-    assert isinstance(server, PythonServer)
-    threading.Thread(target=server.serve, daemon=True).start()
-    endpoint = Endpoint(f"http://127.0.0.1:{port}", "null", "key")
-    with connected(endpoint) as client:
-        client.sendall(request(endpoint, 2))
-        assert b"[DONE]" in read_stream(client)[0]

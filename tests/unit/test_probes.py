@@ -17,6 +17,8 @@ from bitbench.probes.host import collect_host_facts, parse_nvidia_smi
 from bitbench.probes.memory import MemoryWatch, read_memory
 from bitbench.probes.noise import measure_noise
 
+pytestmark = pytest.mark.alone
+
 MIB = 2**20
 HOLD = "import time; held = bytearray({mib} * 2**20); print('ready', flush=True); time.sleep(60)"
 

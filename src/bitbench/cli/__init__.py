@@ -1,6 +1,8 @@
 """Arguments in, exit code out. Every import that costs time is made by the command that needs it."""
 
 import sys
+import warnings
+from typing import Any
 
 
 def main() -> None:
@@ -10,7 +12,9 @@ def main() -> None:
 
     debug = "--debug" in sys.argv[1:]
     try:
-        app()
+        with warnings.catch_warnings():
+            _show_plugin_warnings_as_a_line()
+            app()
     except BitbenchError as error:
         if debug:
             raise
@@ -28,7 +32,21 @@ def main() -> None:
         raise SystemExit(70) from None
 
 
-def _say(message: str) -> None:
+def _show_plugin_warnings_as_a_line() -> None:
+    from bitbench.ground.plugins import PluginWarning
+
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if issubclass(category, PluginWarning):
+            _say(str(message), "warning", "yellow")
+        else:
+            show_others(message, category, *rest, **named)
+
+    warnings.showwarning = show
+
+
+def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
     from rich.console import Console
 
-    Console(stderr=True, highlight=False).print("error:", message, style="bold red", markup=False, soft_wrap=True)
+    Console(stderr=True, highlight=False).print(f"{kind}:", message, style=style, markup=False, soft_wrap=True)

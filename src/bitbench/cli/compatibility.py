@@ -8,8 +8,9 @@ from rich.table import Column, Table
 
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.cell import Verdict
+from bitbench.core.environment import Device
 from bitbench.ground.units import UNKNOWN
-from bitbench.planning.compatibility import DOCUMENTATION, Device, Row, look_up
+from bitbench.planning.compatibility import DOCUMENTATION, Row, look_up
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
 DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}

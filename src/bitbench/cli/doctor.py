@@ -10,6 +10,7 @@ from bitbench import environments
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.engines import registry
 from bitbench.ground.units import show_bytes, show_percent
+from bitbench.lab.environments import known_environments, main_versions
 from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts
@@ -51,8 +52,11 @@ def _host_table(host: HostFacts) -> Table:
 
 def _native_part() -> str:
     if importlib.util.find_spec("bitbench._native") is not None:
-        return "built"
-    return "missing: install g++ or clang++ and bitbench again, or the null engine is late from about 256 streams on"
+        return "installed"
+    return (
+        "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
+        "install bitbench's wheel, or g++ or clang++ and bitbench again"
+    )
 
 
 def _engine_table(lab: Lab) -> Table:
@@ -68,12 +72,13 @@ def _engine_table(lab: Lab) -> Table:
         header_style="dim",
     )
     made = {known.name: known for known in environments.list_environments(lab.home) if known.complete}
-    for name in registry.engine_names():
-        environment = registry.engine(name).environment
+    known_here = known_environments()
+    for name, engine in registry.engines().items():
+        environment = engine.environment
         if environment is None:
             table.add_row(name, "[green]ready[/]", "needs no environment", "")
         elif environment in made:
-            versions = made[environment].main_versions
+            versions = main_versions(made[environment], known_here)
             shown = ", ".join(f"{package} {version}" for package, version in versions.items())
             table.add_row(name, "[green]ready[/]", shown, "")
         else:

@@ -25,13 +25,16 @@ def create(
 
     from bitbench import environments
     from bitbench.ground.units import show_bytes, show_duration
+    from bitbench.lab.environments import known_environment
     from bitbench.lab.study import Lab
 
-    console = Console(highlight=False)
+    lab, console = Lab(), Console(highlight=False)
+    wanted = known_environment(name)
     with console.status(f"making the environment {name}") as status:
         made = environments.create(
-            name,
-            Lab().home,
+            wanted,
+            lab.home,
+            device=lab.device,
             find_links=find_links or [],
             index_url=index_url,
             installer=installer,
@@ -48,11 +51,13 @@ def list_() -> None:
 
     from bitbench import environments
     from bitbench.ground.units import show_bytes
+    from bitbench.lab.environments import known_environments, main_versions
     from bitbench.lab.study import Lab
 
+    known = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for info in environments.list_environments(Lab().home):
-        main = ", ".join(f"{package} {version}" for package, version in info.main_versions.items())
-        state = "ready" if info.complete else f"not there: bitbench env create {info.name}"
-        table.add_row(info.name, state, main, show_bytes(info.size_bytes))
+    for found in environments.list_environments(Lab().home, known):
+        main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
+        state = "ready" if found.complete else f"not there: bitbench env create {found.name}"
+        table.add_row(found.name, state, main, show_bytes(found.size_bytes))
     Console(highlight=False).print(table)

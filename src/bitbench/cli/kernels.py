@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.core.recorded.kernel import KernelDevice
+from bitbench.core.asked.kernel_device import KernelDevice
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = "torch-linear,torch-mv"
@@ -85,10 +85,10 @@ def kernels(
 
 
 def _check_device(device: KernelDevice) -> None:
-    from bitbench import environments
     from bitbench.ground.errors import KernelError
+    from bitbench.probes.host import has_cuda
 
-    if device is KernelDevice.CUDA and not environments.has_cuda():
+    if device is KernelDevice.CUDA and not has_cuda():
         raise KernelError(
             "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
             "or without --device to measure the processor."

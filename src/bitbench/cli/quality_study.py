@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
+from bitbench.core.environment import Device
 from bitbench.core.recorded.variant import is_dense
 from bitbench.ground.errors import QualityError
-from bitbench.planning.compatibility import Device, look_up
+from bitbench.planning.compatibility import look_up
 from bitbench.planning.write_study import study_text
 from bitbench.quantize.catalog import built_in_recipes
 

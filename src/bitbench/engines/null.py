@@ -1,6 +1,7 @@
 """The null engine: no model, no computing, tokens at moments that are known. Baseline for our own overhead, and fake
 for the fast tests; see `workers/null_server.py` for the schedule."""
 
+import importlib.util
 import json
 import sys
 from typing import Annotated, Literal
@@ -12,6 +13,7 @@ from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
@@ -63,13 +65,16 @@ class NullEngine:
     """A core.ports.Engine that runs in bitbench's own interpreter."""
 
     name = "null"
-    environment = None
+    environment: str | None = None
+    own_environment: Environment | None = None
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.5
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
+        if importlib.util.find_spec("bitbench._native") is None:
+            return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
 
     def start(self, launch: Launch) -> Instance:

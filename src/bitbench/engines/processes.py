@@ -24,12 +24,6 @@ _LOG_TAIL_BYTES = 256 * 1024
 _HEALTH_REQUEST_TIMEOUT_S = 5.0
 # A server that is ready at once is seen within 10 ms; one that takes minutes costs ten polls a second.
 _FIRST_POLL_S, _SLOWEST_POLL_S = 0.01, 0.1
-# All that an engine gets of our own environment. Whatever else changes how it runs belongs in the study file
-# (`env:`), where it is recorded; PYTHONPATH and tokens stay here.
-_PASSED_ON = (
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "XDG_CACHE_HOME",
-    "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-)  # fmt: skip
 
 
 class ProcessEnded(Exception):
@@ -99,11 +93,6 @@ def spawn(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> 
         ours.close()
         raise OSError(f"the guardian process ended with {guardian.wait()} before it started {command[0]}")
     return ServerProcess(guardian, ours, int(line), log_file)
-
-
-def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What a process needs of ours to run at all, and `extra`."""
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | dict(extra)
 
 
 def wait_until_healthy(process: ServerProcess, url: str, timeout_s: float) -> None:

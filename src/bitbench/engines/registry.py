@@ -1,21 +1,41 @@
 """Engines by name. Built-in and third-party ones come in the same way: the entry point group `bitbench.engines`."""
 
 from importlib.metadata import entry_points
+from typing import cast
 
 from bitbench.core.ports import Engine
-from bitbench.ground.errors import StudyFileError
+from bitbench.ground.errors import PluginError, StudyFileError
+from bitbench.ground.plugins import load_plugin, warn_of_plugin
 
 GROUP = "bitbench.engines"
 
 
 def engine_names() -> tuple[str, ...]:
+    """All that are installed, also those that cannot be loaded."""
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 
 def engine(name: str) -> Engine:
-    """An engine, ready to start instances; raises StudyFileError for a name that nobody offers."""
-    points = entry_points(group=GROUP, name=name)
-    if not points:
+    """An engine, ready to start instances; raises StudyFileError for one that does not exist or cannot be loaded."""
+    if name not in engine_names():
         raise StudyFileError(f"There is no engine called {name}; installed are: {', '.join(engine_names())}.")
-    made: Engine = next(iter(points)).load()()
-    return made
+    try:
+        return _load(name)
+    except PluginError as error:
+        raise StudyFileError(f"The engine {name} cannot be used. {error}") from error
+
+
+def engines() -> dict[str, Engine]:
+    """All that can be loaded, by name. One that cannot is left out and named in a warning."""
+    loaded: dict[str, Engine] = {}
+    for name in engine_names():
+        try:
+            loaded[name] = _load(name)
+        except PluginError as error:
+            warn_of_plugin(str(error))
+    return loaded
+
+
+def _load(name: str) -> Engine:
+    point = next(iter(entry_points(group=GROUP, name=name)))
+    return cast("Engine", load_plugin(point))

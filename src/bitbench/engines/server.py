@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint, InstanceFailed
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
-from bitbench.engines.processes import ProcessEnded, clean_environment, spawn, wait_until_healthy
+from bitbench.engines.processes import ProcessEnded, spawn, wait_until_healthy
+from bitbench.ground.child_environment import engine_environment
 from bitbench.ground.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
@@ -50,7 +51,7 @@ class ServerInstance:
     def __init__(self, plan: ServerPlan) -> None:
         self._plan = plan
         self._kernel_kills = _count_kernel_kills()
-        self._process = spawn(plan.command, env=clean_environment(plan.env), log_file=plan.log_file)
+        self._process = spawn(plan.command, env=engine_environment(plan.env), log_file=plan.log_file)
         self._was_stopped = False
 
     @property

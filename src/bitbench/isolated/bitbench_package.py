@@ -24,6 +24,6 @@ def load(name: str, path: Path, folders: list[str] | None = None) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except ImportError:
+    except Exception:
         del sys.modules[name]
         raise

@@ -3,11 +3,16 @@
 import json
 import os
 import subprocess
-from collections.abc import Generator, Mapping, Sequence
+import tempfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bitbench.ground.child_environment import tool_environment
 from bitbench.isolated.job_worker import Json
+
+_LAST_LINES = 3  # of its log, where a worker had no time to tell a cause
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class WorkerFailed(Exception):
@@ -26,11 +31,13 @@ def run_job(
     folder: Path,
     log_file: Path,
     pass_fds: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Generator[Json, None, None]:
     """Its events as they come; the last one is `done`. Raises WorkerFailed where it ends in another way.
 
-    It works in `folder`. It is ended when this is closed before its last event, and dies with this process, even after
-    `kill -9`: it asks the kernel for that.
+    It works in `folder`, with the environment variables `env`; without them it has ours, and asks no hub. It is ended
+    when this is closed before its last event, and dies with this process, even after `kill -9`: it asks the kernel for
+    that.
     """
     job_file = folder / "job.json"
     job_file.write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
@@ -42,7 +49,7 @@ def run_job(
             stderr=log,
             text=True,
             cwd=folder,
-            env=_environment(),
+            env=tool_environment(_OFFLINE) if env is None else env,
             pass_fds=pass_fds,
         )
     last: Json = {}
@@ -60,7 +67,27 @@ def run_job(
         raise WorkerFailed(last.get("cause") if last.get("event") == "failed" else None, exit_code)
 
 
-def _environment() -> dict[str, str]:
-    """Ours without what would leak packages into another Python; nothing is asked of a hub."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "HF_TOKEN")}
-    return ours | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+def run_short_job(
+    script: Path, python: Path, job: Mapping[str, Any], *, env: Mapping[str, str] | None = None
+) -> Iterator[Json]:
+    """`run_job` in a folder that is gone afterwards. A WorkerFailed always has a cause: told, or from its log."""
+    with tempfile.TemporaryDirectory(prefix="bitbench-job-") as place:
+        log_file = Path(place) / "worker.log"
+        try:
+            yield from run_job(script, python, job, folder=Path(place), log_file=log_file, env=env)
+        except WorkerFailed as failure:
+            cause = failure.cause or _last_words(log_file, failure.exit_code)
+            raise WorkerFailed(cause, failure.exit_code) from None
+
+
+def last_event(events: Iterator[Json]) -> Json:
+    """What a job returned that is not watched on its way."""
+    *_, last = events
+    return last
+
+
+def _last_words(log_file: Path, exit_code: int) -> str:
+    lines = [line.strip() for line in log_file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    said = " / ".join([line for line in lines if line][-_LAST_LINES:])
+    cause = f"it was killed by signal {-exit_code}" if exit_code < 0 else f"it ended with {exit_code}"
+    return f"{cause}; its last words: {said}" if said else cause

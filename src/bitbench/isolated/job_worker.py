@@ -30,6 +30,10 @@ class Reports:
         self._file.flush()
 
 
+class JobError(Exception):
+    """Why the job could not be done, in words that need no name of a type before them."""
+
+
 def run(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
     """Do the job and say how it ended, with what `work` returns. Returns the exit code."""
     reports = Reports()
@@ -51,5 +55,8 @@ def die_with(parent: int) -> None:
 
 
 def sentence(error: Exception) -> str:
+    """Its first line, after the name of its type unless it is a JobError."""
+    if isinstance(error, JobError):
+        return str(error)
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__

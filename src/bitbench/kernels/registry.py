@@ -10,26 +10,41 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
 from bitbench.ground.errors import KernelError
+from bitbench.ground.plugins import broken_plugin, warn_of_plugin
 
 GROUP = "bitbench.kernels"
 
 
 @dataclass(frozen=True)
 class CaseSource:
-    name: str
-    module: str
-    attribute: str
+    point: EntryPoint
+
+    @property
+    def name(self) -> str:
+        return self.point.name
+
+    @property
+    def module(self) -> str:
+        return self.point.module
+
+    @property
+    def attribute(self) -> str:
+        return self.point.attr
 
     @property
     def package(self) -> str:
         return self.module.partition(".")[0]
 
+    def warn_that_unusable(self, cause: str) -> None:
+        """For a case that nobody asked for by name: the others are run without it."""
+        warn_of_plugin(broken_plugin(self.point, cause))
+
 
 def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
-    """All cases, or those that are named; raises KernelError for a name that nobody offers."""
-    known = {point.name: _source(point) for point in entry_points(group=GROUP)}
+    """All cases whose package is found, or those that are named; raises KernelError for a name that nobody offers."""
+    known = {point.name: CaseSource(point) for point in entry_points(group=GROUP)}
     if names is None:
-        return tuple(known[name] for name in sorted(known))
+        return tuple(known[name] for name in sorted(known) if _is_found(known[name]))
     for name in names:
         if name not in known:
             raise KernelError(f"There is no kernel case called {name}; there are: {', '.join(sorted(known))}.")
@@ -47,12 +62,17 @@ def native_module() -> str | None:
     return None if spec is None else spec.origin
 
 
-def _source(point: EntryPoint) -> CaseSource:
-    return CaseSource(point.name, point.module, point.attr)
+def _is_found(source: CaseSource) -> bool:
+    try:
+        _folder(source.package)
+    except KernelError as error:
+        source.warn_that_unusable(str(error))
+        return False
+    return True
 
 
 def _folder(package: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise KernelError(f"The package {package} offers a kernel case but cannot be found; install it again.")
+        raise KernelError(f"{package}, which offers a kernel case, is not an importable package; install it again.")
     return next(iter(spec.submodule_search_locations))

@@ -1,15 +1,15 @@
 """Runs the kernel bench: a job for the worker in an environment with torch, records back."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Json
-from bitbench.core.recorded.kernel import KernelDevice, KernelMachine, KernelRun, KernelTiming
+from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.ground.errors import KernelError
-from bitbench.isolated.job_process import WorkerFailed, run_job
+from bitbench.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.kernels.case import Shape
 from bitbench.kernels.registry import CaseSource, native_module, package_folders
 
@@ -55,7 +55,9 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
     count, total = 0, job.effort.passes * len(job.shapes) * len(job.batches)
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
-        if event["event"] == "machine":
+        if event["event"] == "unusable":
+            job.cases[event["case"]].warn_that_unusable(event["cause"])
+        elif event["event"] == "machine":
             machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "warm": job.warm, "seed": job.seed})
         elif event["event"] == "case":
             waiting[event["name"]] = event
@@ -117,13 +119,10 @@ def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTi
 
 
 def _events(job: KernelJob, python: Path) -> Iterator[Json]:
-    with tempfile.TemporaryDirectory(prefix="bitbench-kernels-") as folder:
-        log_file = Path(folder) / "worker.log"
-        try:
-            yield from run_job(_WORKER, python, _as_json(job), folder=Path(folder), log_file=log_file)
-        except WorkerFailed as failure:
-            told = failure.cause or _last_line(log_file, failure.exit_code)
-            raise KernelError(f"The kernel worker failed: {told}") from None
+    try:
+        yield from run_short_job(_WORKER, python, _as_json(job))
+    except WorkerFailed as failure:
+        raise KernelError(f"The kernel worker failed: {failure}") from None
 
 
 def _as_json(job: KernelJob) -> Json:
@@ -144,9 +143,3 @@ def _as_json(job: KernelJob) -> Json:
         "most_rounds": job.effort.most_rounds,
         "seed": job.seed,
     }
-
-
-def _last_line(log_file: Path, exit_code: int) -> str:
-    lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    cause = f"it was killed by signal {-exit_code}" if exit_code < 0 else f"it ended with {exit_code}"
-    return f"{cause}; its last words: {lines[-1]}" if lines else cause

@@ -10,6 +10,7 @@ from bitbench import __version__, environments
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Cell, Plan
+from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
@@ -25,14 +26,13 @@ from bitbench.lab.variants import Workshop
 from bitbench.lab.visit import Bench, TrialDraft, VisitRunner, now
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
-from bitbench.planning.compatibility import Device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study, read_study, with_line
 from bitbench.planning.write_study import study_text
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
-from bitbench.probes.host import collect_host_facts
+from bitbench.probes.host import collect_host_facts, has_cuda
 from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
@@ -62,7 +62,7 @@ class Lab:
     @property
     def device(self) -> Device:
         """What engines compute on here."""
-        return "cuda" if environments.has_cuda() else "cpu"
+        return "cuda" if has_cuda() else "cpu"
 
     def plan(self, study_path: Path) -> Plan:
         return self._plan(study_path, Workshop(self.home, study_path.parent))
@@ -141,7 +141,7 @@ class Lab:
 
     def engines_with_models(self) -> list[str]:
         """Names of the installed engines that run a model."""
-        return [name for name in registry.engine_names() if registry.engine(name).needs_model]
+        return [name for name, engine in registry.engines().items() if engine.needs_model]
 
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 from bitbench.core.ports import LoadResult
+from bitbench.ground.child_environment import bitbench_environment
 from bitbench.ground.errors import LoadError
 from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message, write_frame
 from bitbench.load.progress import Snapshot
@@ -28,6 +29,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env=bitbench_environment(),
             bufsize=0,  # what lay in a buffer would not show as readable
             start_new_session=True,  # an interrupt in the terminal is the parent's to handle
         )

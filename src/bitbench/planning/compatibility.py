@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from bitbench.core.base import Spec
 from bitbench.core.cell import Verdict
+from bitbench.core.environment import Device
 from bitbench.core.recorded.variant import AtLoad
 from bitbench.ground import yaml_file
-
-Device = Literal["cpu", "cuda"]
 
 DOCUMENTATION = "documentation"
 _WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}

@@ -7,10 +7,11 @@ from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
+from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
-from bitbench.planning.compatibility import Device, Row, look_up
+from bitbench.planning.compatibility import Row, look_up
 
 
 def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:

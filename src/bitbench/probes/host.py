@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from bitbench.core.recorded.host import Accelerator, HostFacts
+from bitbench.ground.child_environment import tool_environment
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
 TELLING_FLAGS = (
@@ -34,6 +35,11 @@ def collect_host_facts() -> HostFacts:
         virtualization="hypervisor" if "hypervisor" in flags else None,
         accelerators=tuple(_accelerators()),
     )
+
+
+def has_cuda() -> bool:
+    """Whether an NVIDIA driver is loaded."""
+    return Path("/proc/driver/nvidia/version").exists()
 
 
 def _usable_threads() -> int | None:
@@ -68,7 +74,9 @@ def _accelerators() -> list[Accelerator]:
         return []
     query = [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=20, check=True, env=tool_environment()
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
     return parse_nvidia_smi(answer)

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +10,11 @@ from pydantic import BaseModel
 from bitbench.core.asked.quality import PROMPT_TOKENS, Quality
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial
 from bitbench.ground.errors import QualityError
+from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.prompts import QUESTIONS
 
 _WORKER = Path(__file__).parent / "workers" / "tokenize_texts.py"
-_LIMIT_S = 600.0  # for some hundred megabytes of text
 
 Windows = tuple[tuple[int, ...], ...]
 
@@ -73,22 +71,9 @@ def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[
 
 def _tokenize(texts: Sequence[str], questions: Sequence[str], tokenizer: Path, python: Path) -> Tokenized:
     job = {"tokenizer": str(tokenizer), "texts": texts, "questions": questions}
-    done = subprocess.run(
-        [python, "-I", _WORKER],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_S,
-        env=clean_environment(),
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
-        raise QualityError(f"The tokenizer in {tokenizer} could not be used for the corpus of `quality`: {said[0]}")
-    return Tokenized.model_validate_json(done.stdout)
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours without what would leak packages into another Python; nothing is asked of a hub."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "HF_TOKEN")}
-    return ours | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    try:
+        return Tokenized.model_validate(last_event(run_short_job(_WORKER, python, job)))
+    except WorkerFailed as failure:
+        raise QualityError(
+            f"The tokenizer in {tokenizer} could not be used for the corpus of `quality`: {failure}"
+        ) from None

@@ -1,9 +1,5 @@
 """Tasks of lm-eval, in an environment of its own, against the endpoint of an instance that runs."""
 
-import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +7,15 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from bitbench.core.asked.quality import Quality, Scoring
+from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.quality import TaskFailure, TaskResult
+from bitbench.ground.child_environment import tool_environment
+from bitbench.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.quality.environment import LMEVAL
 
-ENVIRONMENT = "lmeval"
+ENVIRONMENT = LMEVAL.name
 _WORKER = Path(__file__).parent / "workers" / "lm_eval_worker.py"
-_LAST_LINES = 3  # of its log, for a cause
 
 
 @dataclass(frozen=True)
@@ -71,34 +70,23 @@ def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tool
     is_file = task in task_files(quality)
     job = {
         "task": str((tools.folder / task).resolve()) if is_file else task,
-        "name": task,
         "url": f"{endpoint.url}/v1/completions",
         "model": endpoint.model,
         "tokenizer": str(tools.tokenizer),
         "max_length": tools.context_tokens,
         "limit": quality.task_samples,
         "tells_prompts": scoring is Scoring.PROMPT_LOGPROBS,
-        "parent": os.getpid(),
     }
-    with tempfile.TemporaryDirectory(prefix="bitbench-task-") as place:
-        answer = Path(place) / "answer.json"
-        done = subprocess.run(
-            [tools.python, "-I", _WORKER, answer],
-            input=json.dumps(job),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=place,
-            env=_environment(endpoint.api_key),
-        )
-        if answer.exists():
-            return _Said.model_validate_json(answer.read_text(encoding="utf-8"))
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return _Said(failure=" / ".join(lines[-_LAST_LINES:]) or f"lm-eval ended with {done.returncode}")
+    said: Json = {}
+    try:
+        for event in run_short_job(_WORKER, tools.python, job, env=_environment(endpoint.api_key)):
+            said |= event
+    except WorkerFailed as failure:
+        said["failure"] = str(failure)
+    return _Said.model_validate(said)
 
 
 def _environment(key: str) -> dict[str, str]:
-    """Ours, so that a cache of datasets and a proxy are found, without what would leak packages; with the key."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    """Datasets come from a hub, some of them only with a token. The key is the endpoint's."""
     fixed = {"OPENAI_API_KEY": key or "none", "TOKENIZERS_PARALLELISM": "false", "NO_PROXY": "127.0.0.1"}
-    return ours | fixed
+    return tool_environment(fixed, hub_token=True)

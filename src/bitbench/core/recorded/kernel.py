@@ -1,20 +1,12 @@
 """What the kernel bench records: raw seconds per round, and what they rest on."""
 
-from enum import StrEnum
-
 from pydantic import Field
 
+from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Record
 
 # 3: device, device_name, cuda; 2: rounds of each pass; 1: the first
 KERNEL_FORMAT = 3
-
-
-class KernelDevice(StrEnum):
-    """Where kernels run, as torch spells it."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class KernelMachine(Record):

@@ -76,7 +76,7 @@ class Answers:
     """Turns requests into replies (bytes) and streams."""
 
     def __init__(self, key: str, behaviour: Behaviour, take_truth: Callable[[], Mapping[str, float | None]]) -> None:
-        self._authorization = f"Bearer {key}"
+        self._authorization = f"Bearer {key}" if key else None  # without a key it asks for none
         self._behaviour = behaviour
         self._schedule = Schedule(behaviour)
         self._take_truth = take_truth
@@ -89,7 +89,7 @@ class Answers:
             case "GET", "/truth":
                 return _reply(200, dict(self._take_truth()))
             case ("GET", "/v1/models") | ("POST", "/v1/completions" | "/v1/chat/completions"):
-                if authorization != self._authorization:
+                if self._authorization is not None and authorization != self._authorization:
                     return _reply(401, _error("the key is missing or wrong"))
                 if method == "GET":
                     return _reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})

@@ -1,8 +1,8 @@
 """The null engine: a real HTTP server that streams tokens at moments that are known beforehand.
 
 `python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with the fields of `Behaviour`,
-and the key that requests must show is in BITBENCH_NULL_KEY. It is served by the native loop where that was built;
-BITBENCH_NULL_LOOP=python chooses the other.
+and the key that requests must show is in BITBENCH_NULL_KEY (empty: none is asked for). The loop that serves is native
+(`native/src/server.cpp`).
 
 The first token of a request leaves at t0 + ttft and token i at t0 + ttft + i × tpot, where t0 is the moment at which
 the request had been received completely. These are absolute times: a token that was late does not delay the next.
@@ -15,30 +15,27 @@ import os
 import resource
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from bitbench.engines.workers.null_answers import Answers, Behaviour
-from bitbench.engines.workers.null_loop import NullServer as PythonServer
 
-try:
-    from bitbench._native import NullServer as NativeServer
-except ImportError:  # no compiler was there when bitbench was installed
-    NativeServer = None  # type: ignore[assignment,misc]
+if TYPE_CHECKING:
+    from bitbench._native import NullServer
 
 KEY_VARIABLE = "BITBENCH_NULL_KEY"
-LOOP_VARIABLE = "BITBENCH_NULL_LOOP"
 
 # Memory grows by 400 MB/s: quick enough for a test, slow enough for a watcher that looks ten times a second.
 MEMORY_STEP_BYTES, MEMORY_PAUSE_S = 8_000_000, 0.02
 
 
-def make_server(port: int, key: str, behaviour: Behaviour) -> "PythonServer | NativeServer":
-    python = NativeServer is None or os.environ.get(LOOP_VARIABLE) == "python"
+def make_server(port: int, key: str, behaviour: Behaviour) -> "NullServer":
+    from bitbench._native import NullServer
 
     def take_truth() -> dict[str, float | None]:
         return server.take_truth()
 
     answers = Answers(key, behaviour, take_truth)
-    server = (PythonServer if python else NativeServer)(
+    server = NullServer(
         port,
         answers.respond,
         per_stream=behaviour.per_stream,
@@ -68,8 +65,7 @@ def main(port: str, behaviour_json: str) -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a connection each
     server = make_server(int(port), os.environ[KEY_VARIABLE], behaviour)
-    loop = "Python" if isinstance(server, PythonServer) else "native"
-    print(f"null engine: {loop} loop, listening on port {port}, {len(held)} blocks of memory held", flush=True)
+    print(f"null engine: listening on port {port}, {len(held)} blocks of memory held", flush=True)
     gc.freeze()
     gc.disable()  # a collection would make tokens late, and requests leave no cycles
     server.serve()

@@ -1,7 +1,7 @@
 """Checks and times kernel cases: `python -I kernel_worker.py JOB.json`, run in an environment with torch.
 
-Writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "done" | "failed", …}). bitbench is not
-installed where this runs: the job says where its package and its native module are.
+Writes lines of JSON to its output ({"event": "machine" | "unusable" | "case" | "point" | "done" | "failed", …}).
+bitbench is not installed where this runs: the job says where its package and its native module are.
 """
 
 import gc
@@ -9,13 +9,14 @@ import importlib
 import random
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
 from bitbench_package import load  # type: ignore[import-not-found]
-from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run, sentence  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
@@ -23,15 +24,19 @@ COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device
 
 
 def work(job: Json, reports: Reports) -> Json:
-    make_importable(job["packages"], job["native"])
+    make_importable("bitbench", job["packages"])
+    load_native(job["native"])
     Bench(job, reports).run()
     return {}
 
 
-def make_importable(packages: dict[str, str], native: str | None) -> None:
-    """Each package from its own folder, and nothing else that lies beside it."""
-    for name, folder in packages.items():
-        load(name, Path(folder) / "__init__.py", [folder])
+def make_importable(package: str, folders: dict[str, str]) -> None:
+    """The package from its own folder, and nothing else that lies beside it."""
+    if package not in sys.modules:
+        load(package, Path(folders[package]) / "__init__.py", [folders[package]])
+
+
+def load_native(native: str | None) -> None:
     if native is not None:
         try:
             load("bitbench._native", Path(native))
@@ -119,11 +124,21 @@ class Bench:
         torch.set_num_threads(self._threads)
         self._device = open_device(job["device"], torch, warm=job["warm"])
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        self._cases = [importlib.import_module(module).__dict__[name] for module, name in job["cases"]]
-        self._cases = [case() if isinstance(case, type) else case for case in self._cases]
-        self._cases = [case for case in self._cases if job["all_cases"] or self._is_usual(case)]
+        self._cases = [case for case in self._importable() if job["all_cases"] or self._is_usual(case)]
         self._shapes = [Shape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
+
+    def _importable(self) -> Iterator[Any]:
+        """One that fails to import is reported, and the others go on without it; one that was asked for is an error."""
+        for number, (module, name) in enumerate(self._job["cases"]):
+            try:
+                make_importable(module.partition(".")[0], self._job["packages"])
+                case = importlib.import_module(module).__dict__[name]
+                yield case() if isinstance(case, type) else case
+            except Exception as error:
+                if self._job["all_cases"]:
+                    raise
+                self._reports.send("unusable", case=number, cause=sentence(error))
 
     def run(self) -> None:
         from bitbench.kernels.roofline import measure

@@ -1,16 +1,20 @@
-"""Writes a GGUF file as a bf16 checkpoint: `python convert_gguf.py MODEL.gguf FOLDER`, in the transformers environment.
+"""Writes a GGUF file as a bf16 checkpoint: `python -I convert_gguf.py JOB.json`, run in the transformers environment.
 
-Imports nothing of ours. Weights that were packed in 4 bits keep the values they have; only their form changes.
+Imports nothing of bitbench. Weights that were packed in 4 bits keep the values they have; only their form changes.
 """
 
 import sys
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 
-def main(source: Path, target: Path) -> None:
+def work(job: Json, _: Reports) -> Json:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    source, target = Path(job["gguf"]), Path(job["checkpoint"])
     model = AutoModelForCausalLM.from_pretrained(
         source.parent,
         gguf_file=source.name,
@@ -19,7 +23,8 @@ def main(source: Path, target: Path) -> None:
     )
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+    return {}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(run(sys.argv[1], work))

@@ -1,39 +1,33 @@
-"""One task of lm-eval against an endpoint.
+"""One task of lm-eval against an endpoint: `python -I lm_eval_worker.py JOB.json`, run in the lmeval environment.
 
-Run by path in the lmeval environment; imports nothing of ours. A job comes as JSON on standard input, the answer goes
-to the file that is the only argument: the results of the task, or why it failed. Dies with the process that started it.
+Writes lines of JSON to its output ({"event": "versions" | "done" | "failed", …}) and everything else to its error
+stream. Imports nothing of bitbench.
 """
 
-import ctypes
-import json
 import os
-import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
+
 WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != job["parent"]:
-        return
+def work(job: Json, reports: Reports) -> Json:
     import lm_eval
 
+    reports.send("versions", versions={"lm-eval": lm_eval.__version__})
     try:
-        said: dict[str, Any] = {"results": evaluate(job)}
+        return {"results": evaluate(job)}
     except (Exception, SystemExit) as error:
-        last = str(error).strip().splitlines()[-1:] or [""]
-        said = {"failure": f"{type(error).__name__}: {last[0]}"}
-    said["versions"] = {"lm-eval": lm_eval.__version__}
-    Path(sys.argv[1]).write_text(json.dumps(said), encoding="utf-8")
+        last = str(error).strip().splitlines()[-1:] or [""]  # the first ones say what it was doing
+        raise JobError(f"{type(error).__name__}: {last[0]}") from error
 
 
-def evaluate(job: dict[str, Any]) -> list[dict[str, Any]]:
+def evaluate(job: Json) -> list[Json]:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -71,7 +65,7 @@ def refuse_likelihoods(tasks: Iterable[Any]) -> None:
         )
 
 
-def rows(name: str, metrics: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(name: str, metrics: Json, found: Json) -> list[Json]:
     """`acc,none` and `acc_stderr,none` stand beside each other."""
     better = found.get("higher_is_better", {}).get(name, {})
     samples = found.get("n-samples", {}).get(name, {}).get("effective")
@@ -95,4 +89,4 @@ def rows(name: str, metrics: dict[str, Any], found: dict[str, Any]) -> list[dict
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(sys.argv[1], work))

@@ -1,34 +1,31 @@
-"""Turns texts into token ids with a model's own tokenizer.
+"""Turns texts into token ids with a model's own tokenizer: `python -I tokenize_texts.py JOB.json`.
 
-Run by path in an engine's environment; imports nothing of ours. A job comes as JSON on standard input: `tokenizer` (a
-folder), `texts`, `questions`. The answer goes to standard output: ids of each text without special tokens, ids of each
-question (in the chat template where there is one), the token that begins every text, and those that end one.
+Run in an environment with transformers; imports nothing of bitbench. The job: `tokenizer` (a folder), `texts`,
+`questions`. It returns the ids of each text without special tokens, those of each question (in the chat template where
+there is one), the tokens that begin every text, and those that are special.
 """
 
-import json
-import os
 import sys
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
-def main() -> None:
-    job = json.load(sys.stdin)
-    answer_fd = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints must not come between
+
+def work(job: Json, _: Reports) -> Json:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(job["tokenizer"])
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
-    result = {
+    return {
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
         "questions": [ask(tokenizer, question) for question in job["questions"]],
         "begins": begins,
         "special": sorted(tokenizer.all_special_ids),
     }
-    with os.fdopen(answer_fd, "w") as answer:
-        json.dump(result, answer)
 
 
 def ask(tokenizer: Any, question: str) -> Any:
@@ -40,4 +37,4 @@ def ask(tokenizer: Any, question: str) -> Any:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(sys.argv[1], work))

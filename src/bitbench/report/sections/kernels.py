@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median as median_of
 
-from bitbench.core.recorded.kernel import KernelDevice, KernelFigures, KernelMachine, KernelSummary, Median
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary, Median
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.text import code, escape, table
 

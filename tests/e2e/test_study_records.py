@@ -1,11 +1,7 @@
-"""The first-look example with real vLLM, real transformers and the real small model, as a user runs it."""
+"""What a study writes down of real vLLM, real transformers and the real small model, run as a user runs it."""
 
-import os
 import re
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +16,13 @@ from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run
 
-ROOT = Path(__file__).parents[2]
+MODEL = "smollm2-135m"
+RUN_WELL = {f"{MODEL}/{name}" for name in ("bf16 @ vllm", "bf16 @ transformers", "w8a8-rtn @ vllm")}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    """Run the example; or use the folder in $BITBENCH_FIRST_LOOK, so that a developer can look at one run for long."""
-    if ready := os.environ.get("BITBENCH_FIRST_LOOK"):
-        return StudyFolder.existing(Path(ready))
-    into = tmp_path_factory.mktemp("first-look") / "study"
-    subprocess.run(
-        [sys.executable, "-m", "bitbench", "run", "examples/first-look.yaml", "--into", str(into)],
-        cwd=ROOT,
-        check=True,
-        timeout=2400,
-    )
-    return StudyFolder.existing(into)
+def folder(recipes_study: StudyFolder) -> StudyFolder:
+    return recipes_study
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +43,12 @@ def summary(folder: StudyFolder) -> StudySummary:
 def test_every_cell_has_at_least_two_instances_and_three_trials_in_each(
     study: Study, trials: list[TrialRecord]
 ) -> None:
-    for setup in study.engines:
+    for contender in RUN_WELL:
         for workload in study.workloads:
-            of_cell = [t for t in trials if t.cell.contender.engine == setup.name and t.cell.workload == workload.name]
+            of_cell = [t for t in trials if t.cell.contender.name == contender and t.cell.workload == workload.name]
             per_instance = [sum(t.instance_id == i for t in of_cell) for i in {t.instance_id for t in of_cell}]
-            assert len(per_instance) >= 2, f"{setup.name} {workload.name}"
-            assert min(per_instance) >= 3, f"{setup.name} {workload.name}"
+            assert len(per_instance) >= 2, f"{contender} {workload.name}"
+            assert min(per_instance) >= 3, f"{contender} {workload.name}"
 
 
 def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:
@@ -109,7 +96,9 @@ def test_intervals_contain_the_mean(summary: StudySummary) -> None:
 
 
 def test_instances_say_what_they_are(folder: StudyFolder) -> None:
-    for instance in folder.instances():
+    of_those = [instance for instance in folder.instances() if instance.contender.name in RUN_WELL]
+    assert {instance.contender.name for instance in of_those} == RUN_WELL
+    for instance in of_those:
         assert instance.outcome is Outcome.OK
         assert instance.ready_s is not None
         assert instance.facts.engine_version
@@ -118,8 +107,8 @@ def test_instances_say_what_they_are(folder: StudyFolder) -> None:
             assert instance.facts.kv_cache_tokens
             assert instance.facts.kernels
             assert instance.facts.prefix_caching is False
-        log = (folder.path / instance.log_file).read_text(errors="replace")
-        assert "Bearer" not in log
+    for instance in folder.instances():
+        assert "Bearer" not in (folder.path / instance.log_file).read_text(errors="replace")
 
 
 def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:

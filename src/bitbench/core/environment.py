@@ -1,0 +1,42 @@
+"""What an engine or a stage says about the environment that it needs; all that `bitbench.environments` knows of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bitbench.ground.errors import EngineEnvironmentError
+
+Device = Literal["cpu", "cuda"]
+OnStep = Callable[[str], None]  # hears what is being done, in a few words
+
+
+class Build(Protocol):
+    def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
+        """Compile what no package brings, into the environment's folder; raises EngineEnvironmentError."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own: dependencies of engines conflict with each other and with ours."""
+
+    name: str  # for `bitbench env create`
+    # Per device a requirements file that pins every package: it is installed without looking at dependencies. A device
+    # that has none gets that of the CPU.
+    locks: Mapping[Device, Path]
+    import_check: str  # Python that must run without an error once the packages are installed
+    main_packages: tuple[str, ...] = ()  # those that decide what is measured, as the lock spells them
+    build: Build | None = None  # runs after the packages are installed
+
+    def lock_for(self, device: Device) -> Path:
+        lock = self.locks.get(device) or self.locks.get("cpu")
+        if lock is None:
+            raise EngineEnvironmentError(
+                f"The environment {self.name} can be made for {' and '.join(self.locks) or 'no device'} only, and this "
+                f"machine runs on {device}."
+            )
+        return lock
+
+    def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Of all installed versions those of the main packages."""
+        return {package: versions[package] for package in self.main_packages if package in versions}

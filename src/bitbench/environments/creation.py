@@ -1,0 +1,91 @@
+"""Makes an environment: its packages, what is compiled for it, one import to see that it works, its manifest."""
+
+import hashlib
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, run
+
+from bitbench.core.environment import Device, Environment, OnStep
+from bitbench.environments.installed import (
+    InstalledEnvironment,
+    folder_of,
+    python_in,
+    read_manifest,
+    versions_in,
+    write_manifest,
+)
+from bitbench.environments.installer import Installation, choose_installer, requirements, source_options
+from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.errors import EngineEnvironmentError
+
+_LOG = "bitbench-install.log"
+_CUDA_LIBRARY = re.compile(r"(lib(?:cuda|cudart|cudnn|cublas|nccl|nvrtc|cupti|cusparse)\S*?\.so\S*?):? cannot open")
+
+
+def create(
+    environment: Environment,
+    home: Path,
+    *,
+    device: Device,
+    find_links: Sequence[str] = (),
+    index_url: str | None = None,
+    installer: str | None = None,
+    on_step: OnStep = lambda _: None,
+) -> InstalledEnvironment:
+    """Makes the environment, or returns the existing one if it was made from the same lock.
+
+    Raises EngineEnvironmentError; what was begun is then rebuilt by the next call.
+    """
+    lock, folder = environment.lock_for(device), folder_of(environment.name, home)
+    lock_hash = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if (existing := read_manifest(folder)) and existing.lock_hash == lock_hash:
+        return existing
+    began = time.monotonic()
+    chosen = choose_installer(installer)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log_file = folder / _LOG
+    Installation(folder, lock, chosen, [*source_options(find_links, index_url)], log_file, on_step).run()
+    if environment.build is not None:
+        environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
+    on_step("importing it once")
+    _check_imports(environment, lock, folder, log_file)
+    made = InstalledEnvironment(
+        name=environment.name,
+        path=folder,
+        complete=True,
+        lock=lock.name,
+        lock_hash=lock_hash,
+        installer=chosen,
+        python=".".join(map(str, sys.version_info[:3])),
+        seconds=round(time.monotonic() - began, 1),
+        size_bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
+        versions=versions_in(folder),
+    )
+    write_manifest(made)
+    return made
+
+
+def _check_imports(environment: Environment, lock: Path, folder: Path, log_file: Path) -> None:
+    """A torch that needs CUDA on a machine without it is named as such."""
+    command = [str(python_in(folder)), "-I", "-c", environment.import_check]
+    finished = run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, check=False, env=tool_environment())
+    if finished.returncode == 0:
+        return
+    with log_file.open("a", encoding="utf-8") as log:
+        log.write(finished.stdout)
+    torch = requirements(lock).get("torch")
+    if torch and (library := _CUDA_LIBRARY.search(finished.stdout)):
+        raise EngineEnvironmentError(
+            f"The torch that was installed for {environment.name} is a CUDA build ({library[1]} is missing here): "
+            f"offer a CPU wheel of {torch} with --find-links or --index-url, or in the configuration of pip or uv, and "
+            "give the same command again."
+        )
+    last = finished.stdout.strip().splitlines()[-1:] or ["it said nothing"]
+    raise EngineEnvironmentError(
+        f"The environment {environment.name} was installed but cannot be used: {last[0]} (all of it in {log_file})."
+    )

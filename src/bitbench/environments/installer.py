@@ -1,0 +1,106 @@
+"""One run of pip or uv: a new virtual environment, and the packages of a lock in it."""
+
+import re
+import shutil
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
+from typing import Literal
+
+from bitbench.core.environment import OnStep
+from bitbench.environments.installed import python_in
+from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.errors import EngineEnvironmentError
+
+Installer = Literal["pip", "uv"]
+
+_COUNTED_TOGETHER = 10  # packages per line of progress
+_TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
+_NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
+
+
+def choose_installer(asked_for: str | None) -> Installer:
+    """uv where it is found, unless one is asked for."""
+    if asked_for == "pip":
+        return "pip"
+    found = shutil.which("uv") is not None
+    if asked_for is None:
+        return "uv" if found else "pip"
+    if asked_for != "uv":
+        raise EngineEnvironmentError(f"{asked_for} is not an installer that bitbench knows; it knows pip and uv.")
+    if not found:
+        raise EngineEnvironmentError("uv was asked for but is not on the PATH; install it or use --installer pip.")
+    return "uv"
+
+
+def source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
+    """Where packages come from, as both installers spell it."""
+    for place in find_links:
+        yield f"--find-links={place}"
+    if index_url:
+        yield f"--index-url={index_url}"
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What the installer says goes to the log; the rest of its settings are the user's own."""
+
+    folder: Path
+    lock: Path
+    installer: Installer
+    sources: Sequence[str]
+    log_file: Path
+    on_step: OnStep
+
+    def run(self) -> None:
+        """Raises EngineEnvironmentError with the lines that say why."""
+        self.on_step(f"making a virtual environment with {self.installer}")
+        python = python_in(self.folder)
+        venv: list[str | Path]
+        if self.installer == "uv":
+            venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", self.folder]
+            install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
+        else:
+            venv = [sys.executable, "-m", "venv", self.folder]
+            install = [str(python), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--no-compile"]
+        self._call("create", venv)
+        self._call("install", [*install, "--no-deps", *self.sources, "-r", self.lock])
+
+    def _call(self, step: str, command: Sequence[str | Path]) -> None:
+        recent: deque[str] = deque(maxlen=400)
+        collected, total = 0, len(requirements(self.lock))
+        with (
+            self.log_file.open("a", encoding="utf-8") as log,
+            Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=tool_environment()) as process,
+        ):
+            for line in process.stdout or ():
+                log.write(line)
+                recent.append(line.rstrip())
+                if line.startswith(("Collecting ", "Processing ")):
+                    collected += 1
+                    if collected % _COUNTED_TOGETHER == 0:
+                        self.on_step(f"downloading packages, {collected} of {total}")
+                elif line.startswith("Installing collected packages"):
+                    self.on_step(f"installing {total} packages")
+        if process.returncode != 0:
+            raise EngineEnvironmentError(
+                f"{self.installer} could not {step} the environment in {self.folder}: {_telling(recent)} "
+                f"(all of it in {self.log_file.name} there). Packages can be taken from elsewhere with --find-links or "
+                "--index-url."
+            )
+
+
+def requirements(lock: Path) -> dict[str, str]:
+    """Package name to its line in the lock."""
+    lines = [line.strip() for line in lock.read_text(encoding="utf-8").splitlines()]
+    return {line.partition("==")[0].lower(): line for line in lines if line and not line.startswith("#")}
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The last lines that say what went wrong, in one line."""
+    said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    telling = [line for line in said if _TELLING.search(line)]
+    return " / ".join((telling or said)[-3:]) or "it said nothing"

@@ -1,0 +1,32 @@
+"""All environments that can be made here: those of the installed engines, and those of stages."""
+
+from collections.abc import Mapping
+
+from bitbench.core.environment import Environment
+from bitbench.engines import registry
+from bitbench.environments import InstalledEnvironment
+from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.kernels.environment import TRITON
+from bitbench.quality.environment import LMEVAL
+from bitbench.quantize.environment import QUANTIZE
+
+
+def known_environments() -> dict[str, Environment]:
+    """By name. An engine that cannot be imported is warned about and brings none."""
+    of_engines = (engine.own_environment for engine in registry.engines().values())
+    return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, TRITON) if known is not None}
+
+
+def main_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
+    """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
+    return known[installed.name].main_versions(installed.versions) if installed.name in known else {}
+
+
+def known_environment(name: str) -> Environment:
+    """Raises EngineEnvironmentError with the names that exist."""
+    known = known_environments()
+    if name not in known:
+        raise EngineEnvironmentError(
+            f"There is no environment called {name}; bitbench can make: {', '.join(sorted(known))}."
+        )
+    return known[name]

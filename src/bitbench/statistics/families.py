@@ -1,0 +1,144 @@
+"""What may be claimed about the contenders of a workload, with 95 % confidence for all claims of a kind at once.
+
+Three questions, each a family of its own with its own allowed error:
+
+1. Against the baseline: which contenders are faster, which slower? Holm over the C − 1 ratios.
+2. Which may be the best? A contender is out when some other is above it at a one-sided α / (C − 1) (Hsu 1984, by the
+   union bound); the set contains the true best.
+3. The full ranking: Holm over all pairs.
+
+**Equal within a margin.** Where that is asked for, a ratio whose whole interval lies within the margin is closed as
+equal. Each ratio could then be claimed wrongly in one way or another, whatever is true, so Holm's later and easier
+steps have no ground to stand on: families 1 and 3 use Bonferroni's level for all their claims.
+
+A claim that was made at an earlier look stays (see `looks`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from math import log
+
+from bitbench.core.cell import Contender
+from bitbench.statistics.pairs import PairedRatio, PairTable
+from bitbench.statistics.ranking import holm
+
+Ordered = tuple[Contender, Contender]  # (faster, slower)
+
+
+class AgainstBaseline(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"  # within the margin that was asked for
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class RankRange:
+    """The ranks that a contender may have, from 1."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that is claimed about one workload so far."""
+
+    contenders: tuple[Contender, ...]
+    against_baseline: Mapping[Contender, AgainstBaseline]  # of all but the baseline; empty without one
+    possible_bests: frozenset[Contender]
+    told_apart: frozenset[Ordered]
+    equal_pairs: frozenset[frozenset[Contender]] = field(default_factory=frozenset)
+
+    @property
+    def ranks(self) -> dict[Contender, RankRange]:
+        better = dict.fromkeys(self.contenders, 0)
+        worse = dict(better)
+        for faster, slower in self.told_apart:
+            better[slower] += 1
+            worse[faster] += 1
+        count = len(self.contenders)
+        return {contender: RankRange(1 + better[contender], count - worse[contender]) for contender in self.contenders}
+
+
+def nothing_claimed(contenders: Sequence[Contender], baseline: Contender | None) -> Claims:
+    others = [contender for contender in contenders if contender != baseline] if baseline in contenders else []
+    return Claims(
+        contenders=tuple(contenders),
+        against_baseline=dict.fromkeys(others, AgainstBaseline.UNDECIDED),
+        possible_bests=frozenset(contenders),
+        told_apart=frozenset(),
+    )
+
+
+def claim(
+    table: PairTable,
+    baseline: Contender | None,
+    alpha: float,
+    *,
+    equal_within: float | None = None,
+    earlier: Claims | None = None,
+) -> Claims:
+    """`alpha`: what each family may spend at this look. `equal_within`: 0.1 stands for 10 %."""
+    before = earlier or nothing_claimed(table.contenders, baseline)
+    pairs = list(combinations(before.contenders, 2))
+    apart, equal = _claimed([table.between(*pair) for pair in pairs], alpha, equal_within)
+    return Claims(
+        contenders=before.contenders,
+        against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
+        possible_bests=_possible_bests(table, before, alpha),
+        told_apart=before.told_apart | {_ordered(pair) for pair in apart if not _is_closed(pair, before)},
+        equal_pairs=before.equal_pairs
+        | {frozenset((pair.first, pair.second)) for pair in equal if not _is_closed(pair, before)},
+    )
+
+
+def _against_baseline(
+    table: PairTable, baseline: Contender | None, before: Claims, alpha: float, equal_within: float | None
+) -> dict[Contender, AgainstBaseline]:
+    if baseline is None:
+        return dict(before.against_baseline)
+    asked = [table.between(contender, baseline) for contender in before.against_baseline]
+    apart, equal = _claimed(asked, alpha, equal_within)
+    new = {pair.first: AgainstBaseline.EQUAL for pair in equal}
+    new |= {pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER for pair in apart}
+    return {
+        contender: new.get(contender, said) if said is AgainstBaseline.UNDECIDED else said
+        for contender, said in before.against_baseline.items()
+    }
+
+
+def _claimed(
+    asked: Sequence[PairedRatio | None], alpha: float, equal_within: float | None
+) -> tuple[list[PairedRatio], list[PairedRatio]]:
+    """Pairs that differ, and pairs that are equal. One that cannot be compared counts as asked all the same."""
+    p_values = [1.0 if pair is None else pair.p_value for pair in asked]
+    if equal_within is None:
+        adjusted = holm(p_values)
+        return [pair for pair, p_value in zip(asked, adjusted, strict=True) if pair and p_value < alpha], []
+    level = alpha / max(len(asked), 1)
+    apart = [pair for pair, p_value in zip(asked, p_values, strict=True) if pair and p_value < level]
+    known = [pair for pair in asked if pair and pair not in apart]
+    return apart, [pair for pair in known if _is_within(pair, equal_within, 1 - level)]
+
+
+def _is_within(pair: PairedRatio, margin: float, confidence: float) -> bool:
+    return abs(pair.log_mean) + pair.half_width(confidence) <= log(1 + margin)
+
+
+def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Contender]:
+    level = alpha / max(len(before.contenders) - 1, 1)
+    beaten = {_ordered(pair)[1] for pair in table.pairs if pair.p_value / 2 < level}
+    # Claims of two looks may contradict each other, once in a while; there always is a best.
+    return (before.possible_bests - beaten) or before.possible_bests
+
+
+def _ordered(pair: PairedRatio) -> Ordered:
+    return (pair.first, pair.second) if pair.log_mean > 0 else (pair.second, pair.first)
+
+
+def _is_closed(pair: PairedRatio, claims: Claims) -> bool:
+    both = (pair.first, pair.second)
+    return both in claims.told_apart or both[::-1] in claims.told_apart or frozenset(both) in claims.equal_pairs

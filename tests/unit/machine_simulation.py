@@ -1,0 +1,150 @@
+"""A simulated machine whose truth is known: starts that differ by luck, trials that vary, and slow spells in between.
+
+`GALLERY` gives trials and starts about the spread that those of examples/gallery have; the others move what causes
+it: more slow spells, starts with heavy tails, nothing but luck of the start, hardly anything at all, or contenders that
+vary very differently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bitbench.core.cell import Contender
+from bitbench.statistics.log_speeds import LogSpeeds
+
+Floats = npt.NDArray[np.float64]
+
+START_S = 16  # start, warm-up and stop of one contender
+TRIAL_S = 2
+SLOW_SPELL = np.log(1.4)
+SPELL_S = (5, 60)
+SPIKE = np.log(1.5)
+WANDER_S = 900  # how long the slow wander remembers
+PROBE_SD = 0.02
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Relative standard deviations, and shares of the time or of the trials."""
+
+    start_sd: float
+    trial_sd: float
+    slow_share: float = 0.0
+    wander_sd: float = 0.0
+    spike_share: float = 0.0
+    heavy_starts: bool = False
+    uneven_starts: bool = False  # from a third of start_sd to twice as much, by contender
+
+
+GALLERY = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02)
+DRIFT = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.35, wander_sd=0.03, spike_share=0.02)
+STARTS = Machine(start_sd=0.10, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02, heavy_starts=True)
+LUCK = Machine(start_sd=0.11, trial_sd=0.10)
+CALM = Machine(start_sd=0.01, trial_sd=0.015)
+UNEVEN = Machine(start_sd=0.06, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02, uneven_starts=True)
+MACHINES = {"gallery": GALLERY, "drift": DRIFT, "starts": STARTS, "luck": LUCK, "calm": CALM, "uneven": UNEVEN}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`alternate`: all contenders of a block are started, then their trials take turns. Else one after the other."""
+
+    blocks: int
+    rounds: int
+    alternate: bool = False
+
+    def seconds(self, contenders: int) -> int:
+        return self.blocks * contenders * (START_S + self.rounds * TRIAL_S)
+
+
+def contenders(count: int) -> tuple[Contender, ...]:
+    """The first is the baseline."""
+    return tuple(Contender(variant="none", engine=f"engine-{number}") for number in range(count))
+
+
+class Simulation:
+    """One study, block by block; its clock goes on with each."""
+
+    def __init__(self, machine: Machine, speeds: Sequence[float], rng: np.random.Generator, seconds: int) -> None:
+        self._machine = machine
+        self._speeds = np.log(np.asarray(speeds, dtype=np.float64))
+        self._rng = rng
+        self._sensitivities = rng.uniform(0.6, 1.4, len(speeds))
+        self._mood = np.concatenate([[0.0], np.cumsum(_log_speed(machine, rng, seconds + 60))])
+        self.clock_s = 0
+
+    def block(self, live: Sequence[int], rounds: int, *, alternate: bool) -> tuple[Floats, Floats]:
+        """Log speeds and the probe's view of the machine, contender × round; NaN for those that are not live."""
+        figures = np.full((len(self._speeds), rounds), np.nan)
+        probe = figures.copy()
+        at = self._turns(len(live), rounds, alternate=alternate)
+        order = self._rng.permutation(live)
+        if alternate:
+            order = self._rng.permuted(np.tile(order, (rounds, 1)), axis=1)
+            places = order.T
+        else:
+            places = np.tile(order[:, np.newaxis], (1, rounds))
+        round_of = np.broadcast_to(np.arange(rounds), places.shape)
+        mood = (self._mood[at + TRIAL_S] - self._mood[at]) / TRIAL_S
+        noise = self._rng.normal(0, self._machine.trial_sd, at.shape)
+        noise -= SPIKE * (self._rng.random(at.shape) < self._machine.spike_share)
+        figures[places, round_of] = noise + self._sensitivities[places] * mood
+        figures += (self._speeds + self._starts())[:, np.newaxis]
+        probe[places, round_of] = mood + self._rng.normal(0, PROBE_SD, at.shape)
+        self.clock_s += len(live) * (START_S + rounds * TRIAL_S)
+        return figures, probe
+
+    def _turns(self, live: int, rounds: int, *, alternate: bool) -> npt.NDArray[np.intp]:
+        """When each trial begins: place in the order × round."""
+        place, turn = np.arange(live)[:, np.newaxis], np.arange(rounds)
+        if alternate:
+            return self.clock_s + live * START_S + (turn * live + place) * TRIAL_S
+        return self.clock_s + place * (START_S + rounds * TRIAL_S) + START_S + turn * TRIAL_S
+
+    def _starts(self) -> Floats:
+        size = len(self._speeds)
+        sd = self._machine.start_sd * (np.linspace(1 / 3, 2, size) if self._machine.uneven_starts else np.ones(size))
+        if self._machine.heavy_starts:  # Student's t with 3 degrees of freedom has the variance 3
+            return sd * self._rng.standard_t(3, size) / np.sqrt(3)
+        return sd * self._rng.normal(size=size)
+
+
+def simulate(
+    machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator
+) -> tuple[LogSpeeds, Floats]:
+    """A study with a fixed plan: its figures, and the probe's view of the machine in each trial."""
+    study = Simulation(machine, speeds, rng, schedule.seconds(len(speeds)))
+    everyone = range(len(speeds))
+    blocks = [study.block(everyone, schedule.rounds, alternate=schedule.alternate) for _ in range(schedule.blocks)]
+    figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
+    return LogSpeeds(contenders(len(speeds)), figures), probe
+
+
+def _log_speed(machine: Machine, rng: np.random.Generator, seconds: int) -> Floats:
+    """Of the machine, second by second, around its long-run mean: there contenders have their true speeds."""
+    speed = _wander(machine.wander_sd, rng, seconds) + machine.slow_share * SLOW_SPELL
+    if machine.slow_share == 0:
+        return speed
+    usual_gap = np.mean(SPELL_S) * (1 - machine.slow_share) / machine.slow_share
+    count = int(3 * seconds / (usual_gap + np.mean(SPELL_S))) + 20
+    gaps, spells = rng.exponential(usual_gap, count), rng.uniform(*SPELL_S, count)
+    begins = np.cumsum(gaps + spells) - spells - rng.uniform(0, usual_gap)
+    for begin, end in zip(begins.astype(int), (begins + spells).astype(int), strict=True):
+        if begin >= seconds:
+            break
+        speed[max(begin, 0) : max(end, 0)] -= SLOW_SPELL
+    return speed
+
+
+def _wander(sd: float, rng: np.random.Generator, seconds: int) -> Floats:
+    """A stationary first-order process, in steps of half a minute with straight lines between."""
+    if sd == 0:
+        return np.zeros(seconds)
+    steps = seconds // 30 + 2
+    keep = np.exp(-30 / WANDER_S)
+    values = rng.normal(0, sd, steps)
+    for step in range(1, steps):
+        values[step] = keep * values[step - 1] + np.sqrt(1 - keep**2) * values[step]
+    return np.asarray(np.interp(np.arange(seconds), 30 * np.arange(steps), values))

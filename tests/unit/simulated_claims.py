@@ -1,0 +1,234 @@
+"""Simulated studies through the real analysis, and how often it was right: few in tests/unit, many in tests/slow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from bitbench.core.cell import Contender
+from bitbench.statistics.adjustment import adjust
+from bitbench.statistics.budget_plan import Design, plan_blocks
+from bitbench.statistics.families import AgainstBaseline, Claims, claim, nothing_claimed
+from bitbench.statistics.log_speeds import LogSpeeds
+from bitbench.statistics.looks import continuing, looks
+from bitbench.statistics.pairs import PairTable, paired_ratios
+from tests.unit.machine_simulation import (
+    MACHINES,
+    START_S,
+    TRIAL_S,
+    Machine,
+    Schedule,
+    Simulation,
+    contenders,
+    simulate,
+)
+
+ALPHA = 0.05
+CONFIDENCE = 0.95
+DIFFERENT = (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)
+
+# Contenders, and how they are measured: one after the other, and in turns.
+DESIGNS = [
+    (2, Schedule(blocks=5, rounds=3)),
+    (4, Schedule(blocks=3, rounds=3)),
+    (8, Schedule(blocks=3, rounds=3)),
+    (4, Schedule(blocks=2, rounds=6, alternate=True)),
+    (8, Schedule(blocks=3, rounds=6, alternate=True)),
+]
+# Of workloads, relative to each other: trials of one request vary more than trials of 64.
+SPREADS = [(1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 0.5)]
+# The eight contenders of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
+SHOOTOUT = (1.0, 0.92, 0.59, 1.26, 1.35, 1.48, 1.61, 2.28)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One study: what its figures say, what is claimed, and the true speeds of its contenders."""
+
+    table: PairTable
+    claims: Claims
+    speeds: dict[Contender, float]
+
+    @property
+    def baseline(self) -> Contender:
+        return self.table.contenders[0]
+
+    @property
+    def about_baseline(self) -> list[bool]:
+        """Of each contender that is claimed to be faster or slower: is it?"""
+        reference = self.speeds[self.baseline]
+        return [
+            self.speeds[one] > reference if said is AgainstBaseline.FASTER else self.speeds[one] < reference
+            for one, said in self.claims.against_baseline.items()
+            if said in DIFFERENT
+        ]
+
+    @property
+    def excludes_best(self) -> bool:
+        """Of several that are equally fast the last stands for the best: it could be so by any margin."""
+        best = max(reversed(self.table.contenders), key=self.speeds.__getitem__)
+        return best not in self.claims.possible_bests
+
+    @property
+    def is_wrong_about_ranks(self) -> bool:
+        return any(self.speeds[faster] <= self.speeds[slower] for faster, slower in self.claims.told_apart)
+
+    @property
+    def covered(self) -> list[bool]:
+        """Of each pair: is the true ratio in its interval?"""
+        return [
+            abs(pair.log_mean - np.log(self.speeds[pair.first] / self.speeds[pair.second]))
+            <= pair.half_width(CONFIDENCE)
+            for pair in self.table.pairs
+        ]
+
+
+Study = Callable[[int], Outcome]  # from a seed
+
+
+def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) -> Study:
+    """One look at the end; the probe is used where trials alternate."""
+
+    def study(seed: int) -> Outcome:
+        figures, probe = simulate(machine, speeds, schedule, np.random.default_rng(seed))
+        return _outcome(adjust(figures, probe).speeds if schedule.alternate else figures, speeds)
+
+    return study
+
+
+def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Study:
+    """Blocks as the plan for the budget has them, a look after each, and only those with an open question go on."""
+    everyone = contenders(len(speeds))
+    design = Design(len(speeds), starts_s=START_S * len(speeds), round_s=TRIAL_S * len(speeds))
+    plan = plan_blocks(design, budget_s, CONFIDENCE)
+    assert plan is not None
+
+    def study(seed: int) -> Outcome:
+        running = Simulation(machine, speeds, np.random.default_rng(seed), budget_s)
+        claims = nothing_claimed(everyone, everyone[0])
+        blocks, ends = [], []
+        while live := [everyone.index(one) for one in continuing(claims, everyone[0])]:
+            blocks.append(running.block(live, plan.rounds, alternate=True))
+            ends.append(float(running.clock_s))
+            figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
+            made = looks(ends, budget_s, ALPHA)
+            table = _table(adjust(LogSpeeds(everyone, figures), probe).speeds)
+            if made:
+                claims = claim(table, everyone[0], made[-1].alpha, earlier=claims)
+            if made and made[-1].is_last:
+                break
+        return Outcome(table, claims, dict(zip(everyone, speeds, strict=True)))
+
+    return study
+
+
+def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:
+    """Starts and trials vary by 10 % times the spread of a workload; half of a start's luck is shared by all.
+
+    The outcome is that of the first workload.
+    """
+
+    def study(seed: int) -> Outcome:
+        rng = np.random.default_rng(seed)
+        luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
+        values = (luck + rng.normal(0, 0.1, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
+        everyone = contenders(count)
+        figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
+        table = paired_ratios(figures, everyone[0])["0"]
+        return Outcome(table, claim(table, everyone[0], ALPHA), dict.fromkeys(everyone, 1.0))
+
+    return study
+
+
+def two_groups(blocks: int) -> Study:
+    """Five contenders that do not fit into memory together: each group of three contains the baseline, started anew."""
+
+    def study(seed: int) -> Outcome:
+        rng = np.random.default_rng(seed)
+        values = np.full((5, blocks, 8), np.nan)
+        for members, rounds in (([0, 1, 2], slice(0, 4)), ([0, 3, 4], slice(4, 8))):
+            mood = rng.normal(0, 0.15, (1, blocks, 4))
+            values[members, :, rounds] = mood + rng.normal(0, 0.06, (3, blocks, 1)) + rng.normal(0, 0.1, (3, blocks, 4))
+        return _outcome(LogSpeeds(contenders(5), values), [1.0] * 5)
+
+    return study
+
+
+def share(found: Iterator[bool]) -> float:
+    return float(np.mean(list(found)))
+
+
+def allowed(studies: int, error: float = ALPHA) -> float:
+    """The share of wrong studies that is exceeded in 1 % of runs of a method whose error is `error`."""
+    return error + 2.33 * sqrt(error * (1 - error) / studies)
+
+
+def assert_honest(study: Study, studies: int, least_coverage: float = 0.94) -> None:
+    """Each family is wrong in at most 5 % of the studies, and intervals of ratios cover."""
+    outcomes = [study(seed) for seed in range(studies)]
+    assert share(not all(one.about_baseline) for one in outcomes) <= allowed(studies)
+    assert share(one.excludes_best for one in outcomes) <= allowed(studies)
+    assert share(one.is_wrong_about_ranks for one in outcomes) <= allowed(studies)
+    assert share(hit for one in outcomes for hit in one.covered) >= least_coverage
+
+
+def assert_equality_is_honest(machine: Machine, schedule: Schedule, studies: int) -> None:
+    """Contenders 11 % faster than the baseline are seldom called equal within 10 %, and equal ones seldom different."""
+    for speeds, wrong in (((1.0, 1.11, 1.11, 1.11), [AgainstBaseline.EQUAL]), ((1.0,) * 4, list(DIFFERENT))):
+        tables = [fixed_plan(machine, speeds, schedule)(seed).table for seed in range(studies)]
+        said = [claim(table, table.contenders[0], ALPHA, equal_within=0.1).against_baseline for table in tables]
+        assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(studies)
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a design is to find out at the least, in the mean over studies."""
+
+    machine: str
+    speeds: tuple[float, ...]
+    plan: Schedule | int  # or a budget in seconds
+    told_from_baseline: float  # contenders, rightly
+    single_best: float  # share of the studies with only one possible best
+
+    def __str__(self) -> str:
+        plan = f"{self.plan} s" if isinstance(self.plan, int) else f"{self.plan.blocks}x{self.plan.rounds}"
+        turns = isinstance(self.plan, int) or self.plan.alternate
+        return f"{self.machine}-{len(self.speeds)}-{max(self.speeds)}-{plan}-{'turns' if turns else 'visits'}"
+
+    def study(self) -> Study:
+        machine = MACHINES[self.machine]
+        if isinstance(self.plan, int):
+            return sequential(machine, self.speeds, self.plan)
+        return fixed_plan(machine, self.speeds, self.plan)
+
+
+# The floors are what 1,000 such studies gave, less about three standard errors of 100 studies.
+POWER = [
+    Power("gallery", SHOOTOUT, Schedule(3, 3), 3.7, 0.38),
+    Power("luck", SHOOTOUT, Schedule(3, 3), 3.8, 0.34),
+    Power("gallery", SHOOTOUT, Schedule(3, 3, alternate=True), 5.2, 0.78),
+    Power("gallery", SHOOTOUT, Schedule(3, 6, alternate=True), 5.7, 0.88),
+    Power("drift", SHOOTOUT, Schedule(3, 6, alternate=True), 5.6, 0.87),
+    Power("gallery", SHOOTOUT, 600, 5.2, 0.78),
+    Power("gallery", SHOOTOUT, 900, 5.8, 0.91),
+    Power("gallery", (1.0, 1.2), Schedule(7, 4, alternate=True), 0.86, 0.90),
+    Power("gallery", (1.0, 1.2, 1.0, 1.0), Schedule(4, 5, alternate=True), 0.48, 0.35),
+    Power("gallery", (1.0, 1.5, 1.0, 1.0), Schedule(4, 5, alternate=True), 0.95, 0.95),
+    Power("gallery", (1.0, 1.2, *[1.0] * 6), Schedule(7, 4, alternate=True), 0.66, 0.42),
+]
+
+
+def assert_power(entry: Power, studies: int) -> None:
+    outcomes = [entry.study()(seed) for seed in range(studies)]
+    assert np.mean([sum(one.about_baseline) for one in outcomes]) >= entry.told_from_baseline
+    assert share(len(one.claims.possible_bests) == 1 for one in outcomes) >= entry.single_best
+
+
+def _outcome(figures: LogSpeeds, speeds: Sequence[float]) -> Outcome:
+    table = _table(figures)
+    return Outcome(table, claim(table, table.contenders[0], ALPHA), dict(zip(table.contenders, speeds, strict=True)))
+
+
+def _table(figures: LogSpeeds) -> PairTable:
+    return paired_ratios({"workload": figures}, figures.contenders[0])["workload"]

@@ -1,0 +1,82 @@
+"""What a process that bitbench starts gets of our environment variables: decided in one place, for every child."""
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import bitbench
+from bitbench.ground.child_environment import bitbench_environment, engine_environment, tool_environment
+
+PACKAGE = Path(bitbench.__file__).parent
+TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN")
+OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+STARTS_A_PROCESS = {"Popen", "run", "check_call", "check_output", "call", "create_subprocess_exec", "posix_spawn"}
+
+
+@pytest.fixture(autouse=True)
+def everything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*TOKENS, *OF_OUR_PYTHON, "HTTPS_PROXY", "HF_HOME"):
+        monkeypatch.setenv(name, "ours")
+
+
+@pytest.mark.parametrize("made", [lambda: engine_environment({}), tool_environment, bitbench_environment])
+def test_no_child_gets_a_token_unless_it_needs_a_hub(made: Callable[[], dict[str, str]]) -> None:
+    assert not made().keys() & set(TOKENS)
+
+
+def test_a_token_that_lies_in_a_file_is_not_used_either() -> None:
+    assert tool_environment()["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+
+
+def test_a_child_that_needs_a_hub_gets_the_token_and_still_nothing_of_our_python() -> None:
+    made = tool_environment({"KEY": "endpoint's"}, hub_token=True)
+    assert {name: made[name] for name in (*TOKENS, "KEY")} == {**dict.fromkeys(TOKENS, "ours"), "KEY": "endpoint's"}
+    assert not made.keys() & set(OF_OUR_PYTHON)
+
+
+@pytest.mark.parametrize("made", [lambda: engine_environment({}), tool_environment])
+def test_another_python_is_not_led_to_our_packages(made: Callable[[], dict[str, str]]) -> None:
+    assert not made().keys() & set(OF_OUR_PYTHON)
+
+
+def test_a_tool_finds_proxies_and_caches_and_an_engine_only_what_the_study_says() -> None:
+    assert tool_environment().items() >= {("HTTPS_PROXY", "ours"), ("HF_HOME", "ours")}
+    engine = engine_environment({"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert engine["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert not engine.keys() & {"HTTPS_PROXY", "HF_HOME"}
+
+
+def test_every_process_is_started_with_such_an_environment() -> None:
+    """Workers are left out: they run in one already, and pass it on."""
+    sources = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "workers" and path.name != "guardian.py"]
+    calls = [(path.name, call) for path in sources for call in process_calls(path)]
+    assert len(calls) > 5
+    for name, call in calls:
+        assert "env" in {keyword.arg for keyword in call.keywords}, f"{name}, line {call.lineno}"
+
+
+def process_calls(path: Path) -> Iterator[ast.Call]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "subprocess"
+        for alias in node.names
+    } & STARTS_A_PROCESS
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
+            if function in imported or function in {f"subprocess.{name}" for name in STARTS_A_PROCESS}:
+                yield node
+
+
+def test_no_other_place_decides_about_them() -> None:
+    deciding = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if "os.environ.items()" in path.read_text(encoding="utf-8")
+        or "**os.environ" in path.read_text(encoding="utf-8")
+    ]
+    assert deciding == ["ground/child_environment.py"]

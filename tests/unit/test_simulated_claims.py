@@ -1,0 +1,62 @@
+"""Would the claims be the same tomorrow? Simulated studies whose truth is known. tests/slow has ten times as many."""
+
+import pytest
+
+from bitbench.statistics.families import AgainstBaseline, claim
+from tests.unit.machine_simulation import CALM, MACHINES, Schedule
+from tests.unit.simulated_claims import (
+    ALPHA,
+    DESIGNS,
+    POWER,
+    SPREADS,
+    Power,
+    assert_equality_is_honest,
+    assert_honest,
+    assert_power,
+    fixed_plan,
+    sequential,
+    several_workloads,
+    share,
+    two_groups,
+)
+
+STUDIES = 250
+LONG_STUDIES = 100  # with several looks each
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("count", "schedule"), DESIGNS)
+def test_equal_contenders_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
+    assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_nor_are_they_when_looked_at_after_each_block(machine: str) -> None:
+    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s=600), LONG_STUDIES)
+
+
+@pytest.mark.parametrize("spreads", SPREADS, ids=["alike", "unlike"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_workloads_lend_no_false_claim(count: int, spreads: tuple[float, ...]) -> None:
+    assert_honest(several_workloads(count, spreads), STUDIES)
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_groups_that_meet_by_way_of_the_baseline(blocks: int) -> None:
+    assert_honest(two_groups(blocks), STUDIES)
+
+
+@pytest.mark.parametrize("machine", ["calm", "gallery"])
+def test_equal_within_ten_percent(machine: str) -> None:
+    assert_equality_is_honest(MACHINES[machine], Schedule(blocks=4, rounds=4, alternate=True), STUDIES)
+
+
+def test_equal_contenders_of_a_calm_machine_are_found_equal() -> None:
+    found = [fixed_plan(CALM, [1.0] * 4, Schedule(3, 4, alternate=True))(seed).table for seed in range(LONG_STUDIES)]
+    said = [claim(table, table.contenders[0], ALPHA, equal_within=0.1).against_baseline for table in found]
+    assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.95
+
+
+@pytest.mark.parametrize("entry", POWER, ids=str)
+def test_what_differs_is_seen(entry: Power) -> None:
+    assert_power(entry, LONG_STUDIES)

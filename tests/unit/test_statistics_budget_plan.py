@@ -1,0 +1,121 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bitbench.core.cell import Contender
+from bitbench.statistics.budget_plan import (
+    FIRST_GUESS,
+    LEAST_START_SD,
+    Design,
+    measured_components,
+    next_block,
+    plan_blocks,
+)
+from bitbench.statistics.components import VarianceComponents, variance_components
+from bitbench.statistics.log_speeds import LogSpeeds
+
+# Eight contenders of a real study: 110 s to start them all, 22 s for a trial of each.
+EIGHT = Design(contenders=8, starts_s=110, round_s=22)
+
+
+def test_ten_minutes() -> None:
+    plan = plan_blocks(EIGHT, 600, 0.95)
+    assert plan is not None
+    assert (plan.blocks, plan.rounds) == (3, 4)
+    expected = stats.t.ppf(0.975, 8 + 2) * math.sqrt(2 * (0.06**2 + 0.11**2 / 4) / 3)
+    assert plan.half_width == pytest.approx(expected)
+    assert plan.relative_half_width == pytest.approx(0.16, abs=0.01)
+    assert plan.seconds == 3 * (110 + 4 * 22)
+
+
+def test_too_little_for_two_blocks() -> None:
+    assert plan_blocks(EIGHT, 2 * (110 + 22) - 1, 0.95) is None
+    least = plan_blocks(EIGHT, 2 * (110 + 22), 0.95)
+    assert least is not None
+    assert (least.blocks, least.rounds) == (2, 1)
+
+
+def test_two_contenders_alone_need_more_blocks() -> None:
+    """Nothing is lent, and Student's t of one degree of freedom is 12.7."""
+    plan = plan_blocks(Design(contenders=2, starts_s=28, round_s=6), 600, 0.95)
+    assert plan is not None
+    assert plan.blocks >= 5
+
+
+def test_starts_that_vary_ask_for_blocks_and_trials_for_rounds() -> None:
+    by_starts = plan_blocks(EIGHT, 1800, 0.95, VarianceComponents(start_sd=0.2, trial_sd=0.05))
+    by_trials = plan_blocks(EIGHT, 1800, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3))
+    assert by_starts is not None
+    assert by_trials is not None
+    assert by_starts.blocks > by_trials.blocks
+    assert by_starts.rounds < by_trials.rounds
+
+
+@given(st.integers(2, 10), st.floats(0, 300), st.floats(0.5, 60), st.floats(10, 7200))
+def test_a_plan_fits_and_more_budget_is_never_worse(
+    contenders: int, starts_s: float, round_s: float, budget_s: float
+) -> None:
+    design = Design(contenders, starts_s, round_s)
+    plan, more = (plan_blocks(design, budget, 0.95) for budget in (budget_s, 1.5 * budget_s))
+    if plan is None:
+        return
+    assert plan.seconds <= budget_s * (1 + 1e-9)
+    assert more is not None
+    assert more.half_width <= plan.half_width
+
+
+def test_one_more_block() -> None:
+    plan = plan_blocks(EIGHT, 600, 0.95)
+    assert plan is not None
+    more = next_block(EIGHT, plan, 0.12, 0.95)
+    assert more.seconds == 110 + 4 * 22
+    narrower = stats.t.ppf(0.975, 8 + 3) / stats.t.ppf(0.975, 8 + 2) * math.sqrt(3 / 4)
+    assert more.half_width == pytest.approx(0.12 * narrower)
+
+
+def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> LogSpeeds:
+    """Of 200 blocks, which all share a large shift, and six contenders."""
+    rng = np.random.default_rng(seed)
+    starts = rng.normal(0, start_sd, (6, 200, 1)) + rng.normal(0, 0.3, (1, 200, 1))
+    names = tuple(Contender(variant="none", engine=str(number)) for number in range(6))
+    return LogSpeeds(names, starts + rng.normal(0, trial_sd, (6, 200, rounds)))
+
+
+@pytest.mark.parametrize(("start_sd", "trial_sd", "rounds"), [(0.06, 0.11, 4), (0.1, 0.02, 2), (0.03, 0.1, 8)])
+def test_components_are_found_again(start_sd: float, trial_sd: float, rounds: int) -> None:
+    found = variance_components(
+        {"w": simulated(start_sd, trial_sd, rounds), "v": simulated(start_sd, trial_sd, rounds, 2)}
+    )
+    assert found is not None
+    assert found.start_sd == pytest.approx(start_sd, rel=0.1)
+    assert found.trial_sd == pytest.approx(trial_sd, rel=0.1)
+
+
+def test_components_with_missing_rounds() -> None:
+    speeds = simulated(0.06, 0.11, 4)
+    values = speeds.values.copy()
+    values[np.random.default_rng(5).random(values.shape) < 0.2] = np.nan
+    found = variance_components({"w": replace(speeds, values=values)})
+    assert found is not None
+    assert found.start_sd == pytest.approx(0.06, rel=0.15)
+    assert found.trial_sd == pytest.approx(0.11, rel=0.1)
+
+
+def test_components_that_cannot_be_known() -> None:
+    names = (Contender(variant="none", engine="a"), Contender(variant="none", engine="b"))
+    assert variance_components({}) is None
+    assert variance_components({"w": LogSpeeds(names, np.zeros((2, 1, 5)))}) is None
+    assert variance_components({"w": LogSpeeds(names, np.zeros((2, 5, 1)))}) is None
+    assert measured_components({}) == FIRST_GUESS
+
+
+def test_starts_that_seem_equal_are_not_planned_with() -> None:
+    names = (Contender(variant="none", engine="a"), Contender(variant="none", engine="b"))
+    found = measured_components({"w": LogSpeeds(names, np.tile([0.0, 0.1], (2, 3, 1)) * np.array([[[1]], [[2]]]))})
+    assert found.start_sd == LEAST_START_SD
+    assert found.trial_sd == pytest.approx(0.05)

@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bitbench.statistics.log_speeds import Floats
+from bitbench.statistics.percentiles import (
+    ObjectiveVerdict,
+    PercentileEstimate,
+    carries,
+    highest_carried,
+    judge_limit,
+    percentile,
+    tail,
+)
+from tests.unit.simulated_requests import (
+    P99_CELLS,
+    Cell,
+    assert_covers,
+    assert_seldom_met,
+    covers,
+    estimates,
+    true_percentile,
+)
+
+STUDIES = 250
+
+
+def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
+    """Every trial has the times 1, 2, …, `requests`."""
+    return [[np.arange(1.0, requests + 1)] * trials for _ in range(starts)]
+
+
+def test_a_median_by_hand() -> None:
+    """Two starts of 50 alike: their shares are equal, so the error is that of chance, √(0.25 / 100) = 0.05."""
+    found = percentile(even(2, 1, 50), 50, 0.8)
+    assert found is not None
+    assert found.value == 25.5
+    reach = stats.t.ppf(0.9, 1) * 0.05
+    times = np.sort(np.tile(np.arange(1.0, 51), 2))
+    assert found.low == times[int(np.floor((0.5 - reach) * 99))]
+    assert found.high == times[int(np.ceil((0.5 + reach) * 99))]
+
+
+def test_starts_that_differ_widen_it() -> None:
+    alike = percentile(even(4, 3, 100), 50, 0.95)
+    apart = percentile([[np.arange(1.0, 101) + 20 * start] * 3 for start in range(4)], 50, 0.95)
+    assert alike is not None
+    assert alike.high is not None
+    assert apart is not None
+    assert apart.high is not None
+    assert apart.high - apart.low > 2 * (alike.high - alike.low)
+
+
+def test_too_few_requests_leave_it_open() -> None:
+    found = percentile(even(3, 3, 8), 99, 0.95)
+    assert found is not None
+    assert found.high is None
+    assert not found.is_carried
+
+
+def test_one_start_says_nothing_of_the_next() -> None:
+    found = percentile(even(1, 5, 1000), 50, 0.95)
+    assert found is not None
+    assert (found.low, found.high) == (0.0, None)
+
+
+def test_what_is_missing() -> None:
+    assert percentile([], 99, 0.95) is None
+    assert percentile([[], [np.array([np.nan])]], 99, 0.95) is None
+    assert tail([], 0.95) is None
+    with_gaps = [[*trials, np.array([np.nan])] for trials in even(3, 3, 50)]
+    assert percentile(with_gaps, 50, 0.95) == percentile(even(3, 3, 50), 50, 0.95)
+
+
+def test_from_how_many_requests_a_percentile_has_its_name() -> None:
+    assert [(carries(events, 99), carries(events, 90)) for events in (99, 100, 999, 1000)] == [
+        (False, False),
+        (False, True),
+        (False, True),
+        (True, True),
+    ]
+    assert [highest_carried(events) for events in (19, 20, 100, 199, 200, 1000, 10_000)] == [
+        None,
+        50,
+        90,
+        90,
+        95,
+        99,
+        99.9,
+    ]
+
+
+def test_the_tail_of_few_and_of_many() -> None:
+    few, many = tail(even(2, 2, 4), 0.95), tail(even(3, 4, 100), 0.95)
+    assert few is not None
+    assert (few.slowest, few.requests, few.highest) == (4.0, 16, None)
+    assert many is not None
+    assert many.highest is not None
+    assert (many.requests, many.highest.percent) == (1200, 99)
+
+
+def test_a_batch_is_one_event() -> None:
+    """Five starts of ten batches of 100: 5,000 requests, but 50 fates."""
+    starts = even(5, 10, 100)
+    batches, single = (percentile(starts, 95, 0.95, batch_is_one_event=fate) for fate in (True, False))
+    assert batches is not None
+    assert (batches.events, batches.is_carried, batches.high) == (50, False, None)
+    assert single is not None
+    assert (single.events, single.is_carried) == (5000, True)
+    assert single.high is not None
+    of_batches = tail(starts, 0.95, batch_is_one_event=True)
+    assert of_batches is not None
+    assert of_batches.highest is not None
+    assert of_batches.highest.percent == 50
+
+
+def estimate(low: float, high: float | None) -> PercentileEstimate:
+    return PercentileEstimate(percent=99, value=1.0, low=low, high=high, confidence=0.95, events=2000)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (estimate(0.8, 1.2), ObjectiveVerdict.MET),
+        (estimate(0.8, 1.5), ObjectiveVerdict.MET),
+        (estimate(0.8, 1.6), ObjectiveVerdict.INCONCLUSIVE),
+        (estimate(0.8, None), ObjectiveVerdict.INCONCLUSIVE),
+        (estimate(1.6, 1.8), ObjectiveVerdict.MISSED),
+        (estimate(1.6, None), ObjectiveVerdict.MISSED),
+        (None, ObjectiveVerdict.INCONCLUSIVE),
+    ],
+)
+def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate | None, verdict: ObjectiveVerdict) -> None:
+    assert judge_limit(found, 1.5) is verdict
+
+
+@given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([50.0, 90.0, 99.0]), st.floats(0.1, 10))
+def test_the_interval_holds_the_value_and_follows_the_unit(seed: int, starts: int, percent: float, unit: float) -> None:
+    rng = np.random.default_rng(seed)
+    times = [[rng.exponential(size=20) for _ in range(2)] for _ in range(starts)]
+    found = percentile(times, percent, 0.95)
+    scaled = percentile([[unit * trial for trial in start] for start in times], percent, 0.95)
+    assert found is not None
+    assert scaled is not None
+    assert found.low <= found.value
+    assert found.high is None or found.value <= found.high
+    assert scaled.value == pytest.approx(unit * found.value)
+    assert scaled.low == pytest.approx(unit * found.low)
+    assert (scaled.high is None) is (found.high is None)
+
+
+@pytest.mark.parametrize("cell", P99_CELLS, ids=str)
+def test_p99_is_covered(cell: Cell) -> None:
+    assert_covers(cell, 99, STUDIES)
+
+
+@pytest.mark.parametrize("percent", [50, 90])
+def test_other_percentiles_are_covered(percent: float) -> None:
+    assert_covers(Cell(3, 3, 32), percent, STUDIES)
+    assert_covers(Cell(8, 4, 100), percent, STUDIES)
+
+
+@pytest.mark.parametrize("cell", P99_CELLS, ids=str)
+def test_a_missed_p99_is_seldom_met(cell: Cell) -> None:
+    assert_seldom_met(cell, STUDIES)
+
+
+def test_a_p99_of_many_requests_has_an_upper_end() -> None:
+    """Else an interval that is always open would cover, too."""
+    found = estimates(Cell(6, 5, 100), 99, STUDIES)
+    assert np.mean([one.high is not None for one in found]) >= 0.9
+
+
+def test_a_shared_fate_that_is_counted_as_many_is_not_covered() -> None:
+    """All 32 requests of a batch have one time: counted as 32 events, the interval is too narrow."""
+    rng = np.random.default_rng(1)
+    truth = 1.0  # the median of a lognormal
+    hits = {True: 0, False: 0}
+    for _ in range(STUDIES):
+        batches = [[np.full(32, time) for time in np.exp(rng.normal(0, 0.3, 2))] for _ in range(12)]
+        for fate in hits:
+            found = percentile(batches, 50, 0.95, batch_is_one_event=fate)
+            assert found is not None
+            hits[fate] += covers(found, truth)
+    assert hits[True] / STUDIES >= 0.94
+    assert hits[False] <= hits[True]
+
+
+def test_the_truth_of_the_simulation() -> None:
+    found = estimates(Cell(200, 20, 50), 99, 3)
+    assert np.mean([one.value for one in found]) == pytest.approx(true_percentile(99), rel=0.03)
