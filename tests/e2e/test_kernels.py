@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recorded.kernel import KernelRun
-from bitbench.report.sections.kernels import kernel_markdown
+from bitbench.report.document.markdown import markdown
+from bitbench.report.sections.kernels import kernel_document
 from bitbench.statistics.kernels import summarize_kernels
 from tests.command_line import bitbench
 
@@ -23,10 +24,10 @@ COLUMNS = (
     "ratio",
     "torch.mv (ms)",
     "ratio to it",
-    "MB",
-    "GB/s",
-    "flop/byte",
-    "of roofline",
+    "traffic (MB)",
+    "bandwidth (GB/s)",
+    "intensity (flop/byte)",
+    "of roofline (%)",
     "error",
 )
 
@@ -36,16 +37,17 @@ def test_a_quick_look_has_the_seeds_table_and_vptq_is_faster(
 ) -> None:
     said = bitbench(capsys, "kernels", "--quick", "--into", str(tmp_path))
     assert said.exit_code == 0, said.err
-    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in said.out.splitlines()]
+    written = (tmp_path / "kernels.md").read_text(encoding="utf-8")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in written.splitlines()]
     place = lines.index(list(COLUMNS))
     rows = [line for line in lines[place + 2 :] if len(line) == len(COLUMNS)]
     assert len(rows) == 8  # two shapes, four sizes of codebooks
-    assert "<svg" in (tmp_path / "roofline.svg").read_text(encoding="utf-8")
+    assert "<svg" in (tmp_path / "figures" / "roofline.svg").read_text(encoding="utf-8")
     run = KernelRun.model_validate_json((tmp_path / "records.json").read_text(encoding="utf-8"))
     summary = summarize_kernels(run, ["torch-linear", "torch-mv"])
-    again = kernel_markdown(summary)  # from the records alone
+    again = markdown(kernel_document(summary))  # from the records alone
     assert [line for line in again.splitlines() if line.startswith("|")] == [
-        line for line in said.out.splitlines() if line.startswith("|")
+        line for line in written.splitlines() if line.startswith("|")
     ]
     vptq = [one for one in summary.figures if one.timing.case.startswith("vptq")]
     assert all(one.timing.error is not None and one.timing.error < 0.02 for one in vptq)

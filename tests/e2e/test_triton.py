@@ -20,7 +20,8 @@ from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.lab.study import Lab
-from bitbench.report.sections.kernels import kernel_markdown
+from bitbench.report.document.markdown import markdown
+from bitbench.report.sections.kernels import kernel_document
 from bitbench.statistics.kernels import summarize_kernels
 from bitbench.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
 from tests.unit.vptq_layers import make_layer
@@ -125,7 +126,7 @@ def test_the_kernel_bench_checks_and_times_it_like_any_case(monkeypatch: pytest.
         assert timings[name, 9].cause == "takes batches from 1 to 8"
     small = timings["vptq-triton-4096-256", 1]
     assert small.weight_bytes == 25 * 4 * (20 * 72 // 32) + 2 * 8 * (4096 + 256)
-    assert "vptq (ms)" in kernel_markdown(summarize_kernels(found, ["torch-linear", "torch-mv"]))
+    assert "vptq (ms)" in markdown(kernel_document(summarize_kernels(found, ["torch-linear", "torch-mv"])))
 
 
 def test_without_the_interpreter_it_is_left_out_on_a_processor_and_says_why_where_it_is_named(

@@ -2,13 +2,13 @@
 
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
 from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_instance, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics
 
 HOSTILE = {
     "script": "<script>window.hacked=1</script>",
@@ -34,7 +34,7 @@ HOSTILE = {
 
 def hostile_study(
     name: str,
-) -> tuple[StudySummary, list[TrialRecord], list[InstanceRecord], dict[str, Json]]:
+) -> tuple[StudySummary, list[TrialRecord], list[InstanceRecord], Lock]:
     """Two contenders with results, one that failed, one refused; workloads under load and of two lengths."""
     workloads = [
         Workload(name=f"w{concurrency}-{length}", concurrency=concurrency, input_tokens=length, output_tokens=8)
@@ -75,4 +75,4 @@ def hostile_study(
         "bitbench": name,
         "created_at": name,
     }
-    return summarize(plan, trials, instances), trials, instances, lock
+    return summarize(plan, trials, instances), trials, instances, make_lock(plan, lock)

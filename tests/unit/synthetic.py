@@ -9,6 +9,7 @@ from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL, Variant
@@ -58,6 +59,11 @@ def make_plan(
     contenders = [Contender(variant=NO_MODEL, engine=name) for name in engines]
     cells = tuple(Cell(contender=one, workload=workload.name) for workload in workloads for one in contenders)
     return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), cells=cells)
+
+
+def make_lock(plan: Plan, lock: Mapping[str, Json] | None = None) -> Lock:
+    """The plan under the conditions of LOCK, unless others are given."""
+    return Lock.model_validate({**(LOCK if lock is None else lock), "plan": plan})
 
 
 def make_trial(cell: Cell, block: int, index: int, **fields: Json) -> TrialRecord:
@@ -141,7 +147,7 @@ DEMO_SPEEDS = {
 }
 
 
-def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], dict[str, Json]]:
+def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
     """A clear winner, a tie, an outlier, a failed contender and a refused cell; and a lock to go with them."""
     workloads = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
     full = make_plan(
@@ -182,7 +188,8 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], dict[st
     place = next(number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1")
     slow = speed_metrics(workloads[0], 80.0)
     trials[place] = trials[place].model_copy(update={"metrics": slow})
-    return plan, trials, [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)], LOCK
+    instances = [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)]
+    return plan, trials, instances, make_lock(plan)
 
 
 def _demo_failure(cell: Cell, block: int) -> TrialRecord:

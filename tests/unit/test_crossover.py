@@ -14,6 +14,7 @@ from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from bitbench.report.document.model import Quantity, Table, Unit, plain_text
 from bitbench.report.sections.crossover import crossover_section, verdict
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial
@@ -103,9 +104,9 @@ def test_a_point_that_is_sure_alone_is_named() -> None:
     )
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": points, "stretches": (unsure,), "crossings": (), "none_confidence": 0.4})
-    assert verdict(found) == "cannot tell: nowhere from 1 to 4 surely faster or slower but faster at 1"
+    assert verdict(found) == "inconclusive: no significant difference from 1 to 4, but for single points: faster at 1"
     both = found.model_copy(update={"points": (points[1], points[1])})
-    assert verdict(both).endswith("surely faster or slower")
+    assert verdict(both) == "inconclusive: no significant difference from 4 to 4"
 
 
 def test_several_crossings_are_all_named() -> None:
@@ -159,11 +160,26 @@ def test_input_length_is_an_axis_too() -> None:
 
 def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
-    summary = Lab().summary(import_files([DATA / "seed-crossing.md"], Tool.SEED, Starts.PER_RUN, tmp_path / "out"))
+    summary = Lab().summary(
+        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out")
+    )
     found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
     (crossing,) = found["w8a16_awq"].crossings
     assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
     assert found["w8a8_smooth_gptq"].crossings == ()
     section = crossover_section(summary)
-    assert "faster up to about" in section
-    assert "none in the range measured: faster from 8 to 64" in section
+    assert section is not None
+    assert section.in_terminal
+    table = next(block for block in section.blocks if isinstance(block, Table))
+    assert [plain_text(column.title) for column in table.columns] == ["Contender", "8", "64", "Crossing"]
+    rows = {plain_text(cells[0]): cells for cells in (row.cells for row in table.rows) if isinstance(cells[0], tuple)}
+    _, at_8, at_64, said = rows["w8a16_awq"]
+    assert isinstance(at_8, Quantity)
+    assert isinstance(at_64, Quantity)
+    assert at_8.unit == Unit.RATIO
+    assert at_8.value is not None
+    assert at_64.value is not None
+    assert at_8.value > 1 > at_64.value
+    assert isinstance(said, tuple)
+    assert plain_text(said).startswith("faster up to about ")
+    assert "none in the range measured: faster from 8 to 64" in str(rows["w8a8_smooth_gptq"][-1])

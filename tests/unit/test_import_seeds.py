@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data" / "imports"
 
 
 def imported(name: str, into: Path, starts: Starts = Starts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
-    folder = import_files([DATA / name], Tool.SEED, starts, into)
+    folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
     report = Lab().report(folder)
     return folder, Lab().summary(folder), report.read_text(encoding="utf-8")
 
@@ -44,7 +44,7 @@ def test_the_slow_run_is_flagged(runs: Imported) -> None:
     _, summary, report = runs
     sparse = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a16_sparse_awq")
     assert [outlier.value for outlier in sparse.outliers] == [1526.74]
-    assert "| 1,527 |" in report
+    assert "1,527 tok/s |" in report
 
 
 def test_equal_variants_are_a_tie(runs: Imported) -> None:
@@ -53,7 +53,7 @@ def test_equal_variants_are_a_tie(runs: Imported) -> None:
     assert ranking.workload == "base"
     ptq = next(entry for entry in ranking.entries if entry.contender.variant == "w8a8_smooth_ptq")
     assert "w8a8_smooth_gptq" in {other.variant for other in ptq.tied_with}
-    assert "a tie for the highest output throughput: `w8a8_smooth_gptq`" in report
+    assert "tie for the highest output throughput: `w8a8_smooth_gptq`" in report
 
 
 def test_unknown_is_unknown(runs: Imported) -> None:
@@ -69,12 +69,12 @@ def test_unknown_is_unknown(runs: Imported) -> None:
 
 def test_text_is_put_right_and_this_is_said(runs: Imported) -> None:
     assert not set("ÂÃâð�") & set(runs[2])
-    assert "it was put right" in runs[2]
+    assert "it was repaired" in runs[2]
 
 
 def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
     _, summary, report = runs
-    assert "Names of runs repeat (3 of them, such as w8a16\\_smooth\\_awq\\_base\\_run3" in report
+    assert "Names of runs repeat (3 of them, such as w8a16_smooth_awq_base_run3" in report
     ids = [run.trial_id for cell in summary.cells for run in cell.runs]
     assert len(set(ids)) == len(ids) == 21
 
@@ -83,9 +83,9 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
     _, as_one, report = runs
     _, as_three, other = imported("seed-runs.md", tmp_path / "out", Starts.PER_RUN)
     assert "Assumed: each file is one start" in report
-    assert "some cells have one instance only" in report
+    assert "some cells have a single instance" in report
     assert "each run was a start" in other
-    assert "one instance only" not in other
+    assert "a single instance" not in other
     for one, three in zip(as_one.cells, as_three.cells, strict=True):
         single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
         assert (single.n_instances, separate.n_instances) == (1, 3)
@@ -134,9 +134,9 @@ def test_grids(tmp_path: Path) -> None:
 
 def test_a_kernel_table_becomes_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
-    said = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "seed", "--into", out)
+    said = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "vendor-table", "--into", out)
     assert said.exit_code == 0, said.err
-    assert "`vptq` is slower than `torch` at 2 of 2 points" in said.out
+    assert "vptq is slower than torch at 2 of 2 points" in said.out
     table = bitbench(capsys, "report", out, "--format", "kernel-md").out
     assert "| batch_size | in_features | out_features | main_centroids | residual_centroids | vptq (ms) |" in table
     assert "|          1 |        2048 |         1024 |           4096 |                256 |    0.0277 |" in table
@@ -148,8 +148,10 @@ def test_a_kernel_table_becomes_kernel_records(tmp_path: Path, capsys: pytest.Ca
 def test_ratios_that_do_not_follow_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (DATA / "seed-kernels.md").read_text().replace("| 1.02  |", "| 2.50  |", 1)
     (tmp_path / "wrong.md").write_text(text)
-    said = bitbench(capsys, "import", str(tmp_path / "wrong.md"), "--from", "seed", "--into", str(tmp_path / "out"))
-    assert "1 printed ratios do not follow from their times, such as at 1024 × 1024." in said.out
+    said = bitbench(
+        capsys, "import", str(tmp_path / "wrong.md"), "--from", "vendor-table", "--into", str(tmp_path / "out")
+    )
+    assert "1 printed ratio does not follow from the times, such as at 1024 × 1024." in " ".join(said.out.split())
 
 
 def test_a_profile_is_kept_with_its_doubts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +189,9 @@ def test_text_that_was_meant_is_left_alone() -> None:
 
 
 def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "seed", "--into", str(tmp_path / "out"))
+    said = bitbench(
+        capsys, "import", str(DATA / "seed-runs.md"), "--from", "vendor-table", "--into", str(tmp_path / "out")
+    )
     assert said.exit_code == 0
     assert "Assumed: each file is one start of its engine" in " ".join(said.out.split())
     again = bitbench(capsys, "report", str(tmp_path / "out"))

@@ -16,6 +16,7 @@ from bitbench.imports.tools import read
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from bitbench.report.document.terminal import render
+from bitbench.report.study import study_document
 
 DATA = Path(__file__).parent / "data" / "imports"
 
@@ -121,7 +122,7 @@ def test_optimum_benchmark(tmp_path: Path) -> None:
     assert "the sum of the two" in report
 
 
-@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.SEED])
+@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.VENDOR_TABLE])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
 def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
@@ -204,6 +205,6 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
     console = Console(width=100, record=True, force_terminal=False)
     with console.capture() as captured:
-        render(summary, console)
+        render(study_document(summary, folder.read().lock), console)
     assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
     assert len(captured.get()) < 10_000

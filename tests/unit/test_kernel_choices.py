@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.core.cell import Plan
+from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines import llamacpp_log, vllm_log
 from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
-from bitbench.report.sections.conditions import contenders_section
+from bitbench.report.document.markdown import section_parts
+from bitbench.report.sections.contenders import contenders_section
 from bitbench.statistics.summarize import summarize
-from tests.unit.synthetic import make_instance, make_plan
+from tests.unit.synthetic import make_instance, make_lock, make_plan
 
 DATA = Path(__file__).parent / "data"
 WORKER = Path(transformers_engine.__file__).parent / "workers" / "transformers_kernels.py"
@@ -149,6 +151,10 @@ def marlin(kernel: str) -> InstanceFacts:
     return InstanceFacts(engine_version="0.32", kernel_choices=(chosen,))
 
 
+def text_of(plan: Plan, instances: list[InstanceRecord]) -> str:
+    return "\n".join(section_parts(contenders_section(summarize(plan, [], instances), make_lock(plan))))
+
+
 def test_two_contenders_with_the_same_weights_are_told_apart_by_their_kernel() -> None:
     plan = make_plan(["first", "second"], [BUILT_IN_WORKLOADS["base"]])
     contenders = plan.contenders
@@ -156,11 +162,11 @@ def test_two_contenders_with_the_same_weights_are_told_apart_by_their_kernel() -
         make_instance(contenders[0], 0, facts=marlin("MarlinLinearKernel")),
         make_instance(contenders[1], 0, facts=marlin("ConchLinearKernel")),
     ]
-    text = contenders_section(summarize(plan, [], instances), {})
+    text = text_of(plan, instances)
     assert "kernel of AWQ: MarlinLinearKernel (low-bit weights, expanded inside the product)" in text
     assert "run the same weights on different kernels" in text
     instances[1] = make_instance(contenders[1], 0, facts=marlin("MarlinLinearKernel"))
-    assert "different kernels" not in contenders_section(summarize(plan, [], instances), {})
+    assert "different kernels" not in text_of(plan, instances)
 
 
 def test_instances_of_one_contender_that_differ_in_kernel_are_named() -> None:
@@ -170,4 +176,4 @@ def test_instances_of_one_contender_that_differ_in_kernel_are_named() -> None:
         make_instance(contender, 0, facts=marlin("MarlinLinearKernel")),
         make_instance(contender, 1, facts=marlin("ConchLinearKernel")),
     ]
-    assert "its instances differ in kernel" in contenders_section(summarize(plan, [], instances), {})
+    assert "its instances differ in kernel" in text_of(plan, instances)

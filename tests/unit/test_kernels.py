@@ -16,7 +16,8 @@ from bitbench.kernels.shapes import parse_shapes
 from bitbench.report.charts.figure import numbers
 from bitbench.report.charts.kernels import WIDTH, roofline_figure
 from bitbench.report.charts.svg import svg
-from bitbench.report.sections.kernels import kernel_markdown
+from bitbench.report.document.markdown import markdown
+from bitbench.report.sections.kernels import kernel_document
 from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
 
@@ -144,7 +145,7 @@ def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
 
 
 def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> None:
-    text = kernel_markdown(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
     header = next(line for line in text.splitlines() if "vptq (ms)" in line)
     columns = [cell.strip() for cell in header.strip("|").split("|")]
     assert columns[:10] == [
@@ -159,32 +160,32 @@ def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> N
         "torch.mv (ms)",
         "ratio to it",
     ]
-    assert "0.20 [0.20, 0.20]" in text
+    assert "0.20× [0.20, 0.20]" in text
     assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
 
 
 def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     """1024 x 1024 weights are 131,072 vectors; two threads need 20 us for them: 0.31 ns of one thread each."""
-    text = kernel_markdown(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
     overview = [line for line in text.split("vptq (ms)")[0].splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in overview]
     assert cells[0] == [
         "case",
         "ratio to `torch-linear`",
         "ratio to `torch-mv`",
-        "GB/s",
-        "of roofline",
-        "ns per vector",
+        "bandwidth (GB/s)",
+        "of roofline (%)",
+        "per vector (ns)",
     ]
-    assert cells[-2] == ["`vptq-4096-256`", "0.20", "0.25", "18.3", "92", "0.31"]
-    assert cells[2] == ["`torch-linear`", "–", "1.25", "21.0", "105", "–"]
+    assert cells[4] == ["`vptq-4096-256`", "0.20×", "0.25×", "18.3", "92", "0.31"]
+    assert cells[2] == ["`torch-linear`", "–", "1.25×", "21.0", "105", "–"]
 
 
 def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_device() -> None:
     gpu = {"device": KernelDevice.CUDA, "device_name": "NVIDIA A100-SXM4-80GB", "cuda": "13.0", "isa": None}
     run = a_run().model_copy(update={"machine": MACHINE.model_copy(update=gpu)})
-    text = kernel_markdown(summarize_kernels(run, ["torch-linear"]))
-    assert text.startswith("NVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold")
+    text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
+    assert "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold" in text
     assert "its time is that of the whole device" in text
     overview = next(line for line in text.splitlines() if "`vptq-4096-256`" in line)
     assert overview.strip(" |").endswith(" 0.15")
@@ -249,9 +250,10 @@ def test_a_report_of_the_records_makes_table_and_figure_again(
     (tmp_path / "records.json").write_text(a_run().model_dump_json())
     said = bitbench(capsys, "report", str(tmp_path))
     assert said.exit_code == 0
-    assert "| `vptq-4096-256` |" in said.out
-    assert "](roofline.svg)" in (tmp_path / "kernels.md").read_text()
-    ElementTree.fromstring((tmp_path / "roofline.svg").read_text())
+    assert "vptq-4096-256" in said.out
+    assert "torch-int8 was not timed" in said.out
+    assert "](figures/roofline.svg)" in (tmp_path / "kernels.md").read_text()
+    ElementTree.fromstring((tmp_path / "figures" / "roofline.svg").read_text())
 
 
 def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:

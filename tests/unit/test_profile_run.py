@@ -23,7 +23,8 @@ from bitbench.lab.profile import run_profiles
 from bitbench.lab.visit import Bench
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
-from bitbench.report.sections.profile import profile_markdown, profile_section
+from bitbench.report.document.markdown import markdown, section_parts
+from bitbench.report.sections.profile import profile_document, profile_section
 from bitbench.store.folder import StudyFolder
 from tests.unit.synthetic import make_plan
 from tests.unit.test_profiling import event, mark, written
@@ -191,7 +192,7 @@ def test_a_profile_of_a_newer_bitbench_is_refused(tmp_path: Path, profiles: list
 
 
 def test_the_table_has_the_columns_of_torchs_own(profiles: list[OperatorProfile]) -> None:
-    text = profile_markdown(profiles)
+    text = markdown(profile_document(profiles)).replace("\\", "")
     for column in ("Name", "Self CPU %", "CPU total", "Self device", "Self CPU Mem", "# of Calls"):
         assert f"| {column}" in text or f" {column} |" in text
     assert "`aten::mm`" in text
@@ -205,17 +206,24 @@ def test_the_table_has_the_columns_of_torchs_own(profiles: list[OperatorProfile]
 def test_unknown_operators_are_shown_and_what_is_left_out_is_counted(profiles: list[OperatorProfile]) -> None:
     known = profiles[0].operators[0]
     strange = known.model_copy(update={"name": "new::thing", "group": ProfileGroup.OTHER})
-    text = profile_markdown([profiles[0].model_copy(update={"operators": (strange, known, known)})], limit=1)
+    shown = profiles[0].model_copy(update={"operators": (strange, known, known)})
+    text = markdown(profile_document([shown], limit=1))
     assert "`new::thing`" in text
     assert "other operators" in text
     assert "2 more" in text
 
 
+def section_text(profiles: list[OperatorProfile]) -> str:
+    section = profile_section(profiles)
+    assert section is not None
+    return "\n\n".join(section_parts(section))
+
+
 def test_a_sum_that_misses_the_measured_step_is_said(profiles: list[OperatorProfile]) -> None:
     off = profiles[0].model_copy(update={"profiled": profiles[0].profiled.model_copy(update={"seconds": (0.2,)})})
-    assert "differ by more than 5.0 %" in profile_section([off])
-    assert "differ by more than" not in profile_section(profiles)
-    assert profile_section([]) == ""
+    assert "differ by more than 5 %" in section_text([off])
+    assert "differ by more than" not in section_text(profiles)
+    assert profile_section([]) is None
 
 
 def test_profile_in_a_study_file_survives_writing_it() -> None:

@@ -122,14 +122,14 @@ def test_quality_and_kernels(place: Path) -> None:
 
 def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "kernels", tmp_path / "own")
-    import_files([IMPORTS / "seed-kernels.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "theirs")
+    import_files([IMPORTS / "seed-kernels.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "theirs")
     _, rows = Studies(str(tmp_path)).query(
         "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
     )
     published = read_published(tmp_path / "theirs", PublishedKernels)
     assert published is not None
     count = sum(len(row.seconds) for row in published.rows)
-    assert rows == [("own", None, 2), ("theirs", "seed", count)]
+    assert rows == [("own", None, 2), ("theirs", "vendor-table", count)]
     first = published.rows[0]
     asked = f"in_features = {first.in_features} AND out_features = {first.out_features}"
     columns = 'folder, "case", median_s, labels, rounds, cpu_model'

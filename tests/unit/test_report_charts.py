@@ -61,7 +61,7 @@ def test_what_all_share_is_said_once_and_no_two_labels_are_alike() -> None:
     assert shown[0] == "bf16"
     assert len(set(shown)) == 3
     assert max(map(len, shown)) < 60
-    assert labels.shared == "small on vllm"
+    assert labels.shared == "Model: small. Engine: vllm."
 
 
 def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary) -> None:
@@ -69,7 +69,7 @@ def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary)
     rows = tuple(ContenderQuality(contender=one, baseline=None, outcome=Outcome.OK) for one in contenders)
     labels = Labels.of(demo.model_copy(update={"cells": (), "quality": rows}))
     assert [labels[one] for one in contenders] == ["bf16", "w8a8-rtn"]
-    assert labels.shared == "small on vllm"
+    assert labels.shared == "Model: small. Engine: vllm."
 
 
 def test_the_trials_of_a_workload(demo: StudySummary) -> None:
@@ -78,6 +78,9 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     means = [row for row in figure.rows if row["kind"] == "mean"]
     assert [row["contender"] for row in means] == ["quick", "steady", "twin"]
     assert [row["rank"] for row in means] == ["1", "2–3 (tie)", "2–3 (tie)"]
+    assert [row["heading"] for row in means] == ["1   quick", "2–3   steady", "2–3   twin"]
+    assert [row["versus"] == "baseline" for row in means] == [False, True, False]
+    assert all(str(row["shown"]).endswith("] tok/s") for row in means)
     flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
     assert flagged == ["twin-interactive-1-1"]
     assert "Diamonds" in figure.caption
@@ -161,6 +164,7 @@ def test_requests_of_a_workload(demo: StudySummary) -> None:
     (figure,) = request_figures(demo, demo.rankings[0], [spread], labels_of(demo))
     assert figure.rows[0]["p50"] == pytest.approx(20)
     assert figure.rows[0]["slowest"] == "t00007, request 12"
+    assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"
     alt.LayerChart.from_dict(figure.spec)
     ElementTree.fromstring(svg(figure))
 

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,23 @@ from markdown_it import MarkdownIt
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
-from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.imports import vendor_backends
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from bitbench.report.forms.choices import Form
-from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
+from bitbench.report.forms.registry import STUDY_FORMS
 from bitbench.report.forms.rst import grid_table, rst
-from bitbench.report.forms.tidy import trial_columns
+from bitbench.report.forms.tidy import json_text, trial_columns
+from bitbench.report.study import study_document
 from bitbench.statistics.summarize import summarize
+from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.synthetic import LOCK, demo_study, make_plan, make_trial, speed_metrics
+from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics
 from tests.unit.test_import_seeds import DATA
 
 HOSTILE = [
@@ -41,18 +48,36 @@ HOSTILE = [
 ]
 
 
-def records_of(plan: Plan, trials: list[TrialRecord]) -> StudyRecords:
-    return StudyRecords(summarize(plan, trials, []), LOCK, trials)
+@dataclass(frozen=True)
+class Measured:
+    """A study whose records were summarized."""
+
+    summary: StudySummary
+    records: StudyRecords
+
+    def as_form(self, form: Form) -> str:
+        return STUDY_FORMS[form](self.summary, self.records)
+
+    def as_json(self) -> str:
+        return json_text(self.summary, self.records.trials, study_document(self.summary, self.records.lock))
+
+
+def measured(plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()) -> Measured:
+    return Measured(summarize(plan, trials, instances), StudyRecords("made-up", make_lock(plan), trials, instances))
+
+
+def imported(folder: StudyFolder) -> Measured:
+    return Measured(Lab().summary(folder), folder.read())
 
 
 @pytest.fixture(scope="module")
-def demo() -> StudyRecords:
-    plan, trials, instances, lock = demo_study()
-    return StudyRecords(summarize(plan, trials, instances), lock, trials)
+def demo() -> Measured:
+    plan, trials, instances, _ = demo_study()
+    return measured(plan, trials, instances)
 
 
 @pytest.fixture(scope="module")
-def hostile() -> StudyRecords:
+def hostile() -> Measured:
     """Names and causes that try to break out."""
     workload = Workload(name="shape", concurrency=1, input_tokens=16, output_tokens=8)
     engines = tuple(EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"}) for name in HOSTILE)
@@ -66,7 +91,7 @@ def hostile() -> StudyRecords:
         else make_trial(cell, 0, number, outcome=Outcome.CRASHED, cause=cell.contender.engine)
         for number, cell in enumerate(cells)
     ]
-    return records_of(plan, trials)
+    return measured(plan, trials)
 
 
 def parsed(text: str) -> document:
@@ -81,8 +106,8 @@ def cells_of(one: Element) -> list[list[str]]:
     return [[entry.astext() for entry in line.children] for line in one.findall(row)]
 
 
-def test_rst_is_valid_and_has_every_cell_with_its_reason(demo: StudyRecords) -> None:
-    tree = parsed(STUDY_FORMS[Form.SEED_RST](demo))
+def test_rst_is_valid_and_has_every_cell_with_its_reason(demo: Measured) -> None:
+    tree = parsed(demo.as_form(Form.VENDOR_RST))
     tables = [cells_of(one) for one in tree.findall(table)]
     assert len(tables) == 2  # one engine kind, two batch sizes
     header, *rows = tables[0]
@@ -95,8 +120,8 @@ def test_rst_is_valid_and_has_every_cell_with_its_reason(demo: StudyRecords) -> 
     assert "Requests/s" in tables[1][0]
 
 
-def test_rst_is_valid_whatever_the_names_are(hostile: StudyRecords) -> None:
-    tree = parsed(STUDY_FORMS[Form.SEED_RST](hostile))
+def test_rst_is_valid_whatever_the_names_are(hostile: Measured) -> None:
+    tree = parsed(hostile.as_form(Form.VENDOR_RST))
     text = tree.astext()
     assert '<script>alert("x")</script>' in text  # as text, which is what it is
     assert "a|b" in text
@@ -119,9 +144,9 @@ def test_rst_text_is_only_text(text: str) -> None:
     assert cells_of(next(iter(tree.findall(table))))[1] == [text]
 
 
-def test_the_markdown_of_runs_can_be_imported_again(demo: StudyRecords, tmp_path: Path) -> None:
-    (tmp_path / "out.md").write_text(STUDY_FORMS[Form.SEED_MD](demo), encoding="utf-8")
-    folder = import_files([tmp_path / "out.md"], Tool.SEED, Starts.PER_RUN, tmp_path / "again")
+def test_the_markdown_of_runs_can_be_imported_again(demo: Measured, tmp_path: Path) -> None:
+    (tmp_path / "out.md").write_text(demo.as_form(Form.VENDOR_MD), encoding="utf-8")
+    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "again")
     again = Lab().summary(folder)
     known = {(cell.cell.contender.name, cell.cell.workload): cell.metrics for cell in demo.summary.cells}
     assert len(again.cells) == 6
@@ -131,11 +156,11 @@ def test_the_markdown_of_runs_can_be_imported_again(demo: StudyRecords, tmp_path
             assert cell.metrics[metric].mean == pytest.approx(before[metric].mean, rel=0.01)
 
 
-def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyRecords) -> None:
-    text = STUDY_FORMS[Form.SEED_MD](demo)
+def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: Measured) -> None:
+    text = demo.as_form(Form.VENDOR_MD)
     assert "## Configuration: batch_size=1, input_len=128, output_len=64 (`interactive`)" in text
     assert "Memory peak (MiB)" in text
-    assert "Quality was not measured." in text
+    assert "Quality: not measured." in text
     assert "Outlier: `twin`: output throughput 80.00 tok/s" in text
     assert "2–3 (tie) **twin**" in text
     assert "unsupported: Quant type (uint8b128)" in text.replace("\\_", "_")
@@ -144,8 +169,8 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyRecord
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "out")
-    text = STUDY_FORMS[Form.SEED_MD](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "out")
+    text = imported(folder).as_form(Form.VENDOR_MD)
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
         line.split("**")[1].replace("\\", ""): line.split("**")[0].strip("- ")
@@ -160,28 +185,37 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
     assert not set("ÂÃâð\ufffd") & set(text)
 
 
-def test_backends_have_their_kernel_beside_their_times(demo: StudyRecords) -> None:
-    text = STUDY_FORMS[Form.BACKEND_MD](demo)
+def test_backends_have_their_kernel_beside_their_times(demo: Measured) -> None:
+    text = demo.as_form(Form.BACKEND_MD)
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")}
     assert "CPUInt8ScaledMMLinearKernel" in lines["**Kernel**"]
-    assert "ms [" in lines["**TTFT**"]
+    assert "] ms |" in " ".join(lines["**TTFT**"].split())
     assert "unsupported (2)" in lines["**Failed**"]
 
 
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-backends.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "once")
-    once = Lab().summary(folder)
-    (tmp_path / "out.md").write_text(STUDY_FORMS[Form.BACKEND_MD](StudyRecords(once, folder.lock(), folder.trials())))
-    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.SEED, Starts.PER_FILE, tmp_path / "again"))
+    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "once")
+    once = imported(folder)
+    (tmp_path / "out.md").write_text(once.as_form(Form.BACKEND_MD))
+    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "again"))
     for metric in ("ttft_s", "tpot_s"):
-        before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.cells}
+        before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.summary.cells}
         after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}
         assert after == pytest.approx(before, rel=1e-3)
 
 
-@pytest.mark.parametrize("form", [Form.SEED_MD, Form.BACKEND_MD])
-def test_names_do_no_harm_in_markdown(hostile: StudyRecords, form: Form) -> None:
-    text = STUDY_FORMS[form](hostile)
+def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: Measured) -> None:
+    reading = vendor_backends.read(demo.as_form(Form.BACKEND_MD))
+    known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
+    last = demo.summary.rankings[-1].workload
+    for cell in demo.summary.cells_of(last):
+        wanted = cell.metrics["ttft_s"].mean if "ttft_s" in cell.metrics else None
+        assert known[cell.cell.contender.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
+
+
+@pytest.mark.parametrize("form", [Form.VENDOR_MD, Form.BACKEND_MD])
+def test_names_do_no_harm_in_markdown(hostile: Measured, form: Form) -> None:
+    text = hostile.as_form(form)
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<script" not in html
     assert "\u202e" not in html
@@ -189,24 +223,26 @@ def test_names_do_no_harm_in_markdown(hostile: StudyRecords, form: Form) -> None
     assert "hidden" not in html
 
 
-def test_csv_has_one_row_per_trial_and_no_formula(hostile: StudyRecords, demo: StudyRecords) -> None:
-    rows = list(csv.DictReader(io.StringIO(STUDY_FORMS[Form.CSV](demo))))
-    assert len(rows) == len(demo.trials)
+def test_csv_has_one_row_per_trial_and_no_formula(hostile: Measured, demo: Measured) -> None:
+    rows = list(csv.DictReader(io.StringIO(demo.as_form(Form.CSV))))
+    assert len(rows) == len(demo.records.trials)
     assert list(rows[0]) == trial_columns()
     slow = next(one for one in rows if one["trial"] == "twin-interactive-1-1")
     assert (float(slow["output_throughput"]), slow["outlier"]) == (80.0, "True")
     assert next(one for one in rows if one["engine"] == "broken")["output_throughput"] == ""
-    engines = [one["engine"] for one in csv.DictReader(io.StringIO(STUDY_FORMS[Form.CSV](hostile)))]
+    engines = [one["engine"] for one in csv.DictReader(io.StringIO(hostile.as_form(Form.CSV)))]
     assert "'=1+1" in engines
 
 
-def test_json_has_the_figures_and_what_they_mean(hostile: StudyRecords, demo: StudyRecords) -> None:
-    content = json.loads(STUDY_FORMS[Form.JSON](demo))
-    assert content["bitbench_report"] == 1
+def test_json_has_the_figures_and_what_they_mean(hostile: Measured, demo: Measured) -> None:
+    content = json.loads(demo.as_json())
+    assert content["bitbench_report"] == 2
     assert content["definitions"]["ttft_s"]["unit"] == "s"
-    assert len(content["trials"]) == len(demo.trials)
+    assert len(content["trials"]) == len(demo.records.trials)
     assert content["summary"]["rankings"][0]["entries"][0]["contender"]["engine"] == "quick"
-    assert "hidden" not in STUDY_FORMS[Form.JSON](hostile)
+    assert content["document"]["title"] == "demo"
+    assert "Workload interactive" in [section["title"] for section in content["document"]["sections"]]
+    assert "hidden" not in hostile.as_json()
 
 
 KERNELS = KernelRun(
@@ -228,8 +264,8 @@ KERNELS = KernelRun(
 
 
 def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = import_files([DATA / "seed-grids.rst"], Tool.SEED, Starts.PER_FILE, tmp_path / "study")
-    said = bitbench(capsys, "report", str(folder.path), "--format", "seed-rst")
+    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
+    said = bitbench(capsys, "report", str(folder.path), "--format", "vendor-rst")
     parsed(said.out)
     assert "gpu\\_memory\\_utilization=1.0" in said.out  # a setting as a column
     there = bitbench(capsys, "report", str(folder.path), "--format", "csv", "-o", str(tmp_path / "a" / "b.csv"))
@@ -238,12 +274,27 @@ def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "--output needs --format" in bitbench(capsys, "report", str(folder.path), "-o", "x").err
 
 
+def test_names_of_before_are_accepted_and_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
+    now, before = (
+        bitbench(capsys, "report", str(folder.path), "--format", name).out for name in ("vendor-md", "seed-md")
+    )
+    assert now == before
+    assert now.startswith("# Performance Benchmark Results")
+    for command in ("report", "import"):
+        assert "seed" not in bitbench(capsys, command, "--help").out
+    wrong = bitbench(capsys, "report", str(folder.path), "--format", "markdown")
+    assert wrong.exit_code == 2
+    assert "vendor-md" in wrong.err
+    assert "seed-md" not in wrong.err
+
+
 def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "records.json").write_text(KERNELS.model_dump_json())
     said = bitbench(capsys, "report", str(tmp_path), "--format", "kernel-md")
     assert said.exit_code == 0
     assert "| vptq (ms) | torch (ms) |" in said.out
-    assert " 0.50 [0.50, 0.50] |" in said.out
+    assert " 0.50× [0.50, 0.50] |" in said.out
     nothing = bitbench(capsys, "report", str(tmp_path / "no"), "--format", "kernel-md")
     assert "has no kernel records" in nothing.err
     (tmp_path / "records.json").write_text("{}")

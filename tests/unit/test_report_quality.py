@@ -8,8 +8,11 @@ from bitbench.core.cell import Plan, QualityRefusal
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.quality import Answer, TaskFailure, TaskResult
 from bitbench.core.recorded.trial import Outcome
-from bitbench.report.document.markdown import markdown
+from bitbench.report.document.markdown import phrase_text, section_parts
+from bitbench.report.document.model import Document, Mark, Quantity, Table, Unit
 from bitbench.report.document.terminal import render
+from bitbench.report.document.words import bullets, say
+from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.statistics.quality import quality_part
 from bitbench.statistics.summarize import summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
@@ -37,46 +40,90 @@ def summary() -> StudySummary:
     return summarize(asked, [], []).model_copy(update=quality_part(asked, records, tables))
 
 
-def test_markdown_says_who_lost_too_much_before_any_table() -> None:
-    text = markdown(summary(), {})
-    opening = text.partition("## ")[0]
-    assert "`m/w4 @ vllm` is flagged: its mean KL divergence is at least" in opening
-    assert "`m/w2 @ vllm` has no result (oom): Too large." in opening
-    assert "`m/w8 @ vllm` is not surely beyond the limits" in opening
-    section = text.partition("## Quality")[2].partition("\n## ")[0]
-    table = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")}
+def section_text() -> str:
+    section = quality_section(summary())
+    assert section is not None
+    return "\n\n".join(section_parts(section))
+
+
+def test_the_answer_says_what_lost_too_much() -> None:
+    said = [phrase_text(sentence) for sentence in quality_sentences(summary())]
+    assert said[0].startswith("Quality: `m/w4 @ vllm` is flagged: its mean KL divergence is at least")
+    assert said[1] == "Quality: `m/w2 @ vllm` has no result (oom): Too large."
+    assert said[2].startswith("Quality: `m/w8 @ vllm` does not significantly exceed the limits (mean KL divergence")
+
+
+def test_the_table_has_every_contender_and_what_became_of_it() -> None:
+    section = section_text()
+    lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")}
     assert "12 windows, 480 scored tokens" in section
     assert "from the 8 likeliest tokens" in section
-    assert "| baseline |" in next(line for line in section.splitlines() if line.startswith("| `bf16`"))
-    assert "oom" in next(line for line in section.splitlines() if line.startswith("| `w2`"))
-    assert set(table) >= {"`bf16`", "`w8`", "`w4`"}
-    assert "\nAll are of m on vllm.\n" in section
-    assert "- Not measured: `m/gguf @ vllm`: It reads no GGUF files." in section
+    assert "| baseline" in lines["`bf16`"]
+    assert "oom" in lines["`w2`"]
+    assert set(lines) >= {"`bf16`", "`w8`", "`w4`"}
+    assert "\nModel: m. Engine: vllm.\n" in section
+    assert "\nNot measured: `m/gguf @ vllm`: It reads no GGUF files." in section
 
 
 def test_answers_and_tasks_stand_beside_the_baselines() -> None:
-    section = markdown(summary(), {}).partition("## Quality")[2]
+    section = section_text()
     assert "*as the baseline*" in section
     assert "&lt;b&gt;no\\|no&lt;/b&gt;" in section
     assert "from token 1, in a loop" in section
+    assert "0.7500 ± 0.0900" in section
     assert "-0.2500 ± 0.1273" in section
     assert "`m/w8 @ vllm`, `mmlu`: no data" in section
 
 
+def quality_rows() -> Table:
+    section = quality_section(summary())
+    assert section is not None
+    return next(block for block in section.blocks if isinstance(block, Table))
+
+
+def test_figures_are_numbers_and_a_loss_beyond_the_limits_is_an_alarm() -> None:
+    table = quality_rows()
+    titles = ["".join(map(str, column.title)) for column in table.columns]
+    rise, divergence = titles.index("Rise"), titles.index("KL mean")
+    flagged = next(row for row in table.rows if row.mark is Mark.ALARM)
+    risen, diverged = flagged.cells[rise], flagged.cells[divergence]
+    assert isinstance(risen, Quantity)
+    assert (risen.unit, risen.is_signed) == (Unit.SHARE, True)
+    assert isinstance(diverged, Quantity)
+    assert diverged.low is not None
+    assert diverged.value is not None
+    assert diverged.low < diverged.value
+    assert sum(row.mark is Mark.ALARM for row in table.rows) == 1
+
+
 def test_a_variant_against_itself_shows_zero() -> None:
-    section = markdown(summary(), {}).partition("## Quality")[2]
-    cells = [
-        cell.strip() for cell in next(line for line in section.splitlines() if line.startswith("| `bf16`")).split("|")
-    ]
-    assert cells[5:9] == ["0 [0, 0] %", "0 [0, 0]", "0 [0, 0]", "100 [100, 100] %"]
+    line = next(line for line in section_text().splitlines() if line.startswith("| `bf16`"))
+    cells = [cell.strip() for cell in line.split("|")]
+    assert [cell for cell in cells if "[" in cell][-4:] == ["0 [0, 0]", "0 [0, 0]", "0 [0, 0]", "100 [100, 100]"]
+
+
+def test_what_was_never_measured_has_no_column() -> None:
+    titles = ["".join(map(str, column.title)) for column in quality_rows().columns]
+    assert "Weights" not in titles
+    assert "Perplexity" in titles
+
+
+def test_a_study_without_quality_has_no_section() -> None:
+    plain = summary().study.model_copy(update={"quality": None})
+    assert quality_section(summary().model_copy(update={"study": plain})) is None
 
 
 def test_the_terminal_has_the_same_and_stays_within_its_width() -> None:
-    for width in (80, 160):
+    section = quality_section(summary())
+    assert section is not None
+    document = Document(say("x"), bullets(quality_sentences(summary())), (section,))
+    for width, is_wide in ((80, False), (160, True)):
         console = Console(file=StringIO(), width=width)
-        render(summary(), console)
+        render(document, console)
         assert isinstance(console.file, StringIO)
         text = console.file.getvalue()
         assert "flagged" in text
         assert "KL mean" in text
+        assert ("KL p99" in text) is is_wide
+        assert "as the baseline" not in text  # answers are long
         assert max(map(len, text.splitlines())) <= width

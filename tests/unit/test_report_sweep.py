@@ -12,11 +12,14 @@ from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.report.charts.curves import load_figures
 from bitbench.report.charts.svg import svg
-from bitbench.report.document.markdown import markdown
+from bitbench.report.document.markdown import markdown, phrase_text
+from bitbench.report.document.model import Chart, Document, Mark, Table
 from bitbench.report.document.terminal import render
-from bitbench.report.sections.sweep import sweep_answer, sweep_cells
-from bitbench.report.study import Records, document
+from bitbench.report.document.words import bullets, say
+from bitbench.report.labels import Labels
+from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_trial
 
@@ -61,24 +64,41 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
     return summarize(plan, trials, []).model_copy(update={"search": search})
 
 
-@pytest.mark.parametrize("width", [80, 120, 160])
+def document_of(summary: StudySummary) -> Document:
+    section = sweep_section(summary, load_figures(summary, Labels.of(summary)))
+    return Document(say("a sweep"), bullets(sweep_answer(summary)), (section,))
+
+
+def answer_of(summary: StudySummary) -> str:
+    return " ".join(phrase_text(sentence) for sentence in sweep_answer(summary))
+
+
+@pytest.mark.parametrize("width", [80, 120, 160, 200])
 def test_the_table_fits_and_is_sorted_by_load(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    render(summary_of(), console)
+    render(document_of(summary_of()), console)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     rows = [line.split() for line in lines if line.strip() and line.split()[0] in ("10", "40", "160")]
     assert [row[0] for row in rows] == ["10", "40", "160"]
-    assert "holds (2)" in " ".join(rows[1])
+    assert "meets (2)" in " ".join(rows[1])
     assert "fails," in rows[2]
     assert "…" not in "".join(lines)
 
 
 def test_the_answer_names_the_highest_point_that_held() -> None:
-    sentences = " ".join(sweep_answer(summary_of(), str))
-    assert "The highest point that held ttft_p99 ≤ 200 ms in every trial: 40 requests/s" in sentences
-    assert "Requests failed at rate-160: HTTP 429: no." in sentences
+    sentences = answer_of(summary_of())
+    assert "The highest point that met `ttft_p99` ≤ 200 ms in every trial: 40 requests/s" in sentences
+    assert "Requests failed on `rate-160`: HTTP 429: no." in sentences
+
+
+def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
+    table = sweep_section(summary_of(), []).blocks[1]
+    assert isinstance(table, Table)
+    assert [row.mark for row in table.rows] == [None, None, Mark.ALARM]
+    errors = [row.cells[-2] for row in table.rows]
+    assert [getattr(cell, "value", None) for cell in errors] == [0, 0, 7]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +106,7 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
     [
         (
             RateAnswer(rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE),
-            "40.4 requests/s [39.6, 41.7], 95 % interval. 9 trials were enough.",
+            "40.4 [39.6, 41.7] requests/s (95 % CI). 9 trials were enough.",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS),
@@ -94,11 +114,11 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
         ),
         (
             RateAnswer(rate=99.0, low=99.0, high=None, confidence=0.95, trials=3, stop=SearchStop.HIGHEST),
-            "holds even at 99 requests/s, the highest rate that was tried; --max-rate allows more.",
+            "is met even at 99 requests/s, the highest rate tried; --max-rate allows more.",
         ),
         (
             RateAnswer(rate=None, low=None, high=0.5, confidence=0.95, trials=3, stop=SearchStop.LOWEST),
-            "does not hold, not even at 0.5 requests/s, the lowest rate that was tried.",
+            "is not met, not even at 0.5 requests/s, the lowest rate that was tried.",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=5, stop=None),
@@ -107,19 +127,19 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
     ],
 )
 def test_a_search_says_its_rate_its_interval_and_why_it_stopped(found: RateAnswer, said: str) -> None:
-    assert said in sweep_answer(summary_of(search=found), str)[0]
+    assert said in answer_of(summary_of(search=found))
 
 
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
-    sections = document(summary_of("<script>&"), Records({}))
-    figure = next(figure for section in sections for figure in section.figures)
+    document = document_of(summary_of("<script>&"))
+    (figure,) = (block.figure for block in document.sections[0].blocks if isinstance(block, Chart))
     assert len(figure.rows) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in figure.rows if row["series"] == "TTFT p99"] == ["10", "40", "160"]
     drawn = svg(figure)
     ElementTree.fromstring(drawn)
     assert "TTFT p99" in drawn
     assert "<script>" not in drawn
-    assert "<script>" not in markdown(summary_of("<script>&"), {})
+    assert "<script>" not in markdown(document)
 
 
 def test_other_studies_are_no_sweeps() -> None:

@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
-from bitbench.imports.choices import Starts, Tool
+from bitbench.cli.renamed import listed, parser_of
+from bitbench.imports.choices import OLD_NAMES, Starts, Tool
 
 
 def import_results(
     files: Annotated[list[Path], typer.Argument(help="result files of one tool", metavar="FILE...")],
-    tool: Annotated[Tool, typer.Option("--from", help="which tool wrote them")],
+    tool: Annotated[
+        Tool,
+        typer.Option("--from", parser=parser_of(Tool, OLD_NAMES), metavar=listed(Tool), help="which tool wrote them"),
+    ],
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the file]")
     ] = None,
@@ -20,7 +24,7 @@ def import_results(
 ) -> None:
     """Turn other tools' result files into a study folder, and report.
 
-    What a file does not say is unknown and shown as –; what was assumed or left out stands in the report.
+    What a file does not say is unknown and shown as –; what was assumed or skipped stands in the report.
     """
     from rich.console import Console
     from rich.text import Text
@@ -45,11 +49,14 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
+    from rich.console import Console
+
     from bitbench.core.recorded.published import PublishedKernels
-    from bitbench.report.forms.published import published_kernel_markdown
+    from bitbench.report.document.terminal import render
+    from bitbench.report.forms.published import published_kernel_document
     from bitbench.store.published import read_published
 
     kernels = read_published(folder, PublishedKernels)
     assert kernels is not None  # nothing else makes a folder without a study
-    typer.echo(published_kernel_markdown(kernels).split("\n\n| ")[0])
+    render(published_kernel_document(kernels), Console())
     typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")

@@ -33,10 +33,10 @@ def kernels(
         "kernels"
     ),
 ) -> None:
-    """Time quantized kernels against torch on this machine, and say how far from its roofline they are.
+    """Time quantized kernels against torch on this machine, and show how far from its roofline they are.
 
-    Each case is checked against double precision before it is timed. Writes DIR/kernels.md, records.json and
-    roofline.svg; `bitbench report DIR` makes table and figure again from the records.
+    Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
+    figure, and records.json; `bitbench report DIR` makes table and figure again from the records.
     """
     from rich.console import Console
 
@@ -46,7 +46,8 @@ def kernels(
     from bitbench.lab.study import Lab
     from bitbench.models import library
     from bitbench.probes.host import collect_host_facts
-    from bitbench.report.sections.kernels import kernel_overview, write_kernels
+    from bitbench.report.document.terminal import render
+    from bitbench.report.sections.kernels import write_kernels
     from bitbench.statistics.kernels import summarize_kernels
 
     _check_device(device)
@@ -78,9 +79,7 @@ def kernels(
     summary = summarize_kernels(run, baselines)
     into.mkdir(parents=True, exist_ok=True)
     (into / RECORDS_FILE).write_text(run.model_dump_json() + "\n", encoding="utf-8")
-    typer.echo(write_kernels(summary, into))
-    if console.is_terminal:  # the long table has pushed it out of sight
-        console.print(kernel_overview(summary), soft_wrap=True, markup=False)
+    render(write_kernels(summary, into), Console())
     console.print(f"table, records and figure: {into}", soft_wrap=True)
 
 

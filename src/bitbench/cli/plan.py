@@ -15,7 +15,8 @@ from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.study import Lab
-from bitbench.report.document.text import listing
+from bitbench.report.document.model import plain_text
+from bitbench.report.document.words import listing
 from bitbench.report.sections.causes import refusals_by_reason
 
 EXPECTED = {
@@ -76,7 +77,7 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
     about: dict[tuple[str, str], list[str]] = {}
     for one in refusals_by_reason(plan.refusals):
         for refused, workloads in one.affected.contenders_by_workloads():
-            where = "" if len(workloads) == len(plan.study.workloads) else f" on {listing(workloads)}"
+            where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
             about.setdefault((f"refused{where}", one.reason), []).extend(contender.name for contender in refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)

@@ -27,7 +27,7 @@ def profile(
         Path | None, typer.Option("--into", metavar="DIR", help="Folder to fill [default: profile-ENGINE-DATE].")
     ] = None,
 ) -> None:
-    """Say where the time of a step goes, operator by operator.
+    """Show where the time of a step goes, operator by operator.
 
     Starts the engine, profiles prefill and decode apart after a warm-up, and groups the operators. Fills a folder like
     a study's, with a Chrome trace of each.
@@ -36,7 +36,9 @@ def profile(
 
     from bitbench.cli.progress import RunDisplay
     from bitbench.lab.study import Lab
-    from bitbench.report.sections.profile import profile_markdown
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.document.terminal import render_whole
+    from bitbench.report.sections.profile import profile_document
     from bitbench.store.folder import StudyFolder
 
     study = study_of(
@@ -56,8 +58,8 @@ def profile(
     profiles = folder.profiles()
     folder.report.mkdir(exist_ok=True)
     path = folder.report / "profile.md"
-    path.write_text(profile_markdown(profiles), encoding="utf-8")
-    typer.echo(profile_markdown(profiles, SHOWN_OPERATORS), nl=False)
+    path.write_text(markdown(profile_document(profiles)), encoding="utf-8")
+    render_whole(profile_document(profiles, SHOWN_OPERATORS), Console())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", highlight=False, soft_wrap=True)
 
 

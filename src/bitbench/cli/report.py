@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bitbench.cli.kernels import BASELINES, RECORDS_FILE
-from bitbench.report.forms.choices import Form
+from bitbench.cli.renamed import listed, parser_of
+from bitbench.report.forms.choices import OLD_NAMES, Form
 
 if TYPE_CHECKING:
     from bitbench.core.recorded.kernel import KernelSummary
@@ -17,7 +18,12 @@ def report(
     *,
     form: Annotated[
         Form | None,
-        typer.Option("--format", help="write this form [default: index.html and report.md, and tables on the screen]"),
+        typer.Option(
+            "--format",
+            parser=parser_of(Form, OLD_NAMES),
+            metavar=listed(Form),
+            help="write this form [default: index.html and report.md, and tables on the screen]",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write it [default: the screen]")
@@ -35,7 +41,7 @@ def report(
     if form is None:
         _report(folder)
         return
-    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles, Form.HTML: _page}
+    own = {Form.KERNEL_MD: _kernel_table, Form.PROFILE_MD: _profiles, Form.HTML: _page, Form.JSON: _json}
     text = own[form](folder) if form in own else _study_form(folder, form)
     if output is None:
         typer.echo(text, nl=False)
@@ -64,11 +70,22 @@ def _report(folder: Path) -> None:
 
 def _study_form(path: Path, form: Form) -> str:
     from bitbench.lab.study import Lab
-    from bitbench.report.forms.registry import STUDY_FORMS, StudyRecords
+    from bitbench.report.forms.registry import STUDY_FORMS
     from bitbench.store.folder import StudyFolder
 
     folder = StudyFolder.existing(path)
-    return STUDY_FORMS[form](StudyRecords(Lab().summary(folder), folder.lock(), folder.trials()))
+    return STUDY_FORMS[form](Lab().summary(folder), folder.read())
+
+
+def _json(path: Path) -> str:
+    from bitbench.lab.report import report_document
+    from bitbench.lab.study import Lab
+    from bitbench.report.forms.tidy import json_text
+    from bitbench.store.folder import StudyFolder
+
+    lab, folder = Lab(), StudyFolder.existing(path)
+    summary, records = lab.summary(folder), folder.read()
+    return json_text(summary, records.trials, report_document(folder, records.lock, summary, lab.home))
 
 
 def _page(path: Path) -> str:
@@ -81,28 +98,31 @@ def _page(path: Path) -> str:
 
 
 def _kernel_report(folder: Path) -> None:
-    from bitbench.report.sections.kernels import kernel_overview, write_kernels
+    from rich.console import Console
 
-    summary = _kernel_summary(folder / RECORDS_FILE)
-    write_kernels(summary, folder)
-    typer.echo(f"{kernel_overview(summary)}\n\ntable and figure: {folder}")
+    from bitbench.report.document.terminal import render
+    from bitbench.report.sections.kernels import write_kernels
+
+    render(write_kernels(_kernel_summary(folder / RECORDS_FILE), folder), Console())
+    typer.echo(f"\ntable and figure: {folder}")
 
 
 def _kernel_table(folder: Path) -> str:
     from bitbench.core.recorded.published import PublishedKernels
     from bitbench.ground.errors import StoreError
-    from bitbench.report.forms.published import published_kernel_markdown
-    from bitbench.report.sections.kernels import kernel_markdown
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.forms.published import published_kernel_document
+    from bitbench.report.sections.kernels import kernel_document
     from bitbench.store.published import read_published
 
     if (published := read_published(folder, PublishedKernels)) is not None:
-        return published_kernel_markdown(published)
+        return markdown(published_kernel_document(published))
     found = [path for path in (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE) if path.is_file()]
     if not found:
         raise StoreError(
             f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` makes them"
         )
-    return kernel_markdown(_kernel_summary(found[0]))
+    return markdown(kernel_document(_kernel_summary(found[0])))
 
 
 def _kernel_summary(path: Path) -> "KernelSummary":
@@ -123,14 +143,15 @@ def _kernel_summary(path: Path) -> "KernelSummary":
 def _profiles(folder: Path) -> str:
     from bitbench.core.recorded.published import PublishedProfile
     from bitbench.ground.errors import StoreError
-    from bitbench.report.forms.published import published_profile_markdown
-    from bitbench.report.sections.profile import profile_markdown
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.forms.published import published_profile_document
+    from bitbench.report.sections.profile import profile_document
     from bitbench.store.folder import StudyFolder
     from bitbench.store.published import read_published
 
     if (published := read_published(folder, PublishedProfile)) is not None:
-        return published_profile_markdown(published)
+        return markdown(published_profile_document(published))
     profiles = StudyFolder(folder).profiles()
     if not profiles:
         raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")
-    return profile_markdown(profiles)
+    return markdown(profile_document(profiles))

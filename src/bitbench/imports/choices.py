@@ -4,13 +4,16 @@ from enum import StrEnum
 
 
 class Tool(StrEnum):
-    SEED = "seed"
+    VENDOR_TABLE = "vendor-table"  # tables as vendors and projects publish them beside their models
     SGLANG = "sglang"
     VLLM = "vllm"
     GUIDELLM = "guidellm"
     AIPERF = "aiperf"
     LLAMA_BENCH = "llama-bench"
     OPTIMUM = "optimum-benchmark"
+
+
+OLD_NAMES = {"seed": Tool.VENDOR_TABLE}  # still accepted, no longer listed
 
 
 class Starts(StrEnum):

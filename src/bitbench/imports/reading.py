@@ -13,7 +13,7 @@ from bitbench.core.base import Json
 from bitbench.core.recorded.published import PublishedKernel
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.ground.errors import ImportFileError
-from bitbench.imports.seed_profile import ProfileTable
+from bitbench.imports.vendor_profile import ProfileTable
 
 LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")

@@ -4,11 +4,11 @@ import re
 
 # UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
 _TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")
-MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was put right."
+MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
 
 
 def decoded(content: bytes) -> tuple[str, bool]:
-    """The text, and whether its encoding had to be put right."""
+    """The text, and whether its encoding had to be repaired."""
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     repaired = "\n".join(_repaired(line) if _TRACES.search(line) else line for line in text.split("\n"))
     return repaired, repaired != text

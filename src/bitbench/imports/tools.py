@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from bitbench.ground.errors import ImportFileError
-from bitbench.imports import aiperf, guidellm, llama_bench, optimum, seed, sglang, vllm
+from bitbench.imports import aiperf, guidellm, llama_bench, optimum, sglang, vendor_table, vllm
 from bitbench.imports.choices import Tool
 from bitbench.imports.reading import Reading
 from bitbench.imports.text import MIS_ENCODED, decoded
 
 READERS: dict[Tool, Callable[[str], Reading]] = {
-    Tool.SEED: seed.read,
+    Tool.VENDOR_TABLE: vendor_table.read,
     Tool.SGLANG: sglang.read,
     Tool.VLLM: vllm.read,
     Tool.GUIDELLM: guidellm.read,

@@ -1,7 +1,7 @@
 """What the records found, as quantities of a document."""
 
 from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate, Ratio, Spread
-from bitbench.report.document.model import Quantity, Range, Unit
+from bitbench.report.document.model import Phrase, Quantity, Range, Unit
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
 
@@ -52,6 +52,11 @@ def over_instances(spread: Spread | None, unit: str) -> Quantity | None:
     return Quantity(spread.mean, unit, spread.low, spread.high, Range.EXTREMES, digits=ROUGH)
 
 
+def plus_minus(value: Quantity, error: Quantity | None) -> Phrase:
+    """`0.75 ± 0.09`: a value and the deviation or standard error that stands behind it."""
+    return (value,) if error is None else (value, " ± ", error)
+
+
 def seconds(value: float | None, digits: int = ROUGH) -> Quantity | None:
     return None if value is None else Quantity(value, Unit.SECONDS, digits=digits)
 
@@ -70,3 +75,9 @@ def count(value: int | None) -> Quantity | None:
 
 def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Quantity | None:
     return None if value is None else Quantity(value, unit, digits=digits)
+
+
+def setting(value: float, unit: str = Unit.NONE) -> Quantity:
+    """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
+    digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
+    return Quantity(value, unit, digits=len(digits) or 1)

@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.study import Study
-from bitbench.core.cell import Plan
+from bitbench.core.cell import Cell, Plan
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.ground.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def _no_rows(record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None) -> "pa.Table":
+    raise StoreError(f"the rows of {record.id} were not kept")
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,13 @@ class StudyRecords:
 
     name: str  # of its folder, as it was given
     lock: Lock
-    trials: Sequence[TrialRecord]
-    instances: Sequence[InstanceRecord]
-    quality: Sequence[QualityRecord]
-    profiles: Sequence[OperatorProfile]
-    roof: MachineRoof | None
-    requests_of: "Callable[[TrialRecord, Sequence[str] | None], pa.Table]"  # with only these columns
-    scores_of: "Callable[[QualityRecord], pa.Table]"
+    trials: Sequence[TrialRecord] = ()
+    instances: Sequence[InstanceRecord] = ()
+    quality: Sequence[QualityRecord] = ()
+    profiles: Sequence[OperatorProfile] = ()
+    roof: MachineRoof | None = None  # None: not measured yet
+    requests_of: "Callable[[TrialRecord, Sequence[str] | None], pa.Table]" = _no_rows  # with only these columns
+    scores_of: "Callable[[QualityRecord], pa.Table]" = _no_rows
 
     @property
     def plan(self) -> Plan:
@@ -37,3 +42,7 @@ class StudyRecords:
     @property
     def study(self) -> Study:
         return self.lock.plan.study
+
+    def counted(self, cell: Cell) -> list[TrialRecord]:
+        """The trials of a cell that enter its figures."""
+        return [trial for trial in self.trials if trial.cell == cell and trial.counts]

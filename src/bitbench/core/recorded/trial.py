@@ -117,6 +117,11 @@ class TrialRecord(Record):
     failed_requests: int = 0
     requests_file: str | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it enters a figure."""
+        return self.kind == "measured" and self.outcome is Outcome.OK
+
 
 class KernelPath(StrEnum):
     """How a kernel gets from the stored weights to a product."""

@@ -17,15 +17,19 @@ from bitbench.report.charts.figure import (
     Row,
     axis_for,
     axis_title,
+    caption_of,
     ends,
+    estimate_text,
     numbers,
+    scale_of,
     specification,
 )
 from bitbench.report.charts.series import by_input_length, by_load, input_length
 from bitbench.report.charts.style import MOST_SERIES
-from bitbench.report.document.numbers import Scale, mean_and_interval, scale_for
+from bitbench.report.document.numbers import Scale, shown
 from bitbench.report.labels import Labels
-from bitbench.report.sections.sweep import level, number_of
+from bitbench.report.quantities import setting
+from bitbench.report.sections.sweep import level
 
 HEIGHT = 320
 LABEL_ROOM = 170  # pixels at the right, for the names of the lines
@@ -67,7 +71,11 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     cells = [cell for line in lines for cell in _cells(summary, line, group) if THROUGHPUT in cell.metrics]
     if not cells:
         return None
-    x_scale = scale_for(summary.definitions[THROUGHPUT], [cell.metrics[THROUGHPUT].mean for cell in cells])
+    throughput = summary.definitions[THROUGHPUT]
+    latency = summary.definitions[next(iter(metrics))]
+    if alone:  # its lines are percentiles of one time
+        latency = latency.model_copy(update={"name": "time to first token"})
+    x_scale = scale_of(throughput, [cell.metrics[THROUGHPUT].mean for cell in cells])
     y_scale = _y_scale(summary, lines, group)
     rows: list[Row] = []
     for line in lines:
@@ -77,18 +85,18 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
             low, high = ends(cell.metrics[THROUGHPUT], x_scale)
             x_values: Row = {"x": cell.metrics[THROUGHPUT].mean / x_scale.factor, "x_low": low, "x_high": high}
             place = level(summary.study.workload(cell.cell.workload))
-            rows.append({**_point(line, cell, y_scale), **x_values, "order": place, "at": number_of(place)})
+            rows.append(
+                {**_point(summary, line, cell, y_scale), **x_values, "order": place, "at": shown(setting(place))}
+            )
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     shape = f"{show_length(group[0].input_tokens)} tokens in, {show_length(group[0].output_tokens)} out"
-    y_definition = summary.definitions[next(iter(metrics))]
-    y_name = "time to first token" if alone else y_definition.name
-    title = f"{y_name.capitalize()} against throughput, {shape}"
+    title = f"{latency.name.capitalize()} against throughput, {shape}"
     load = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
-    caption = f"{load} Best is the lower right.{left_out}"
+    caption = caption_of(load, "Best is the lower right.", left_out, labels.shared)
     return _curves(
-        Figure(f"load-{group[0].name}", title, caption + labels.in_words(), {}, rows),
-        x=_axis(axis_title(summary.definitions[THROUGHPUT], x_scale), rows, "x"),
-        y=_axis(f"{y_name} ({y_scale.unit}), less is better", rows, "y"),
+        Figure(f"load-{group[0].name}", title, caption, {}, rows),
+        x=_axis(axis_title(throughput, x_scale), rows, "x"),
+        y=_axis(axis_title(latency, y_scale), rows, "y"),
         at=unit,
         names=[line.label for line in lines],
         marked=True,
@@ -104,22 +112,17 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     for line in lines:
         for cell in _cells(summary, line, group):
             place = input_length(summary.study.workload(cell.cell.workload))
-            rows.append({**_point(line, cell, scale), "x": place, "order": place, "at": f"{place:,.0f}"})
+            rows.append({**_point(summary, line, cell, scale), "x": place, "order": place, "at": f"{place:,.0f}"})
     lengths = sorted(set(numbers(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
     definition = summary.definitions[metric]
     title = f"{definition.name.capitalize()} over input length"
-    same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out"
+    same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out."
+    caption = caption_of(same, "Bars are intervals, cut off at the edge.", left_out, labels.shared)
     ticks = lengths if len(lengths) <= FEW_LENGTHS else []
     return _curves(
-        Figure(
-            f"length-{metric}-{group[0].name}",
-            title,
-            f"{same}. Bars are intervals, cut off at the edge.{left_out}{labels.in_words()}",
-            {},
-            rows,
-        ),
+        Figure(f"length-{metric}-{group[0].name}", title, caption, {}, rows),
         x=axis_for("input tokens", lengths, ticks=ticks),
         y=_axis(axis_title(definition, scale), rows, "y"),
         at="input tokens",
@@ -146,7 +149,7 @@ def _lines(
         kept[-1] = ours[0]
     if len(kept) == len(known):
         return kept, ""
-    return kept, f" Shown are {len(kept)} of {len(known)} contenders, the best at {last} and the baseline."
+    return kept, f"Shown are {len(kept)} of {len(known)} contenders, the best at {last} and the baseline."
 
 
 def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[CellSummary]:
@@ -157,10 +160,10 @@ def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> lis
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
     means = [cell.metrics[line.metric].mean for line in lines for cell in _cells(summary, line, group)]
-    return scale_for(summary.definitions[lines[0].metric], means)
+    return scale_of(summary.definitions[lines[0].metric], means)
 
 
-def _point(line: _Line, cell: CellSummary, scale: Scale) -> Row:
+def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> Row:
     estimate = cell.metrics[line.metric]
     low, high = ends(estimate, scale)
     return {
@@ -169,7 +172,7 @@ def _point(line: _Line, cell: CellSummary, scale: Scale) -> Row:
         "y": estimate.mean / scale.factor,
         "y_low": low,
         "y_high": high,
-        "shown": f"{mean_and_interval(estimate, scale)} {scale.unit}",
+        "shown": estimate_text(estimate, summary.definitions[line.metric]),
         "counts": f"{estimate.n_instances} / {estimate.n_trials}",
     }
 

@@ -9,8 +9,9 @@ import altair as alt
 
 from bitbench.core.base import Json
 from bitbench.core.found.summary import Estimate, MetricDefinition
-from bitbench.report.document.numbers import Scale
+from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import plain
+from bitbench.report.quantities import estimated, unit_of
 
 ROWS = "rows"  # the name of a figure's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
@@ -32,6 +33,23 @@ class Figure:
     spec: dict[str, Json]
     rows: list[Row]
     narrow: dict[str, Json] | None = None
+
+
+def scale_of(definition: MetricDefinition, values: Iterable[float]) -> Scale:
+    """One unit for all values of a metric in a figure."""
+    return scale_for(unit_of(definition), values)
+
+
+def estimate_text(estimate: Estimate, definition: MetricDefinition) -> str:
+    """`29.6 [24.8, 34.1] tok/s`: beside a mark, and where a pointer rests on it."""
+    quantity = estimated(estimate, definition)
+    assert quantity is not None
+    return shown(quantity)
+
+
+def caption_of(*sentences: str) -> str:
+    """Those that there are."""
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def ends(estimate: Estimate, scale: Scale) -> tuple[float | None, float | None]:

@@ -7,7 +7,10 @@ import altair as alt
 
 from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary
 from bitbench.report.charts.figure import ROWS, Axis, Figure, Row, halo, numbers, specification
+from bitbench.report.document.model import Quantity, Range, Unit
+from bitbench.report.document.numbers import shown
 from bitbench.report.labels import distinct
+from bitbench.report.sections.kernels import roof_quantities
 
 HEIGHT = 340
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there
@@ -33,10 +36,9 @@ def roofline_figure(summary: KernelSummary) -> Figure | None:
 
 
 def _shares(rows: Sequence[KernelFigures], case: str) -> str:
-    """Of marks that lie above each other, the reader wants the middle and the ends."""
+    """`92 (80 – 105) %`: of marks that lie above each other, the reader wants the middle and the ends."""
     shares = [row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None]
-    middle = f"{100 * median(shares):.0f} %"
-    return middle if len(shares) == 1 else f"{middle} ({100 * min(shares):.0f} – {100 * max(shares):.0f})"
+    return shown(Quantity(median(shares), Unit.SHARE, min(shares), max(shares), Range.EXTREMES, decimals=0))
 
 
 def _point(row: KernelFigures, label: str, series: str) -> Row:
@@ -70,7 +72,8 @@ def _roof_at(machine: KernelMachine, intensity: float) -> float:
 def _roof(machine: KernelMachine, x: Axis) -> list[Row]:
     ridge = machine.flops_per_s / machine.read_bytes_per_s
     corners = [x.low, *([ridge] if x.low < ridge < x.high else []), x.high]
-    said = f"roof: {machine.read_bytes_per_s / 1e9:.1f} GB/s read, {machine.flops_per_s / 1e9:,.0f} Gflop/s bfloat16"
+    read, compute = roof_quantities(machine)
+    said = f"roof: {shown(read)} read, {shown(compute)} bfloat16"
     return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
 
 

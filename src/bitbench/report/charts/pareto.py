@@ -1,4 +1,4 @@
-"""Who is on the front: nobody else is at least as good in everything and surely better in something."""
+"""The Pareto front: no other contender is at least as good in every measure and significantly better in one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,9 +5,20 @@ from collections.abc import Sequence
 import altair as alt
 
 from bitbench.core.found.summary import Ranking, RequestSpread, StudySummary
-from bitbench.report.charts.figure import ROWS, Figure, Row, axis_for, axis_title, numbers, specification
+from bitbench.report.charts.figure import (
+    ROWS,
+    Figure,
+    Row,
+    axis_for,
+    axis_title,
+    caption_of,
+    numbers,
+    scale_of,
+    specification,
+)
 from bitbench.report.charts.trials import MARKS_DOWN, NAME_UP, STEP
-from bitbench.report.document.numbers import number, scale_for
+from bitbench.report.document.model import Quantity, Unit
+from bitbench.report.document.numbers import shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
 
@@ -27,12 +38,12 @@ def _figure(
     summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
 ) -> Figure:
     definition = summary.definitions[metric]
-    scale = scale_for(definition, [one.p50 for one in spreads])
+    scale = scale_of(definition, [one.p50 for one in spreads])
     rows: list[Row] = [
         {
             "contender": labels[one.cell.contender],
             **{field: getattr(one, field) / scale.factor for field in FIELDS},
-            "shown": f"{number(one.p50 / scale.factor)}, p99 {number(one.p99 / scale.factor)} {scale.unit}",
+            "shown": f"{_time(one.p50)}, p99 {_time(one.p99)}",
             "requests": one.requests,
             "slowest": f"{plain(one.highest_trial, MAX_NAME)}, request {one.highest_request}",
         }
@@ -64,9 +75,14 @@ def _figure(
         base.mark_text(style="name", dy=NAME_UP).encode(y=y, text="contender:N", x=alt.value(0)),
         base.mark_text(style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=alt.value("width")),
     ]
-    caption = (
-        "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest. Over "
-        f"every request of the trials that count.{labels.in_words()}"
+    caption = caption_of(
+        "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
+        "Over every request of the trials that count.",
+        labels.shared,
     )
     spec = specification(layers, height=alt.Step(STEP), title=title)
     return Figure(f"requests-{metric}-{ranking.workload}", title, caption, spec, rows)
+
+
+def _time(seconds: float) -> str:
+    return shown(Quantity(seconds, Unit.SECONDS))

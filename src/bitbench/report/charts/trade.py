@@ -1,4 +1,4 @@
-"""Speed against memory, and against what quality is lost: who is on the front of all of them."""
+"""Speed against memory, and against lost quality: which contenders are on the Pareto front of all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from functools import partial
 import altair as alt
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import CellSummary, ContenderQuality, ContenderSummary, Interval, Ranking, StudySummary
-from bitbench.ground.units import significant
+from bitbench.core.found.summary import CellSummary, ContenderQuality, ContenderSummary, Ranking, StudySummary
+from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts.figure import (
     MOST_LABELS,
     ROWS,
@@ -17,17 +17,21 @@ from bitbench.report.charts.figure import (
     Row,
     axis_for,
     axis_title,
+    caption_of,
     ends,
+    estimate_text,
     halo,
     numbers,
+    scale_of,
     specification,
 )
 from bitbench.report.charts.pareto import Reach, on_front
-from bitbench.report.document.numbers import Scale, mean_and_interval, size_scale
-from bitbench.report.document.text import listing
+from bitbench.report.document.model import Quantity, Unit, plain_text
+from bitbench.report.document.numbers import Scale, scale_for, shown
+from bitbench.report.document.words import listing
 from bitbench.report.labels import Labels
-from bitbench.report.sections.answer import has_result
-from bitbench.report.sections.workloads import column_scale, in_order, rank_text
+from bitbench.report.quantities import over_instances, quality_of, unit_of
+from bitbench.report.sections.ranked import entry_of, has_result, in_order, rank
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
@@ -35,11 +39,28 @@ FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
 
 @dataclass(frozen=True)
 class _Cost:
-    """Something of which less is better, per contender: (value, low, high), already in the unit of its axis."""
+    """Something of which less is better, per contender."""
 
     key: str
-    title: str
-    of: Callable[[Contender], tuple[float, float, float] | None]
+    name: str  # as in a sentence: "peak memory"
+    unit: str
+    of: Callable[[Contender], Quantity | None]
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A quantity of an axis: without an interval it is a point."""
+
+    value: float
+    low: float
+    high: float
+
+
+def _span(quantity: Quantity | None) -> _Span:
+    assert quantity is not None  # only contenders whose costs are known are drawn
+    assert quantity.value is not None
+    low, high = (quantity.value if end is None else end for end in (quantity.low, quantity.high))
+    return _Span(quantity.value, low, high)
 
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[Figure]:
@@ -61,50 +82,36 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
 
 
 def _memory(summary: StudySummary) -> _Cost | None:
-    of = {one.contender: one for one in summary.contenders}
-    device = any(one.memory.device_peak_bytes for one in summary.contenders)
+    on_device = any(one.memory.device_peak_bytes for one in summary.contenders)
 
-    def peak(one: ContenderSummary) -> tuple[float, float, float] | None:
-        spread = one.memory.device_peak_bytes if device else one.memory.peak_bytes
-        return None if spread is None else (spread.mean, spread.low, spread.high)
+    def peak(one: ContenderSummary) -> Quantity | None:
+        spread = one.memory.device_peak_bytes if on_device else one.memory.peak_bytes
+        return over_instances(spread, Unit.BYTES)
 
-    known = [value for one in summary.contenders if (value := peak(one)) is not None]
-    if not known:
-        return None
-    scale = size_scale([value[0] for value in known])
-
-    def scaled(contender: Contender) -> tuple[float, float, float] | None:
-        found = peak(of[contender])
-        return None if found is None else (found[0] / scale.factor, found[1] / scale.factor, found[2] / scale.factor)
-
-    return _Cost(
-        "memory", f"{'peak device memory' if device else 'peak memory'} ({scale.unit}), less is better", scaled
-    )
+    known = {one.contender: found for one in summary.contenders if (found := peak(one)) is not None}
+    name = "peak device memory" if on_device else "peak memory"
+    return _Cost("memory", name, Unit.BYTES, known.get) if known else None
 
 
 def _divergence(summary: StudySummary) -> _Cost | None:
-    """How far the answers move away from the baseline's; where nothing is known of that, perplexity."""
-    of: dict[Contender, ContenderQuality] = {one.contender: one for one in summary.quality}
+    """How far the answers move away from the baseline's; where that is unknown, perplexity."""
+    of = {row.contender: row for row in summary.quality}
     for key in ("kl_mean", "perplexity"):
-        if sum(key in one.estimates for one in summary.quality) < 2:
-            continue
-        definition = summary.quality_definitions[key]
-        unit = f" ({definition.unit})" if definition.unit else ""
-        return _Cost("quality", f"{definition.name}{unit}, less is better", partial(_estimate, of, key))
+        if sum(key in row.estimates for row in summary.quality) > 1:
+            definition = summary.quality_definitions[key]
+            return _Cost("quality", definition.name, unit_of(definition), partial(_estimate, summary, of, key))
     return None
 
 
 def _estimate(
-    of: Mapping[Contender, ContenderQuality], key: str, contender: Contender
-) -> tuple[float, float, float] | None:
-    quality = of.get(contender)
+    summary: StudySummary, of: Mapping[Contender, ContenderQuality], key: str, contender: Contender
+) -> Quantity | None:
+    quality, definition = of.get(contender), summary.quality_definitions[key]
     if quality is None:
         return None
-    if key not in quality.estimates:  # the baseline does not differ from itself
-        return (0.0, 0.0, 0.0) if key == "kl_mean" and quality.baseline in (None, contender) else None
-    found = quality.estimates[key]
-    interval = found.interval or Interval(low=found.value, high=found.value, confidence=0.95)
-    return found.value, interval.low, interval.high
+    if key not in quality.estimates and key == "kl_mean" and quality.baseline in (None, contender):
+        return Quantity(0.0, unit_of(definition))  # the baseline does not differ from itself
+    return quality_of(quality.estimates.get(key), definition)
 
 
 def _reaches(
@@ -118,9 +125,8 @@ def _reaches(
         speed = [sign * estimate.mean, *(sign * end for end in (low, high) if end is not None)]
         own = [Reach(speed[0], min(speed), max(speed))]
         for cost in costs:
-            value = cost.of(cell.cell.contender)
-            assert value is not None
-            own.append(Reach(-value[0], -value[2], -value[1]))
+            span = _span(cost.of(cell.cell.contender))
+            own.append(Reach(-span.value, -span.high, -span.low))
         reaches.append(own)
     return reaches
 
@@ -135,43 +141,61 @@ def _figure(
     measures: list[str],
     labels: Labels,
 ) -> Figure:
-    definition, scale = summary.definitions[ranking.metric], column_scale(summary, cells, ranking.metric)
-    entries = {entry.contender: entry for entry in ranking.entries}
-    rows: list[Row] = []
-    for cell in cells:
-        value, estimate = cost.of(cell.cell.contender), cell.metrics[ranking.metric]
-        assert value is not None
-        low, high = ends(estimate, scale)
-        rows.append(
-            {
-                "contender": labels[cell.cell.contender],
-                "x": value[0],
-                "x_low": value[1],
-                "x_high": value[2],
-                "y": estimate.mean / scale.factor,
-                "y_low": low,
-                "y_high": high,
-                "cost": significant(value[0]),
-                "shown": f"{mean_and_interval(estimate, scale)} {scale.unit}",
-                "rank": rank_text(entries.get(cell.cell.contender)),
-                "front": front[cell.cell.contender],
-            }
-        )
-    title = f"{ranking.workload}: {definition.name} against {cost.title.split(' (')[0].split(',')[0]}"
+    definition = summary.definitions[ranking.metric]
+    scale = scale_of(definition, [cell.metrics[ranking.metric].mean for cell in cells])
+    cost_scale = scale_for(cost.unit, [_span(cost.of(cell.cell.contender)).value for cell in cells])
+    rows = [
+        {
+            **_point(cell, ranking, summary, scale),
+            **_cost_of(cell.cell.contender, cost, cost_scale),
+            "contender": labels[cell.cell.contender],
+            "front": front[cell.cell.contender],
+        }
+        for cell in cells
+    ]
+    title = f"{ranking.workload}: {definition.name} against {cost.name}"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
-    on = [labels[contender] for contender, is_on in front.items() if is_on]
-    named = f": {listing(on)}" if len(on) <= MOST_LABELS else ""
-    caption = f"On the front of {listing(measures)}{named}.{labels.in_words()}"
     y = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "y_low", "y_high"), zero=True)
-    x = axis_for(cost.title, numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
+    unit = f" ({cost_scale.unit})" if cost_scale.unit else ""
+    x = axis_for(f"{cost.name}{unit}, less is better", numbers(rows, "x"), numbers(rows, "x_low", "x_high"))
     spec = specification(_layers(x, y, cost, line=is_plane), height=HEIGHT, title=title)
     return Figure(
         f"{cost.key}-{ranking.workload}",
         title,
-        caption,
+        _caption(front, measures, labels),
         spec,
         _placed(rows, x, y, 1.0 if definition.higher_is_better else -1.0),
     )
+
+
+def _point(cell: CellSummary, ranking: Ranking, summary: StudySummary, scale: Scale) -> Row:
+    estimate = cell.metrics[ranking.metric]
+    low, high = ends(estimate, scale)
+    place = rank(entry_of(ranking, cell.cell.contender))
+    return {
+        "y": estimate.mean / scale.factor,
+        "y_low": low,
+        "y_high": high,
+        "shown": estimate_text(estimate, summary.definitions[ranking.metric]),
+        "rank": plain_text(place) if place else UNKNOWN,
+    }
+
+
+def _cost_of(contender: Contender, cost: _Cost, scale: Scale) -> Row:
+    quantity = cost.of(contender)
+    span = _span(quantity)
+    return {
+        "x": span.value / scale.factor,
+        "x_low": span.low / scale.factor,
+        "x_high": span.high / scale.factor,
+        "cost": shown(quantity) if quantity else UNKNOWN,
+    }
+
+
+def _caption(front: Mapping[Contender, bool], measures: list[str], labels: Labels) -> str:
+    on = [labels[contender] for contender, is_on in front.items() if is_on]
+    named = f": {plain_text(listing(on))}" if len(on) <= MOST_LABELS else ""
+    return caption_of(f"On the Pareto front of {plain_text(listing(measures))}{named}.", labels.shared)
 
 
 def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
@@ -180,7 +204,7 @@ def _layers(x: Axis, y: Axis, cost: _Cost, *, line: bool) -> list[alt.Chart]:
     about = [
         alt.Tooltip("contender:N", title="Contender"),
         alt.Tooltip("shown:N", title="Speed"),
-        alt.Tooltip("cost:N", title=cost.title.split(",", maxsplit=1)[0].capitalize()),
+        alt.Tooltip("cost:N", title=cost.name.capitalize()),
         alt.Tooltip("rank:N", title="Rank by speed"),
     ]
     right, left = (base.transform_filter(f"datum.side == '{side}'") for side in ("right", "left"))

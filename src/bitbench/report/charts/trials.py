@@ -3,12 +3,26 @@
 import altair as alt
 
 from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
-from bitbench.report.charts.figure import ROWS, Figure, Row, axis_for, axis_title, ends, numbers, specification
-from bitbench.report.document.numbers import Scale, mean_and_interval
+from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.charts.figure import (
+    ROWS,
+    Figure,
+    Row,
+    axis_for,
+    axis_title,
+    caption_of,
+    ends,
+    estimate_text,
+    numbers,
+    scale_of,
+    specification,
+)
+from bitbench.report.document.model import plain_text
+from bitbench.report.document.numbers import Scale, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
-from bitbench.report.sections.answer import has_result
-from bitbench.report.sections.workloads import column_scale, entry_of, in_order, rank_text, versus_baseline
+from bitbench.report.sections.ranked import entry_of, has_result, in_order, rank, ratio_to_baseline
 
 STEP = 42  # pixels of a row: its name, and its marks below
 NAME_UP, MARKS_DOWN = -9, 10
@@ -19,26 +33,28 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Fi
     cells = [cell for cell in in_order(summary, ranking) if has_result(summary, cell)]
     if not cells:
         return None
-    definition, scale = summary.definitions[ranking.metric], column_scale(summary, cells, ranking.metric)
-    rows = [row for cell in cells for row in _rows(ranking, cell, scale, labels)]
+    definition = summary.definitions[ranking.metric]
+    scale = scale_of(definition, [cell.metrics[ranking.metric].mean for cell in cells])
+    rows: list[Row] = []
+    for cell in cells:
+        rows += [_mean_row(summary, ranking, cell, scale, labels), *_trial_rows(ranking, cell, scale, labels)]
     values = numbers(rows, "value", "low", "high")
     axis = axis_for(axis_title(definition, scale), values)
     x = axis.x("value")
     y = alt.Y("contender:N", sort=[labels[cell.cell.contender] for cell in cells], axis=None)
     base = alt.Chart(alt.NamedData(name=ROWS))
     means, trials = base.transform_filter("datum.kind == 'mean'"), base.transform_filter("datum.kind == 'trial'")
-    unit = f" ({scale.unit})"
     about_trial = [
         alt.Tooltip("trial:N", title="Trial"),
         alt.Tooltip("contender:N", title="Contender"),
-        alt.Tooltip("value:Q", title=definition.label + unit, format=",.4~r"),
+        alt.Tooltip("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
         alt.Tooltip("instance:N", title="Instance"),
         alt.Tooltip("block:Q", title="Block"),
         alt.Tooltip("note:N", title="Outcome"),
     ]
     about_mean = [
         alt.Tooltip("contender:N", title="Contender"),
-        alt.Tooltip("shown:N", title=definition.label + unit),
+        alt.Tooltip("shown:N", title=definition.label),
         alt.Tooltip("rank:N", title="Rank"),
         alt.Tooltip("versus:N", title="vs. baseline"),
         alt.Tooltip("counts:N", title="Instances / trials"),
@@ -61,38 +77,43 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Fi
     ]
     title = f"{ranking.workload}: {definition.name}"
     flagged = any(row.get("flagged") for row in rows)
-    caption = (
+    caption = caption_of(
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        f"rank; contenders that cannot be told apart share a range of ranks.{labels.in_words()}"
-        + (" Diamonds: trials flagged as outliers, which are counted all the same." if flagged else "")
+        "rank; tied contenders share a range of ranks.",
+        labels.shared,
+        "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
     spec = specification(layers, height=alt.Step(STEP), title=title)
     return Figure(f"trials-{ranking.workload}", title, caption, spec, rows)
 
 
-def _rows(ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> list[Row]:
-    estimate, entry = cell.metrics[ranking.metric], entry_of(ranking, cell)
-    label = labels[cell.cell.contender]
-    rank = rank_text(entry).removesuffix(" (tie)")
-    flagged = {outlier.trial_id for outlier in cell.outliers if outlier.metric == ranking.metric}
+def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> Row:
+    contender, estimate = cell.cell.contender, cell.metrics[ranking.metric]
+    entry, ratio = entry_of(ranking, contender), ratio_to_baseline(ranking, contender)
+    places = (entry.rank_low, entry.rank_high) if entry else (UNKNOWN,)
     low, high = ends(estimate, scale)
-    mean: Row = {
+    is_baseline = contender == ranking.baseline
+    return {
         "kind": "mean",
-        "contender": label,
-        "heading": f"{rank}   {label}",
-        "rank": rank_text(entry),
+        "contender": labels[contender],
+        "heading": f"{'–'.join(str(place) for place in dict.fromkeys(places))}   {labels[contender]}",
+        "rank": plain_text(rank(entry) or (UNKNOWN,)),
         "value": estimate.mean / scale.factor,
         "low": low,
         "high": high,
-        "shown": mean_and_interval(estimate, scale),
-        "versus": versus_baseline(ranking, entry),
+        "shown": estimate_text(estimate, summary.definitions[ranking.metric]),
+        "versus": "baseline" if is_baseline else shown(ratio) if ratio else UNKNOWN,
         "counts": f"{estimate.n_instances} / {estimate.n_trials}",
-        "baseline": cell.cell.contender == ranking.baseline,
+        "baseline": is_baseline,
     }
-    trials: list[Row] = [
+
+
+def _trial_rows(ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> list[Row]:
+    flagged = {outlier.trial_id for outlier in cell.outliers if outlier.metric == ranking.metric}
+    return [
         {
             "kind": "trial",
-            "contender": label,
+            "contender": labels[cell.cell.contender],
             "value": run.metrics[ranking.metric] / scale.factor,
             "trial": plain(run.trial_id, MAX_NAME),
             "instance": plain(run.instance_id, MAX_NAME),
@@ -101,6 +122,5 @@ def _rows(ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> 
             "flagged": run.trial_id in flagged,
         }
         for run in cell.runs
-        if run.outcome.value == "ok" and ranking.metric in run.metrics
+        if run.outcome is Outcome.OK and ranking.metric in run.metrics
     ]
-    return [mean, *trials]

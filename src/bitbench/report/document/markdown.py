@@ -46,14 +46,22 @@ def section_parts(section: Section, level: int = 2) -> list[str]:
 
 def escape(text: str) -> str:
     """As it is, to a reader of the rendered page."""
-    return inline(text).translate(_ESCAPED)
+    return _escaped(inline(text))
+
+
+def _escaped(line: str) -> str:
+    """A `_` inside a word means nothing in Markdown, and stays readable in the source."""
+    within = {place for place in range(1, len(line) - 1) if line[place - 1].isalnum() and line[place + 1].isalnum()}
+    return "".join(
+        char if char == "_" and place in within else char.translate(_ESCAPED) for place, char in enumerate(line)
+    )
 
 
 def code(text: str, limit: int = MAX_NAME) -> str:
     """A name in code type, or escaped where it could break out of it."""
     line = plain(text, limit)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
-    return f"`{line}`" if is_tame else line.translate(_ESCAPED)
+    return f"`{line}`" if is_tame else _escaped(line)
 
 
 def _number(text: str) -> str:

@@ -43,6 +43,7 @@ class Quantity:
     digits: int | None = None  # significant ones; None: as many as the interval supports
     is_signed: bool = False  # a plus before what is above zero
     note: str = ""  # a few words behind it
+    decimals: int | None = None  # exactly so many: for tables whose layout others have set
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,9 @@ def _decimals(of: Quantity, scale: Scale) -> int:
     half = None
     if of.low is not None and of.high is not None and of.range is Range.INTERVAL:
         half = (of.high - of.low) / 2 / scale.factor
-    if of.unit == Unit.COUNT:
+    if of.decimals is not None:
+        return of.decimals
+    if of.unit == Unit.COUNT or (of.digits is not None and not value):  # zero has no significant digits
         return 0
     if of.unit == Unit.RATIO and of.digits is None:
         return 3 if half is not None and half < 0.005 else 2

@@ -28,6 +28,7 @@ from bitbench.report.document.model import (
 from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
+WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
 _STYLES = {Mark.BEST: "bold", Mark.ALARM: "red", None: ""}
 
 
@@ -89,24 +90,32 @@ def _blocks(blocks: tuple[Block, ...], console: Console) -> None:
                 for line in lines:
                     console.print(Text(f"  {plain(line, MAX_LOG_LINE)}", style="dim"))
             case Table():
-                console.print(_table(block, console.width))
+                console.print(_table(block, console))
             case _:
                 pass
 
 
-def _table(table: Table, width: int) -> RichTable:
+def _table(table: Table, console: Console) -> RichTable:
+    width = console.width
     shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     scales = scales_of(table)
     places = [place for place, column in enumerate(table.columns) if width >= column.shown_from]
     for place in places:
         column = table.columns[place]
-        title = Text("\n").join([phrase(column.title), *([Text(scales[place].unit)] if scales[place].unit else [])])
-        justify = "left" if column.is_words else "right"
-        shown_table.add_column(title, justify=justify, overflow="fold", no_wrap=not column.is_words)
+        title = Text("\n").join([*_lines(column, console), *([Text(scales[place].unit)] if scales[place].unit else [])])
+        shown_table.add_column(
+            title, justify="left" if column.is_words else "right", overflow="fold", no_wrap=not column.is_words
+        )
     for row in table.rows:
         cells = [_cell(row.cells[place], table.columns[place], scales[place], width) for place in places]
         shown_table.add_row(*cells, style=_STYLES[row.mark])
     return shown_table
+
+
+def _lines(column: Column, console: Console) -> list[Text]:
+    """The title of numbers in lines about as short as the numbers are."""
+    title = phrase(column.title)
+    return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
 
 def _cell(cell: TableCell, column: Column, scale: Scale, width: int) -> Text:

@@ -1,63 +1,57 @@
 """TTFT and TPOT with one column per backend: its version and the kernel it really selected stand beside the figures."""
 
-from bitbench.core.found.summary import CellSummary, Estimate, Ranking, StudySummary
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.numbers import number
-from bitbench.report.document.text import MAX_NAME, code, escape, table
-from bitbench.report.sections.answer import outcomes_of
-from bitbench.report.sections.workloads import in_order, rank_text
+from collections.abc import Iterator, Sequence
+
+from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Document, Name, Paragraph, Phrase, Row, Section, Table, TableCell
+from bitbench.report.document.text import MAX_NAME, plain
+from bitbench.report.document.words import paragraph, say, strong, words_column
+from bitbench.report.quantities import estimated
+from bitbench.report.sections.ranked import entry_of, in_order, outcomes_of, rank
 from bitbench.report.shape import shape
 
 TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
+LEGEND = (
+    "Times are means with their interval; TTFT counts from the planned send to the first token, TPOT is the time per "
+    "further token. Kernels are in the engine's own words; – is unknown."
+)
 
 
 def backend_markdown(summary: StudySummary) -> str:
-    parts = [f"# {escape(summary.study.name)}: backends"]
-    for ranking in summary.rankings:
-        cells = in_order(summary, ranking)
-        if cells:
-            parts += [
-                f"## {code(ranking.workload)}",
-                shape(summary.study.workload(ranking.workload), code),
-                _backends(summary, ranking, cells),
-            ]
-    parts.append(
-        "Times are means with their interval; TTFT counts from the planned send to the first token, TPOT is the time "
-        "per further token. Kernels are in the engine's own words; `–` is what is not known."
-    )
-    return "\n\n".join(parts) + "\n"
-
-
-def _backends(summary: StudySummary, ranking: Ranking, cells: list[CellSummary]) -> str:
-    known = {one.contender: one for one in summary.contenders}
-    ranks = {entry.contender: rank_text(entry) for entry in ranking.entries}
-    own = [cell.cell.contender for cell in cells]
-    rows = [
-        ["**Model**", *(escape(one.variant) for one in own)],
-        ["**Version**", *(_words(known[one].engine_versions if one in known else ()) for one in own)],
-        ["**Kernel**", *(_words(known[one].kernels if one in known else ()) for one in own)],
-        *(
-            [f"**{title}**", *(_milliseconds(cell.metrics.get(metric)) for cell in cells)]
-            for title, metric in TIMES.items()
-        ),
-        [f"**Rank by {summary.definitions[ranking.metric].name}**", *(ranks.get(one, UNKNOWN) for one in own)],
+    sections = [
+        Section(
+            say(Name(ranking.workload)),
+            (Paragraph(shape(summary.study.workload(ranking.workload))), _backends(summary, ranking, cells)),
+        )
+        for ranking in summary.rankings
+        if (cells := in_order(summary, ranking))
     ]
+    return markdown(Document(say(f"{summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
+
+
+def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
+    engines = (plain(cell.cell.contender.engine, MAX_NAME) for cell in cells)
+    columns = [words_column(strong("Backend")), *map(words_column, engines)]
+    rows = [Row((strong(title), *of_cells)) for title, of_cells in _rows(summary, ranking, cells)]
+    return Table(tuple(columns), tuple(rows))
+
+
+def _rows(
+    summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]
+) -> Iterator[tuple[str, list[TableCell]]]:
+    known = {one.contender: one for one in summary.contenders}
+    contenders = [cell.cell.contender for cell in cells]
+    yield "Model", [say(plain(one.variant, MAX_NAME)) for one in contenders]
+    yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in contenders]
+    yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in contenders]
+    for title, metric in TIMES.items():
+        yield title, [estimated(cell.metrics.get(metric), summary.definitions[metric]) for cell in cells]
+    name = summary.definitions[ranking.metric].name
+    yield f"Rank by {name}", [rank(entry_of(ranking, one)) for one in contenders]
     if any(cell.failures for cell in cells):
-        rows.append(["**Failed**", *(outcomes_of(cell) or "no" for cell in cells)])
-    header = ["**Backend**", *(escape(one.engine) for one in own)]
-    return table(header, rows, left=range(len(header)))
+        yield "Failed", [say(outcomes_of(cell) or "no") for cell in cells]
 
 
-def _words(words: tuple[str, ...]) -> str:
-    return "; ".join(escape(word, MAX_NAME) for word in words) or UNKNOWN
-
-
-def _milliseconds(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return UNKNOWN
-    value = 1000 * estimate.mean
-    if estimate.interval is None:
-        return f"{number(value)}ms"
-    low, high = 1000 * estimate.interval.low, 1000 * estimate.interval.high
-    half = (high - low) / 2
-    return f"{number(value, half)}ms [{number(low, half)}, {number(high, half)}]"
+def _words(words: tuple[str, ...]) -> Phrase | None:
+    return say("; ".join(plain(word, MAX_NAME) for word in words)) if words else None

@@ -6,11 +6,14 @@ from enum import StrEnum
 class Form(StrEnum):
     """As `bitbench report --format` spells it."""
 
-    SEED_MD = "seed-md"  # runs by configuration: latency and throughputs, mean ± sd, ranking
-    SEED_RST = "seed-rst"  # grid tables of speed and memory by model, engine, input length, quantization, devices
+    VENDOR_MD = "vendor-md"  # runs by configuration: latency and throughputs, mean ± sd, ranking
+    VENDOR_RST = "vendor-rst"  # grid tables of speed and memory by model, engine, input length, quantization, devices
     BACKEND_MD = "backend-md"  # TTFT and TPOT with a column per backend, its version and its kernel
     KERNEL_MD = "kernel-md"  # of a folder that `bitbench kernels` filled, or of an imported table
     PROFILE_MD = "profile-md"  # operator profiles of a study, or of an imported table
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
-    JSON = "json"  # the summary with its definitions, and one object per trial
+    JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
+
+
+OLD_NAMES = {"seed-md": Form.VENDOR_MD, "seed-rst": Form.VENDOR_RST}  # still accepted, no longer listed

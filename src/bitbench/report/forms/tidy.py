@@ -10,9 +10,14 @@ from bitbench.core.base import Json
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Memory, TrialMetrics, TrialRecord
 from bitbench.core.secrets import is_secret
+from bitbench.report.document.data import document_data
+from bitbench.report.document.model import Document
 from bitbench.report.document.text import visible
 
-TIDY_FORMAT = 1  # of the JSON form; 1: first published form
+TIDY_FORMAT = 2
+# History of TIDY_FORMAT, of the JSON form:
+#   1  first published form
+#   2  `document`: the report itself, with its numbers as numbers
 HIDDEN = "•••"
 # A spreadsheet takes a cell that begins with one of these for a formula; an apostrophe before it makes it text.
 _FORMULA = ("=", "+", "-", "@")
@@ -88,12 +93,13 @@ def _harmless(value: Json) -> Json:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def json_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
+def json_text(summary: StudySummary, trials: Sequence[TrialRecord], document: Document) -> str:
     content = {
         "bitbench_report": TIDY_FORMAT,
         "definitions": {name: one.model_dump() for name, one in summary.definitions.items()},
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
         "trials": trial_rows(summary, trials),
+        "document": document_data(document),
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

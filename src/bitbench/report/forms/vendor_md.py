@@ -1,25 +1,40 @@
-"""Runs by configuration, as such records are published in Markdown, with what they leave out.
+"""Runs by configuration, as vendors publish such records in Markdown, with what they do not say.
 
-The layout is the one that `bitbench import --from seed` reads. Added are: the machine, memory, quality, the interval,
-ties in the ranking, flagged outliers, and the cells that have no result with their reason.
+The layout is the one that `bitbench import --from vendor-table` reads. Added are: the machine, memory, quality, the
+interval, ties in the ranking, flagged outliers, and the cells that have no result with their reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from bitbench.core.base import Json
 from bitbench.core.found.summary import CellSummary, Estimate, Ranking, Run, StudySummary
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.units import UNKNOWN, significant
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.document.markdown import code, phrase_text, section_parts
+from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Row, Section, Table, Unit
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.text import code, escape, listing, table
+from bitbench.report.document.text import plain
+from bitbench.report.document.words import (
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    say,
+    strong,
+    words_column,
+)
 from bitbench.report.forms.quality_column import QualityColumn
-from bitbench.report.sections.answer import has_result, outcomes_of
-from bitbench.report.sections.conditions import host_section
+from bitbench.report.quantities import ROUGH, estimated, plus_minus, size, unit_of
+from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
-from bitbench.report.sections.workloads import entry_of, in_order, memory_metric, rank_text
+from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank
 from bitbench.report.shape import shape
 
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # what rounding leaves of equal values is below this
+DECIMALS = 2  # as in such records
 FIGURES = {
     "Latency": ("latency_s", "s"),
     "Output Throughput": ("output_throughput", "tok/s"),
@@ -28,171 +43,157 @@ FIGURES = {
 }
 
 
-def seed_markdown(summary: StudySummary, lock: Mapping[str, Json]) -> str:
-    origin = f"`bitbench run` of {code(summary.study.name)}"
+def vendor_markdown(summary: StudySummary, lock: Lock) -> str:
+    origin = say(Name("bitbench run"), " of ", Name(summary.study.name))
     if summary.imported_from is not None:
-        origin = f"imported: {source(summary.imported_from)}"
-    parts = ["# Performance Benchmark Results", f"**Generated from:** {origin}", "---"]
+        origin = say("imported: ", source(summary.imported_from))
+    parts = ["# Performance Benchmark Results", phrase_text(say(strong("Generated from:"), " ", origin)), "---"]
     for ranking in summary.rankings:
         parts += _configuration(summary, ranking)
-    parts += ["---", *_ranking(summary), *_unranked(summary), host_section(lock), _legend(summary)]
-    return "\n\n".join(parts) + "\n"
+    parts.append("---")
+    for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
+        parts += section_parts(section)
+    return "\n\n".join([*parts, phrase_text(_legend(summary))]) + "\n"
 
 
-def _configuration(summary: StudySummary, ranking: Ranking) -> list[str]:
+def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
     cells = in_order(summary, ranking)
-    parts = [
-        f"## {_title(summary, ranking.workload)}",
-        shape(summary.study.workload(ranking.workload), code),
-        f"**Total models tested:** {len(cells)}",
+    blocks: list[Block] = [
+        Paragraph(shape(summary.study.workload(ranking.workload))),
+        paragraph(strong("Total models tested:"), f" {len(cells)}"),
     ]
-    if not cells:
-        return parts
-    parts += ["### Summary Table", _summary_table(summary, ranking, cells)]
-    outliers = [f"- Outlier: {_outlier(summary, cell)}" for cell in cells if cell.outliers]
-    causes = [f"- {code(cell.cell.contender.name)}: {_causes(cell)}" for cell in cells if cell.failures]
-    parts += ["\n".join(outliers)] if outliers else []
-    parts += ["\n".join(causes)] if causes else []
-    parts.append("### Detailed Results")
+    if cells:
+        blocks += [Heading(say("Summary Table")), _summary_table(summary, ranking, cells)]
+        blocks += bullets(_outliers(summary, cell) for cell in cells if cell.outliers)
+        blocks += bullets(_causes(cell) for cell in cells if cell.failures)
+        blocks.append(Heading(say("Detailed Results")))
+    yield from section_parts(Section(_title(summary, ranking.workload), tuple(blocks)))
     for cell in cells:
-        parts += _details(cell)
-    return parts
+        yield from _details(cell)
 
 
-def _title(summary: StudySummary, workload: str) -> str:
-    one = summary.study.workload(workload)
+def _title(summary: StudySummary, workload: str) -> Phrase:
+    asked = summary.study.workload(workload)
     lengths = {
-        "batch_size": UNKNOWN if one.open_loop or "concurrency" in one.unknown else one.concurrency,
-        "input_len": UNKNOWN if "input_tokens" in one.unknown else one.input_tokens,
-        "output_len": UNKNOWN if "output_tokens" in one.unknown else one.output_tokens,
+        "batch_size": UNKNOWN if asked.open_loop or "concurrency" in asked.unknown else asked.concurrency,
+        "input_len": UNKNOWN if "input_tokens" in asked.unknown else asked.input_tokens,
+        "output_len": UNKNOWN if "output_tokens" in asked.unknown else asked.output_tokens,
     }
     shown = ", ".join(f"{name}={value}" for name, value in lengths.items())
-    return f"Configuration: {shown} ({code(workload)})"
+    return say(f"Configuration: {shown} (", Name(workload), ")")
 
 
-def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> str:
-    memory, quality = memory_metric(summary), QualityColumn(summary)
+def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
+    memory, quality, definition = memory_metric(summary), QualityColumn(summary), summary.definitions[ranking.metric]
+    columns = [words_column("Rank"), words_column("Model"), number_column("Runs")]
+    columns += [number_column(title, unit) for title, (_, unit) in FIGURES.items()]
     confidence = percent(summary.study.measure.confidence)
-    header = ["Rank", "Model", "Runs"]
-    header += [f"{title} ({unit})" for title, (_, unit) in FIGURES.items()]
-    header += [f"{summary.definitions[ranking.metric].label}, {confidence} interval", "Memory peak (MiB)"]
-    header += [quality.title or "Quality"]
+    columns.append(number_column(f"{definition.label}, {confidence} interval", unit_of(definition)))
+    columns += [number_column("Memory peak", Unit.BYTES), number_column(quality.title or "Quality", quality.unit)]
     rows = []
     for cell in cells:
-        contender = cell.cell.contender
+        contender, peak = cell.cell.contender, cell.metrics.get(memory)
         runs = str(sum(run.outcome is Outcome.OK for run in cell.runs))
-        found = [cell.metrics.get(metric) for metric, _ in FIGURES.values()]
         rows.append(
-            [
-                rank_text(entry_of(ranking, cell)),
-                code(contender.name),
-                runs if has_result(summary, cell) else outcomes_of(cell) or "not run",
-                *(_mean_and_sd(one) for one in found),
-                _interval(cell.metrics.get(ranking.metric)),
-                significant(cell.metrics[memory].mean / 2**20) if memory in cell.metrics else UNKNOWN,
-                quality.of(contender),
-            ]
+            Row(
+                (
+                    rank(entry_of(ranking, contender)),
+                    say(Name(contender.name)),
+                    say(runs if has_result(summary, cell) else outcomes_of(cell) or "not run"),
+                    *(_mean_and_deviation(cell.metrics.get(metric)) for metric, _ in FIGURES.values()),
+                    estimated(cell.metrics.get(ranking.metric), definition),
+                    size(peak.mean if peak else None),
+                    quality.of(contender),
+                )
+            )
         )
-    return table(header, rows, left=(0, 1))
+    return Table(tuple(columns), tuple(rows))
 
 
-def _mean_and_sd(estimate: Estimate | None) -> str:
+def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
     if estimate is None:
-        return UNKNOWN
-    spread = "" if estimate.trial_sd is None else f" ± {_figure(estimate.trial_sd)}"
-    return f"{_figure(estimate.mean)}{spread}"
+        return None
+    return plus_minus(_figure(estimate.mean), None if estimate.trial_sd is None else _figure(estimate.trial_sd))
 
 
-def _interval(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.interval is None:
-        return UNKNOWN
-    return f"[{_figure(estimate.interval.low)}, {_figure(estimate.interval.high)}]"
-
-
-def _figure(value: float | None) -> str:
-    """Two decimals, as in such records; small ones with three digits; what rounding left of equal ones is 0."""
-    if value is None:
-        return UNKNOWN
+def _figure(value: float) -> Quantity:
+    """Two decimals, as in such records; small ones with three digits. The unit stands in the title, or behind it."""
     if abs(value) < ROUNDING:
-        return "0"
-    return f"{value:,.2f}" if abs(value) >= 1 else significant(value)
+        return Quantity(0.0, decimals=0)
+    return Quantity(value, decimals=DECIMALS) if abs(value) >= 1 else Quantity(value, digits=ROUGH)
 
 
-def _outlier(summary: StudySummary, cell: CellSummary) -> str:
-    said = [
-        f"{summary.definitions[one.metric].name} {_figure(one.value)} {summary.definitions[one.metric].unit} in "
-        f"{code(one.trial_id)} among a median of {_figure(one.median)}"
-        for one in cell.outliers
-    ]
-    return f"{code(cell.cell.contender.name)}: {'; '.join(said)}. Flagged, and counted."
+def _outliers(summary: StudySummary, cell: CellSummary) -> Phrase:
+    said = []
+    for outlier in cell.outliers:
+        definition = summary.definitions[outlier.metric]
+        value = say(f"{definition.name} ", _figure(outlier.value), f" {definition.unit} in ", Name(outlier.trial_id))
+        said.append(say(value, " against a median of ", _figure(outlier.median)))
+    name = Name(cell.cell.contender.name)
+    return say("Outlier: ", name, ": ", joined(said, "; "), ". Flagged (still included in the means).")
 
 
-def _causes(cell: CellSummary) -> str:
-    return "; ".join(f"{group.failure.outcome.value}: {escape(group.failure.cause)}" for group in cell.failures)
+def _causes(cell: CellSummary) -> Phrase:
+    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in cell.failures]
+    return say(Name(cell.cell.contender.name), ": ", joined(causes, "; "))
 
 
-def _details(cell: CellSummary) -> list[str]:
+def _details(cell: CellSummary) -> Iterator[str]:
+    """Nested lists, which only this layout has."""
     counted = [run for run in cell.runs if run.outcome is Outcome.OK]
     if not counted:
-        return []
+        return
     flagged = {outlier.trial_id for outlier in cell.outliers}
-    runs = "\n".join(line for run in counted for line in _run(run, is_flagged=run.trial_id in flagged))
-    statistics = [
-        f"  - {title}: {_mean_and_sd(cell.metrics[metric])}"
+    yield f"#### {code(cell.cell.contender.name)}"
+    yield f"- **Total runs:** {len(counted)}"
+    yield "- **Individual runs:**"
+    yield "\n".join(line for run in counted for line in _run(run, is_flagged=run.trial_id in flagged))
+    yield "- **Statistics:**"
+    yield "\n".join(
+        f"  - {title}: {phrase_text(statistics)}"
         for title, (metric, _) in FIGURES.items()
-        if metric in cell.metrics
-    ]
-    return [
-        f"#### {code(cell.cell.contender.name)}",
-        f"- **Total runs:** {len(counted)}",
-        "- **Individual runs:**",
-        runs,
-        "- **Statistics:**",
-        "\n".join(statistics),
-    ]
+        if (statistics := _mean_and_deviation(cell.metrics.get(metric)))
+    )
 
 
-def _run(run: Run, *, is_flagged: bool) -> list[str]:
-    lines = [f"  - {code(run.trial_id)}:"]
+def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
+    yield f"  - {code(run.trial_id)}:"
     for title, (metric, unit) in FIGURES.items():
         value = run.metrics.get(metric)
-        shown = UNKNOWN if value is None else f"{_figure(value)}{'' if unit == 's' else ' '}{unit}"
-        lines.append(f"    - {title}: {shown}")
-    return [*lines, *(["    - Outlier: far from the other runs"] if is_flagged else [])]
+        shown = UNKNOWN if value is None else phrase_text((_figure(value), "" if unit == "s" else " ", unit))
+        yield f"    - {title}: {shown}"
+    if is_flagged:
+        yield "    - Outlier: far from the other runs"
 
 
-def _ranking(summary: StudySummary) -> list[str]:
+def _ranking(summary: StudySummary) -> Section:
     definition = summary.definitions[summary.headline]
-    parts = [f"## Performance Ranking (by {definition.name})"]
+    blocks: list[Block] = []
     for ranking in summary.rankings:
         figures = {cell.cell.contender: cell.metrics for cell in summary.cells_of(ranking.workload)}
-        lines = [
-            f"- {rank_text(entry)} **{escape(entry.contender.name)}**: "
-            f"{_figure(figures[entry.contender][ranking.metric].mean)} {definition.unit}"
-            for entry in ranking.entries
-        ]
-        parts += [f"### {_title(summary, ranking.workload)}", "\n".join(lines) or "No contender has a result."]
-    return parts
+        lines = []
+        for entry in ranking.entries:
+            figure = _figure(figures[entry.contender][ranking.metric].mean)
+            place, name = rank(entry) or UNKNOWN, strong(plain(entry.contender.name))
+            lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
+        blocks.append(Heading(_title(summary, ranking.workload)))
+        blocks += bullets(lines) or (paragraph("No contender has a result."),)
+    return Section(say(f"Performance Ranking (by {definition.name})"), tuple(blocks))
 
 
-def _unranked(summary: StudySummary) -> list[str]:
-    reasons: dict[str, list[str]] = {}
+def _not_run(summary: StudySummary) -> Iterator[Section]:
+    reasons: dict[str, dict[str, None]] = {}
     for refusal in summary.refusals:
-        names = reasons.setdefault(refusal.reason, [])
-        if code(refusal.cell.contender.name) not in names:
-            names.append(code(refusal.cell.contender.name))
-    lines = [f"- {listing(names)}: {escape(reason)}" for reason, names in reasons.items()]
-    return ["## Not run", "\n".join(lines)] if lines else []
+        reasons.setdefault(refusal.reason, {})[refusal.cell.contender.name] = None
+    if reasons:
+        lines = (say(listing(names(contenders)), f": {plain(reason)}") for reason, contenders in reasons.items())
+        yield Section(say("Not run"), bullets(lines))
 
 
-def _legend(summary: StudySummary) -> str:
-    return (
+def _legend(summary: StudySummary) -> Phrase:
+    quality = "relative to the baseline where it says so" if summary.quality else "not measured"
+    return say(
         "± is the standard deviation of the single runs; the interval is that of the mean and covers the variation "
-        "between starts of the engine where there were several. Contenders whose difference may be noise share a range "
-        "of ranks. `–` is what is not known. "
-        + (
-            "Quality was not measured."
-            if not summary.quality
-            else "Quality is relative to the baseline where it says so."
-        )
+        "between starts of the engine where there were several. Contenders whose difference is not significant share a "
+        f"range of ranks. {UNKNOWN} is unknown. Quality: {quality}."
     )

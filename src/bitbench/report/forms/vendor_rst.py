@@ -3,23 +3,26 @@
 Settings are a column, not footnotes; a cell that did not run has its row and its reason; one block is printed once.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.study import EngineSetup
-from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.secrets import is_secret
 from bitbench.ground.units import UNKNOWN, show_bytes
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.text import counted
+from bitbench.report.document.model import Quantity
+from bitbench.report.document.numbers import percent, scale_for, written
+from bitbench.report.document.words import plural
 from bitbench.report.forms.quality_column import QualityColumn
 from bitbench.report.forms.rst import grid_table, heading, rst
-from bitbench.report.sections.workloads import memory_metric
+from bitbench.report.sections.ranked import memory_metric, outcomes_of
 
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
+BATCHED_METRICS = ("request_throughput", "overall_throughput")  # that a table of batches has beside speed
+DECIMALS = 2  # as in such tables
 MAX_CAUSE = 120
 MAX_SETTINGS = 120
 
@@ -42,7 +45,7 @@ class _Row:
     reason: str  # why it has no figures
 
 
-def seed_rst(summary: StudySummary, lock: Mapping[str, Json]) -> str:
+def vendor_rst(summary: StudySummary, lock: Lock) -> str:
     parts = [heading(f"Speed Benchmark: {rst(summary.study.name)}", "="), *_opening(summary, lock)]
     groups: dict[_Group, list[_Row]] = {}
     for row in _rows(summary):
@@ -54,25 +57,25 @@ def seed_rst(summary: StudySummary, lock: Mapping[str, Json]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _opening(summary: StudySummary, lock: Mapping[str, Json]) -> list[str]:
-    host = lock.get("host") or {}
-    cores = f", {host['cores']} cores" if host.get("cores") else ""
-    machine = [str(one.get("name")) for one in host.get("accelerators") or ()]
-    machine += [f"{host['cpu_model']}{cores}"] if host.get("cpu_model") else []
+def _opening(summary: StudySummary, lock: Lock) -> list[str]:
+    host = lock.host
+    cores = f", {host.cores} cores" if host.cores else ""
+    machine = [one.name for one in host.accelerators]
+    machine += [f"{host.cpu_model}{cores}"] if host.cpu_model else []
     facts = [f"-  {rst(name)}" for name in machine] or [f"-  machine: {UNKNOWN}"]
-    facts += [f"-  {show_bytes(host['memory_bytes'])} of memory"] if host.get("memory_bytes") else []
+    facts += [f"-  {show_bytes(host.memory_bytes)} of memory"] if host.memory_bytes else []
     versions: dict[str, None] = {}
     for one in summary.contenders:
         setup = _setup(summary, one.contender)
         versions.update({f"-  {rst(setup.engine)} {rst(version)}": None for version in one.engine_versions})
     measure = summary.study.measure
-    ran = "Imported; by its own words it was measured" if summary.imported_from else "Measured by bitbench"
+    ran = "Imported; according to its source it was measured" if summary.imported_from else "Measured by bitbench"
     return [
         *([rst(summary.study.description)] if summary.study.description else []),
         f"{ran} on:",
         "\n".join([*facts, *versions]),
         f"Speed is output tokens per second; in brackets the {percent(measure.confidence)} interval of the mean. "
-        f"``n`` is starts of the engine / trials. {UNKNOWN} is what is not known.",
+        f"``n`` is starts of the engine / trials. {UNKNOWN} is unknown.",
     ]
 
 
@@ -84,7 +87,7 @@ def _rows(summary: StudySummary) -> list[_Row]:
     rows = []
     for cell in cells:
         if cell in found:
-            failures = counted(group.failure.outcome.value for group in found[cell].failures for _ in group.ids)
+            failures = outcomes_of(found[cell])
             cause = next((group.failure.cause for group in found[cell].failures), "")
             has_result = "output_throughput" in found[cell].metrics
             reason = f"{failures}: {cause}" if failures and not has_result else "" if has_result else "not run"
@@ -117,12 +120,12 @@ def _setup(summary: StudySummary, contender: Contender) -> EngineSetup:
     return summary.study.engine(contender.engine)
 
 
-def _table(summary: StudySummary, lock: Mapping[str, Json], group: _Group, rows: Sequence[_Row]) -> str:
+def _table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row]) -> str:
     memory, quality = memory_metric(summary), QualityColumn(summary)
     where = "Device" if memory.startswith("device") else "Host"
     header = ["Model", "Input Length", "Quantization", "Devices", "Speed (tokens/s)"]
     header += ["Requests/s", "All tokens/s"] if group.batched else []
-    header += [f"{where} memory (GB)", *([rst(quality.title)] if quality.title else []), "n", "Settings", "Note"]
+    header += [f"{where} memory (GB)", *_quality_title(quality), "n", "Settings", "Note"]
     lines = []
     for row in rows:
         contender = row.cell.contender
@@ -131,37 +134,49 @@ def _table(summary: StudySummary, lock: Mapping[str, Json], group: _Group, rows:
         length = UNKNOWN if "input_tokens" in workload.unknown else show_length(workload.input_tokens)
         speed = metrics.get("output_throughput")
         line = [rst(group.model), rst(length), rst(contender.variant.rpartition("/")[2])]
-        line += [_devices(summary, lock, contender), _speed(speed)]
-        line += [_plain(metrics.get("request_throughput")), _plain(metrics.get("overall_throughput"))] * group.batched
-        line += [f"{metrics[memory].mean / 1e9:,.2f}" if memory in metrics else UNKNOWN]
-        line += [quality.of(contender)] if quality.title else []
+        figures = [_speed(speed)]
+        figures += [_mean(metrics.get(metric)) for metric in BATCHED_METRICS] if group.batched else []
+        figures += [_gigabytes(metrics.get(memory)), *([quality.of(contender)] if quality.title else [])]
+        line += [_devices(summary, lock, contender), *map(_text, figures)]
         line += [f"{speed.n_instances} / {speed.n_trials}" if speed else UNKNOWN]
         lines.append([*line, _settings(summary, contender), _note(row)])
     return grid_table(header, lines, merged=2)
 
 
-def _speed(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return UNKNOWN
-    if estimate.interval is None:
-        return f"{estimate.mean:,.2f}"
-    return f"{estimate.mean:,.2f} [{estimate.interval.low:,.2f}, {estimate.interval.high:,.2f}]"
+def _quality_title(quality: QualityColumn) -> list[str]:
+    unit = scale_for(quality.unit, ()).unit
+    return [rst(f"{quality.title} ({unit})" if unit else quality.title)] if quality.title else []
 
 
-def _plain(estimate: Estimate | None) -> str:
-    return UNKNOWN if estimate is None else f"{estimate.mean:,.2f}"
+def _mean(estimate: Estimate | None) -> Quantity | None:
+    return Quantity(estimate.mean, decimals=DECIMALS) if estimate else None
 
 
-def _devices(summary: StudySummary, lock: Mapping[str, Json], contender: Contender) -> str:
+def _speed(estimate: Estimate | None) -> Quantity | None:
+    mean = _mean(estimate)
+    if estimate is None or estimate.interval is None or mean is None:
+        return mean
+    return replace(mean, low=estimate.interval.low, high=estimate.interval.high)
+
+
+def _gigabytes(estimate: Estimate | None) -> Quantity | None:
+    return Quantity(estimate.mean / 1e9, decimals=DECIMALS) if estimate else None
+
+
+def _text(quantity: Quantity | None) -> str:
+    """Without its unit, which stands in the title."""
+    return UNKNOWN if quantity is None else written(quantity, scale_for(quantity.unit, ())).text
+
+
+def _devices(summary: StudySummary, lock: Lock, contender: Contender) -> str:
     """As many as its arguments say; one where the machine has some; else the processor."""
     chosen = _setup(summary, contender).args
     counts = [str(chosen[name]) for name in DEVICE_COUNTS if name in chosen]
     if counts:
         return rst(counts[0])
-    host = lock.get("host") or {}
-    if host.get("accelerators"):
+    if lock.host.accelerators:
         return "1"
-    return "CPU" if host.get("cpu_model") else UNKNOWN
+    return "CPU" if lock.host.cpu_model else UNKNOWN
 
 
 def _settings(summary: StudySummary, contender: Contender) -> str:
@@ -179,7 +194,7 @@ def _note(row: _Row) -> str:
         return rst(row.reason, MAX_CAUSE)
     assert row.found is not None
     flagged = {outlier.trial_id for outlier in row.found.outliers}
-    failed = counted(group.failure.outcome.value for group in row.found.failures for _ in group.ids)
-    notes = [f"{len(flagged)} outlier{'s' if len(flagged) > 1 else ''} flagged"] if flagged else []
+    failed = outcomes_of(row.found)
+    notes = [f"{plural(len(flagged), 'outlier')} flagged"] if flagged else []
     notes += [f"besides: {failed}"] if failed else []
     return rst("; ".join(notes))

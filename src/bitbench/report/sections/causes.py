@@ -1,12 +1,13 @@
 """What has no result, by its cause: contenders that failed alike are named together."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bitbench.core.cell import Cell, Contender, Refusal
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Failure
-from bitbench.report.document.text import listing
+from bitbench.report.document.model import Phrase
+from bitbench.report.document.words import joined, listing, names, say
 
 
 @dataclass
@@ -24,12 +25,13 @@ class Affected:
             alike.setdefault(tuple(workloads), []).append(contender)
         return [(contenders, list(workloads)) for workloads, contenders in alike.items()]
 
-    def in_words(self, quote: Callable[[str], str]) -> str:
+    def in_words(self) -> Phrase:
         """`a and b on x and y; c on x`"""
-        return "; ".join(
-            f"{listing([quote(one.name) for one in contenders])} on {listing([quote(name) for name in workloads])}"
+        groups = [
+            say(listing(names(contender.name for contender in contenders)), " on ", listing(names(workloads)))
             for contenders, workloads in self.contenders_by_workloads()
-        )
+        ]
+        return joined(groups, "; ")
 
 
 @dataclass
@@ -44,9 +46,9 @@ def failures_by_cause(summary: StudySummary) -> list[CauseOfFailure]:
     for cell in summary.cells:
         for group in cell.failures:
             failure = group.failure
-            one = causes.setdefault((failure.outcome.value, failure.cause), CauseOfFailure(failure))
-            one.affected.add(cell.cell)
-            one.ids.extend(group.ids)
+            cause = causes.setdefault((failure.outcome.value, failure.cause), CauseOfFailure(failure))
+            cause.affected.add(cell.cell)
+            cause.ids.extend(group.ids)
     return list(causes.values())
 
 
@@ -55,10 +57,6 @@ class ReasonToRefuse:
     reason: str
     was_tried: bool
     affected: Affected = field(default_factory=Affected)
-
-    @property
-    def word(self) -> str:
-        return "not made" if self.was_tried else "refused"
 
 
 def refusals_by_reason(refusals: Iterable[Refusal]) -> list[ReasonToRefuse]:

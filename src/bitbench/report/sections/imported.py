@@ -2,25 +2,22 @@
 
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.imported import ImportSource
-from bitbench.report.document.text import code, escape, listing
+from bitbench.report.document.model import Name, Phrase, Section
+from bitbench.report.document.words import bullets, joined, listing, names, say
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 
 
-def source(origin: ImportSource) -> str:
+def source(origin: ImportSource) -> Phrase:
     """`result.json` of vllm"""
-    return f"{listing([code(file.name) for file in origin.files])} of {escape(origin.tool)}"
+    return say(listing(names(file.name for file in origin.files)), f" of {origin.tool}")
 
 
-def imported_section(summary: StudySummary) -> str:
-    """Empty for a study that bitbench ran."""
+def imported_section(summary: StudySummary) -> Section | None:
+    """None for a study that bitbench ran."""
     origin = summary.imported_from
     if origin is None:
-        return ""
-    hashes = "; ".join(f"{code(file.name)} sha256 {code(file.sha256[:SHOWN_HASH])}" for file in origin.files)
-    lines = [
-        f"- Files: {hashes}.",
-        "- Figures are those of the tool, by its own definitions; what it does not say is `–`.",
-        *(f"- {escape(note)}" for note in origin.notes),
-    ]
-    return "\n\n".join(["## What was imported", "\n".join(lines)])
+        return None
+    hashes = [say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files]
+    rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
+    return Section(say("What was imported"), bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]))

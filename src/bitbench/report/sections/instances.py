@@ -3,37 +3,47 @@
 from collections.abc import Sequence
 
 from bitbench.core.recorded.trial import InstanceRecord
-from bitbench.ground.units import UNKNOWN, show_bytes, show_seconds
-from bitbench.report.document.text import code, escape, table
+from bitbench.report.document.model import Details, Name, Phrase, Row, Section, Table, Unit
+from bitbench.report.document.words import number_column, plural, say, words_column
+from bitbench.report.quantities import count, seconds, size
+
+COLUMNS = (
+    words_column("Instance"),
+    words_column("Contender"),
+    number_column("Block", Unit.COUNT),
+    words_column("Outcome"),
+    number_column("Start to ready", Unit.SECONDS),
+    words_column("Version"),
+    words_column("Kernels it selected"),
+    number_column("Memory idle", Unit.BYTES),
+    words_column("Prefix caching"),
+)
 
 
-def instances_section(instances: Sequence[InstanceRecord]) -> str:
-    """Empty where there is no record of a start."""
+def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
+    """None where there is no record of a start."""
     if not instances:
-        return ""
-    rows = [
-        [
-            code(one.id),
-            code(one.contender.name),
-            str(one.block),
-            one.outcome.value,
-            show_seconds(one.ready_s),
-            escape(one.facts.engine_version) if one.facts.engine_version else UNKNOWN,
-            "; ".join(escape(kernel) for kernel in one.facts.kernels) or UNKNOWN,
-            show_bytes(one.memory.resident_bytes),
-            UNKNOWN if one.facts.prefix_caching is None else "on" if one.facts.prefix_caching else "off",
-        ]
-        for one in instances
-    ]
-    header = [
-        "Instance",
-        "Contender",
-        "Block",
-        "Outcome",
-        "Start to ready",
-        "Version",
-        "Kernels it selected",
-        "Memory idle",
-        "Prefix caching",
-    ]
-    return f"## Every start\n\n{table(header, rows, left=(0, 1, 3, 5, 6, 8))}"
+        return None
+    table = Table(COLUMNS, tuple(_row(one) for one in instances))
+    return Section(say("Every start"), (Details(plural(len(instances), "start"), (table,)),))
+
+
+def _row(one: InstanceRecord) -> Row:
+    caching = one.facts.prefix_caching
+    return Row(
+        (
+            say(Name(one.id)),
+            say(Name(one.contender.name)),
+            count(one.block),
+            say(one.outcome.value),
+            seconds(one.ready_s),
+            _words(one.facts.engine_version),
+            _words("; ".join(one.facts.kernels)),
+            size(one.memory.resident_bytes),
+            None if caching is None else say("on" if caching else "off"),
+        )
+    )
+
+
+def _words(text: str | None) -> Phrase | None:
+    return say(text) if text else None

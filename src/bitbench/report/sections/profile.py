@@ -1,10 +1,33 @@
-"""Operator profiles in Markdown: what a step consists of, and the table of operators behind it."""
+"""Operator profiles: what a step consists of, and the table of operators behind it."""
 
 from collections.abc import Sequence
 
 from bitbench.core.recorded.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
-from bitbench.ground.units import UNKNOWN, show_bytes, show_percent, show_seconds, significant
-from bitbench.report.document.text import code, escape, table
+from bitbench.report.document.model import (
+    Block,
+    Document,
+    Emphasis,
+    Heading,
+    Name,
+    Phrase,
+    Quantity,
+    Row,
+    Section,
+    Table,
+    TableCell,
+    Unit,
+)
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.words import (
+    bullets,
+    number_column,
+    plural,
+    say,
+    small_print,
+    strong,
+    words_column,
+)
+from bitbench.report.quantities import ROUGH, count, number, seconds, share, size
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
@@ -21,135 +44,162 @@ GROUP_NAMES = {
 # them did not see what the other saw, and the reader is told.
 ALLOWED_GAP = 0.05
 OPERATORS_IN_REPORT = 8
+WIDE = 110  # characters of a terminal from which there is room for every column of an operator
+TITLE = say("Where the time of a step goes")
 
 
-def profile_markdown(profiles: Sequence[OperatorProfile], limit: int | None = None) -> str:
-    """Every profile with its groups and its operators; `limit`: no more than so many of these."""
-    return "\n\n".join(part for one in profiles for part in _one(one, limit)) + "\n" if profiles else ""
+def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
+    """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
+    return Document(TITLE, (), tuple(Section(_title(one), _blocks(one, limit)) for one in profiles))
 
 
-def profile_section(profiles: Sequence[OperatorProfile]) -> str:
+def profile_section(profiles: Sequence[OperatorProfile]) -> Section | None:
     """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
     if not profiles:
-        return ""
-    parts = ["## Where the time of a step goes", _explanation(), _side_by_side(profiles)]
-    parts += [part for one in profiles for part in _one(one, OPERATORS_IN_REPORT)]
-    return "\n\n".join(parts)
+        return None
+    each = [block for one in profiles for block in (Heading(_title(one)), *_blocks(one, OPERATORS_IN_REPORT))]
+    return Section(TITLE, (_explanation(), _side_by_side(profiles), *each))
 
 
-def _explanation() -> str:
-    return (
-        "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass with all that "
-        "belongs to it until the next one begins; its groups are means over the profiled steps, and add up to it. "
-        "*Framework overhead* is what is in no operator that computes or moves data: Python, scheduling, views, "
-        "allocation. *First call* is what the very first step took beyond a usual one; no other figure contains it."
+def _explanation() -> Block:
+    return small_print(
+        "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass and everything "
+        "until the next one begins; its groups are means over the profiled steps and add up to it. ",
+        Emphasis(say("Framework overhead")),
+        " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",
+        Emphasis(say("First call")),
+        " is what the very first step took beyond a usual one; no other figure contains it.",
     )
 
 
-def _side_by_side(profiles: Sequence[OperatorProfile]) -> str:
+def _title(profile: OperatorProfile) -> Phrase:
+    return say(Name(profile.contender.name), f", batch {profile.batch}, {profile.phase.value}")
+
+
+def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
     groups = [group for group in ProfileGroup if any(one.group_s(group) is not None for one in profiles)]
-    header = [
-        "Contender",
-        "Batch",
-        "Phase",
-        "Step, profiler off (ms)",
-        "on (ms)",
-        *(f"{GROUP_NAMES[group]} (ms)" for group in groups),
+    columns = [
+        words_column("Contender"),
+        number_column("Batch", Unit.COUNT),
+        words_column("Phase"),
+        number_column("Step, profiler off", Unit.SECONDS),
+        number_column("Step, profiler on", Unit.SECONDS),
+        *(number_column(GROUP_NAMES[group], Unit.SECONDS) for group in groups),
+        number_column("Sum / measured", Unit.SHARE),
+        number_column("Profiler's cost", Unit.SHARE),
     ]
-    header += ["Sum / measured", "Profiler's cost"]
     rows = [
-        [
-            code(one.contender.name),
-            str(one.batch),
-            one.phase.value,
-            _milliseconds(one.unprofiled.median_s),
-            _milliseconds(one.profiled.mean_s),
-            *(_milliseconds(one.group_s(group)) for group in groups),
-            show_percent(1 + one.agreement),
-            _cost(one),
-        ]
+        Row(
+            (
+                say(Name(one.contender.name)),
+                count(one.batch),
+                say(one.phase.value),
+                seconds(one.unprofiled.median_s),
+                seconds(one.profiled.mean_s),
+                *(seconds(one.group_s(group)) for group in groups),
+                share(1 + one.agreement),
+                _cost(one),
+            )
+        )
         for one in profiles
     ]
-    return table(header, rows, left=(0, 2))
+    return Table(tuple(columns), tuple(rows))
 
 
-def _one(profile: OperatorProfile, limit: int | None) -> list[str]:
-    title = f"### {code(profile.contender.name)}, batch {profile.batch}, {profile.phase.value}"
-    return [title, _facts(profile), _groups(profile), _operators(profile, limit)]
+def _blocks(profile: OperatorProfile, limit: int | None) -> tuple[Block, ...]:
+    return (*bullets(_facts(profile)), _groups(profile), _operators(profile, limit))
 
 
-def _facts(profile: OperatorProfile) -> str:
-    lines = [
-        f"- median step [10 %, 90 %] with the profiler off {_times(profile.unprofiled)}, "
-        f"on {_times(profile.profiled)}: the profiler costs {_cost(profile)}",
-        f"- {profile.steps} profiled steps at {profile.context_tokens:,} tokens of context; their groups sum to "
-        f"{show_seconds(profile.groups_s)}, {show_percent(1 + profile.agreement)} of the step that the client measured",
+def _facts(profile: OperatorProfile) -> list[Phrase]:
+    off, on, cost = _times(profile.unprofiled), _times(profile.profiled), _cost(profile)
+    total = Quantity(profile.groups_s, Unit.SECONDS, digits=ROUGH)
+    of_measured = Quantity(1 + profile.agreement, Unit.SHARE)
+    context = f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
+    facts = [
+        say("Median step [10 %, 90 %] with the profiler off ", off, ", on ", on, ": the profiler costs ", cost, "."),
+        say(f"{context}; their groups sum to ", total, ", ", of_measured, " of the step that the client measured."),
     ]
     if abs(profile.agreement) > ALLOWED_GAP:
-        lines.append(
-            f"- **the two differ by more than {show_percent(ALLOWED_GAP)}: the trace and the client did not see the "
-            "same steps, or the machine was busy; profile again before relying on it**"
+        facts.append(
+            strong(
+                f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same "
+                "steps, or the machine was busy. Profile again before relying on it."
+            )
         )
     if profile.first_step_s is not None:
-        said = profile.facts.compile_s
-        compiled = "" if said is None else f"; the engine compiled for {show_seconds(said)} before it was ready"
-        lines.append(f"- the first step took {show_seconds(profile.first_step_s)}{compiled}")
+        first = Quantity(profile.first_step_s, Unit.SECONDS, digits=ROUGH)
+        compiling = seconds(profile.facts.compile_s)
+        compiled = say("; the engine compiled for ", compiling, " before it was ready") if compiling else ()
+        facts.append(say("The first step took ", first, compiled, "."))
     if profile.trace_file is not None:
-        lines.append(f"- trace, for chrome://tracing or Perfetto: {code(profile.trace_file)}")
-    return "\n".join(lines)
+        facts.append(say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file)))
+    return facts
 
 
-def _groups(profile: OperatorProfile) -> str:
+def _times(times: StepTimes) -> Quantity:
+    low, high = times.spread_s or (None, None)
+    note = f"({plural(len(times.seconds), 'step')})"
+    return Quantity(times.median_s, Unit.SECONDS, low, high, digits=ROUGH, note=note)
+
+
+def _cost(profile: OperatorProfile) -> Quantity:
+    note = "" if profile.overhead_is_clear else "(less than steps vary)"
+    return Quantity(profile.overhead, Unit.SHARE, is_signed=True, note=note)
+
+
+def _groups(profile: OperatorProfile) -> Table:
+    """Each time in its own unit: they differ by orders of magnitude."""
     whole = profile.groups_s
+    columns = (
+        words_column("Group"),
+        number_column("Time per step"),
+        number_column("Share", Unit.SHARE),
+        number_column("Calls per step"),
+    )
     rows = [
-        [
-            GROUP_NAMES[one.group],
-            _milliseconds(one.step_s),
-            UNKNOWN if one.group is ProfileGroup.FIRST_CALL else show_percent(one.step_s / whole),
-            f"{one.calls:,.0f}" if one.calls else UNKNOWN,
-        ]
-        for one in profile.groups
+        Row(
+            (
+                say(GROUP_NAMES[group.group]),
+                seconds(group.step_s),
+                None if group.group is ProfileGroup.FIRST_CALL else share(group.step_s / whole),
+                number(group.calls or None, digits=1),
+            )
+        )
+        for group in profile.groups
     ]
-    return table(["Group", "ms per step", "Share", "Calls per step"], rows)
+    return Table(columns, tuple(rows))
 
 
-def _operators(profile: OperatorProfile, limit: int | None) -> str:
-    """The columns of torch's own table, over all profiled steps."""
-    header = ["Name", "Group", "Self CPU %", "Self CPU", "CPU total", "CPU time avg", "Self device", "Self CPU Mem"]
+def _operators(profile: OperatorProfile, limit: int | None) -> Table:
+    """The columns of torch's own table, over all profiled steps, each time in its own unit."""
+    columns = (
+        words_column("Name"),
+        words_column("Group", shown_from=WIDE),
+        number_column("Self CPU %"),
+        number_column("Self CPU"),
+        number_column("CPU total"),
+        number_column("CPU time avg", shown_from=WIDE),
+        number_column("Self device", shown_from=WIDE),
+        number_column("Self CPU Mem", shown_from=WIDE),
+        number_column("# of Calls", Unit.COUNT),
+    )
     shown = profile.operators if limit is None else profile.operators[:limit]
-    rows = [[code(one.name), GROUP_NAMES[one.group], *_figures(one)] for one in shown]
-    left_out = profile.operators[len(shown) :]
-    if left_out:
-        share, seconds = sum(one.self_cpu_share for one in left_out), sum(one.self_cpu_s for one in left_out)
-        rest = [show_percent(share), show_seconds(seconds), *[UNKNOWN] * 4, f"{sum(one.calls for one in left_out):,}"]
-        rows.append([f"{len(left_out)} more", UNKNOWN, *rest])
-    return table([*header, "# of Calls"], rows, left=(0, 1))
+    rows = [Row((say(Name(one.name)), say(GROUP_NAMES[one.group]), *_figures(one))) for one in shown]
+    if rest := profile.operators[len(shown) :]:
+        part, time = sum(one.self_cpu_share for one in rest), sum(one.self_cpu_s for one in rest)
+        unknown = [None] * 4
+        calls = count(sum(one.calls for one in rest))
+        rows.append(Row((say(f"{len(rest)} more"), None, share(part), seconds(time), *unknown, calls)))
+    return Table(columns, tuple(rows))
 
 
-def _figures(one: Operator) -> list[str]:
-    memory = one.self_memory_bytes
-    sign = "-" if memory is not None and memory < 0 else ""
-    return [
-        show_percent(one.self_cpu_share),
-        show_seconds(one.self_cpu_s),
-        show_seconds(one.cpu_total_s),
-        show_seconds(one.cpu_total_s / one.calls),
-        show_seconds(one.self_device_s),
-        UNKNOWN if memory is None else f"{sign}{show_bytes(abs(memory))}",
-        f"{one.calls:,}",
-    ]
-
-
-def _cost(profile: OperatorProfile) -> str:
-    shown = show_percent(profile.overhead, signed=True)
-    return shown if profile.overhead_is_clear else f"{shown} (less than steps vary)"
-
-
-def _times(times: StepTimes) -> str:
-    spread = times.spread_s
-    around = "" if spread is None else f" [{show_seconds(spread[0])}, {show_seconds(spread[1])}]"
-    return escape(f"{show_seconds(times.median_s)}{around} ({len(times.seconds)} steps)")
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else significant(1000 * seconds)
+def _figures(operator: Operator) -> tuple[TableCell, ...]:
+    return (
+        share(operator.self_cpu_share),
+        seconds(operator.self_cpu_s),
+        seconds(operator.cpu_total_s),
+        seconds(operator.cpu_total_s / operator.calls if operator.calls else None),
+        seconds(operator.self_device_s),
+        size(operator.self_memory_bytes),
+        count(operator.calls),
+    )

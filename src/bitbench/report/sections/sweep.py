@@ -1,29 +1,34 @@
 """One contender under growing load: a table with a row per point, and what it says in sentences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
-from bitbench.core.found.summary import CellSummary, Estimate, RateAnswer, SearchStop, StudySummary
+from bitbench.core.found.summary import CellSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.units import UNKNOWN, show_percent, show_seconds, significant
-from bitbench.report.document.numbers import Scale, mean_and_interval, number, scale_for
-from bitbench.report.document.text import code, counted, escape, listing, plain, table
-from bitbench.report.sections.headline import Quote
+from bitbench.ground.units import UNKNOWN, show_seconds
+from bitbench.report.charts.figure import Figure
+from bitbench.report.document.model import Chart, Column, Mark, Name, Phrase, Quantity, Row, Section, Table, Unit
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.words import (
+    Words,
+    counted,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    words_column,
+)
+from bitbench.report.quantities import ROUGH, count, estimated, setting, unit_of
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
 STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
-
-
-@dataclass(frozen=True)
-class SweepTable:
-    """Cells as text; the last two columns say what came of the trials."""
-
-    header: list[str]
-    units: list[str]
-    rows: list[list[str]]
+WIDE = 130  # columns of a terminal from which all figures fit beside each other
+INTERVALS_FIT = 190  # from which their intervals do, too
+REQUESTS = "requests/s"
 
 
 def sweep_cells(summary: StudySummary) -> list[CellSummary]:
@@ -33,11 +38,15 @@ def sweep_cells(summary: StudySummary) -> list[CellSummary]:
         return []
     if len(workloads) < 2 and summary.search is None:
         return []
-    return points(summary)
+    return _points(summary)
 
 
-def points(summary: StudySummary) -> list[CellSummary]:
-    return sorted(summary.cells, key=lambda cell: level(summary.study.workload(cell.cell.workload)))
+def _points(summary: StudySummary) -> list[CellSummary]:
+    return sorted(summary.cells, key=lambda cell: _level(summary, cell))
+
+
+def _level(summary: StudySummary, cell: CellSummary) -> float:
+    return level(summary.study.workload(cell.cell.workload))
 
 
 def level(workload: Workload) -> float:
@@ -51,164 +60,142 @@ def _shape(workload: Workload) -> str:
     return f"{content} {workload.arrival.kind}"
 
 
-def sweep_table(summary: StudySummary, *, intervals: bool) -> SweepTable:
-    """Without intervals it fits into 80 columns: three digits, and no offered rate beside the one asked for."""
-    cells = points(summary)
-    by_rate = summary.study.workloads[0].open_loop
-    metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
-    if not intervals and by_rate:
-        metrics.remove("offered_rate")
-    scales = {metric: _scale(summary, cells, metric) for metric in metrics}
-    write = mean_and_interval if intervals else _short
-    with_errors = intervals or any(run.failed_requests for cell in cells for run in cell.runs)
-    rows = [
-        [
-            number_of(level(summary.study.workload(cell.cell.workload))),
-            *(write(cell.metrics.get(metric), scales[metric]) for metric in metrics),
-            *([_errors(cell)] if with_errors else []),
-            _outcome(cell),
-        ]
-        for cell in cells
-    ]
-    errors = ["Errors"] if with_errors else []
-    return SweepTable(
-        header=[
-            "Rate" if by_rate else "In flight",
-            *(summary.definitions[m].label for m in metrics),
-            *errors,
-            "Outcome",
-        ],
-        units=["req/s" if by_rate else "", *(scales[m].unit for m in metrics), *("" for _ in errors), ""],
-        rows=rows,
+def sweep_section(summary: StudySummary, figures: Sequence[Figure]) -> Section:
+    return Section(
+        say(Name(summary.contenders[0].contender.name), " under load"),
+        (paragraph(_asked(summary)), _table(summary), *(Chart(figure) for figure in figures)),
+        in_terminal=True,
     )
 
 
-def asked(summary: StudySummary) -> str:
-    """What all points have in common: `128 tokens in, 64 tokens out, poisson arrivals of 30.0 s, 3 trials each.`"""
+def _asked(summary: StudySummary) -> Phrase:
+    """What all points have in common: `128 tokens in, 64 tokens out, poisson arrivals of 30.0 s.`"""
     workload = summary.study.workloads[0]
     how = f"{workload.arrival.kind} arrivals" if workload.open_loop else "closed loop"
     length = f" of {show_seconds(workload.duration)}" if workload.duration else ""
-    text = f", texts from {plain(workload.text.file)}" if workload.text else ""
+    texts = say(", texts from ", Name(workload.text.file)) if workload.text else ()
     tokens = f"{show_length(workload.input_tokens)} tokens in, {show_length(workload.output_tokens)} tokens out"
-    return f"{tokens}, {how}{length}{text}."
+    return say(f"{tokens}, {how}{length}", texts, ".")
 
 
-def number_of(value: float) -> str:
-    return f"{value:,.4g}"
+def _table(summary: StudySummary) -> Table:
+    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for."""
+    cells = _points(summary)
+    by_rate = summary.study.workloads[0].open_loop
+    metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
+    unit = "req/s" if by_rate else Unit.NONE
+    columns = (
+        number_column("Rate" if by_rate else "In flight", unit),
+        *(_column(summary, metric) for metric in metrics),
+        number_column("Errors", Unit.COUNT, shown_from=0 if any(map(_errors, cells)) else WIDE),
+        words_column("Outcome"),
+    )
+    rows = []
+    for cell in cells:
+        figures = (estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics)
+        words = _verdicts(cell)
+        row = (setting(_level(summary, cell), unit), *figures, count(_errors(cell)), say(counted(words) or "not run"))
+        rows.append(Row(row, Mark.ALARM if any(word.startswith("fails") for word in words) else None))
+    return Table(columns, tuple(rows))
 
 
-def _scale(summary: StudySummary, cells: Sequence[CellSummary], metric: str) -> Scale:
-    return scale_for(summary.definitions[metric], [c.metrics[metric].mean for c in cells if metric in c.metrics])
+def _column(summary: StudySummary, metric: str) -> Column:
+    definition = summary.definitions[metric]
+    shown_from = WIDE if metric == "offered_rate" else 0
+    return number_column(definition.label, unit_of(definition), shown_from=shown_from, intervals_from=INTERVALS_FIT)
 
 
-def _short(estimate: Estimate | None, scale: Scale) -> str:
-    return UNKNOWN if estimate is None else significant(estimate.mean / scale.factor)
+def _errors(cell: CellSummary) -> int:
+    return sum(run.failed_requests for run in cell.runs)
 
 
-def _errors(cell: CellSummary) -> str:
-    return f"{sum(run.failed_requests for run in cell.runs):,}"
-
-
-def _outcome(cell: CellSummary) -> str:
-    """`holds (3)`, `fails (2), holds`, `ok (3)`, `overloaded`."""
+def _verdicts(cell: CellSummary) -> list[str]:
+    """One per trial. A trial whose client was too slow counts only where it met the objectives all the same."""
     runs = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND or run.holds] or cell.runs
-    return counted(_word(run.outcome, run.holds) for run in runs) or "not run"
+    return [_verdict(run.outcome, run.holds) for run in runs]
 
 
-def _word(outcome: Outcome, holds: bool | None) -> str:
-    if outcome is Outcome.CLIENT_BOUND and holds is not None:
-        return "holds, late client" if holds else "fails, late client"
-    if outcome is not Outcome.OK or holds is None:
+def _verdict(outcome: Outcome, holds: bool | None) -> str:
+    """`meets`, `fails`, or the outcome where nothing was promised."""
+    if holds is None or outcome not in (Outcome.OK, Outcome.CLIENT_BOUND):
         return outcome.value
-    return "holds" if holds else "fails"
+    slow = ", slow client" if outcome is Outcome.CLIENT_BOUND else ""
+    return f"{'meets' if holds else 'fails'}{slow}"
 
 
-def sweep_answer(summary: StudySummary, quote: Quote) -> list[str]:
+def sweep_answer(summary: StudySummary) -> list[Phrase]:
     """What the table says."""
     sentences = [_searched(summary, summary.search)] if summary.search else [_most_output(summary)]
     if summary.study.objectives and not summary.search:
-        sentences.append(_highest_held(summary))
-    flaws = [cell for cell in points(summary) if any(run.failed_requests for run in cell.runs)]
-    if flaws:
-        names = listing([quote(cell.cell.workload) for cell in flaws])
-        cause = flaws[0].failures[0].failure.cause if flaws[0].failures else ""
-        sentences.append(f"Requests failed at {names}: {quote(cause)}")
-    sentences += sorted({quote(note) for contender in summary.contenders for note in contender.notes})
-    return sentences
+        sentences.append(_highest_met(summary))
+    flawed = [cell for cell in _points(summary) if _errors(cell)]
+    if flawed:
+        cause = flawed[0].failures[0].failure.cause if flawed[0].failures else ""
+        sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), f": {cause}"))
+    return [*sentences, *(say(note) for note in sorted({note for one in summary.contenders for note in one.notes}))]
 
 
-def promise(summary: StudySummary) -> str:
+def _promise(summary: StudySummary) -> Phrase:
     """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
-    return listing([f"{one.name} ≤ {show_seconds(one.limit)}" for one in summary.study.objectives])
+    limits = [
+        say(Name(one.name), " ≤ ", Quantity(one.limit, Unit.SECONDS, digits=ROUGH)) for one in summary.study.objectives
+    ]
+    return listing(limits)
 
 
-def _searched(summary: StudySummary, found: RateAnswer) -> str:
-    wanted = promise(summary)
-    trials = f"{found.trials} {'trial' if found.trials == 1 else 'trials'}"
+def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
+    limits = _promise(summary)
     if found.rate is None:
-        lowest = number_of(found.high or 0.0)
-        return f"{wanted} does not hold, not even at {lowest} requests/s, the lowest rate that was tried."
+        lowest = setting(found.high or 0.0, REQUESTS)
+        return say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
     if found.high is None:
         advice = "; --max-rate allows more" if found.stop is SearchStop.HIGHEST else ""
-        return f"{wanted} holds even at {number_of(found.rate)} requests/s, the highest rate that was tried{advice}."
+        return say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
+    rate = Quantity(found.rate, REQUESTS, found.low, found.high)
+    return say("The highest rate that meets ", limits, ": ", rate, f" ({percent(found.confidence)} CI). ", _end(found))
+
+
+def _end(found: RateAnswer) -> Phrase:
+    """Why no more trials were run, of a search that knows both ends of its interval."""
+    assert found.rate is not None
     assert found.low is not None
-    half = (found.high - found.low) / 2
-    interval = f"{number(found.rate, half)} requests/s [{number(found.low, half)}, {number(found.high, half)}]"
-    why = {
-        SearchStop.PRECISE: f"{trials} were enough.",
-        SearchStop.TRIALS: f"All {trials} were used, and it is known to ± {show_percent(half / found.rate)}; "
-        "more --trials narrow it.",
-        None: f"The search was interrupted after {trials}; the same command with --into goes on.",
-    }
-    confidence = show_percent(found.confidence).replace(".0", "")
-    return f"The highest rate that holds {wanted}: {interval}, {confidence} interval. {why.get(found.stop, '')}"
+    assert found.high is not None
+    trials = plural(found.trials, "trial")
+    if found.stop is None:
+        return say(f"The search was interrupted after {trials}; the same command with --into resumes it.")
+    if found.stop is SearchStop.TRIALS:
+        precision = Quantity((found.high - found.low) / 2 / found.rate, Unit.SHARE)
+        return say(f"All {trials} were used, and it is known to ± ", precision, "; more --trials narrow it.")
+    return say(f"{trials} were enough." if found.stop is SearchStop.PRECISE else "")
 
 
-def _most_output(summary: StudySummary) -> str:
-    known = [cell for cell in points(summary) if "output_throughput" in cell.metrics]
+def _most_output(summary: StudySummary) -> Phrase:
+    known = [cell for cell in _points(summary) if "output_throughput" in cell.metrics]
     if not known:
-        return "No point has a result."
+        return say("No point has a result.")
     best = max(known, key=lambda cell: cell.metrics["output_throughput"].mean)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
-    return f"The most output: {output}, at {_load(summary, best)}, with a TTFT p99 of {ttft}."
+    return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
 
 
-def _load(summary: StudySummary, cell: CellSummary) -> str:
-    """`8 in flight`, `40 requests/s`"""
-    workload = summary.study.workload(cell.cell.workload)
-    return f"{number_of(level(workload))} {'requests/s' if workload.open_loop else 'in flight'}"
+def _load(summary: StudySummary, cell: CellSummary) -> Quantity:
+    by_rate = summary.study.workloads[0].open_loop
+    return setting(_level(summary, cell), REQUESTS if by_rate else "in flight")
 
 
-def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> str:
-    estimate: Estimate | None = cell.metrics.get(metric)
-    if estimate is None:
-        return UNKNOWN
-    scale = scale_for(summary.definitions[metric], [estimate.mean])
-    return f"{mean_and_interval(estimate, scale)} {scale.unit}"
+def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Words:
+    return estimated(cell.metrics.get(metric), summary.definitions[metric]) or UNKNOWN
 
 
-def _highest_held(summary: StudySummary) -> str:
-    held = [cell for cell in points(summary) if _holds(cell)]
-    if not held:
-        return f"No point held {promise(summary)} in every trial."
-    at, goodput = _load(summary, held[-1]), _figure(summary, held[-1], "goodput")
-    return f"The highest point that held {promise(summary)} in every trial: {at}, goodput {goodput}."
+def _highest_met(summary: StudySummary) -> Phrase:
+    limits = _promise(summary)
+    met = [cell for cell in _points(summary) if _meets(cell)]
+    if not met:
+        return say("No point met ", limits, " in every trial.")
+    at, goodput = _load(summary, met[-1]), _figure(summary, met[-1], "goodput")
+    return say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
 
 
-def _holds(cell: CellSummary) -> bool:
+def _meets(cell: CellSummary) -> bool:
     judged = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND]
     return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)
-
-
-def sweep_section(summary: StudySummary) -> str:
-    """For report.md."""
-    shown = sweep_table(summary, intervals=True)
-    header = [f"{label} ({unit})" if unit else label for label, unit in zip(shown.header, shown.units, strict=True)]
-    contender = summary.contenders[0].contender.name
-    return "\n\n".join(
-        [
-            f"## {code(contender)} under load",
-            escape(asked(summary)),
-            table(header, shown.rows, left=(len(header) - 1,)),
-        ]
-    )

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from bitbench.ground.errors import ImportFileError
-from bitbench.imports import seed_backends, seed_grids, seed_kernels, seed_runs
+from bitbench.imports import vendor_backends, vendor_grids, vendor_kernels, vendor_runs
 from bitbench.imports.reading import Reading
 
 FORMS: tuple[tuple[Callable[[str], bool], Callable[[str], Reading]], ...] = (
-    (seed_runs.is_meant, seed_runs.read),
-    (seed_backends.is_meant, seed_backends.read),
-    (seed_grids.is_meant, seed_grids.read),
-    (seed_kernels.is_meant, seed_kernels.read),
+    (vendor_runs.is_meant, vendor_runs.read),
+    (vendor_backends.is_meant, vendor_backends.read),
+    (vendor_grids.is_meant, vendor_grids.read),
+    (vendor_kernels.is_meant, vendor_kernels.read),
 )
 
 

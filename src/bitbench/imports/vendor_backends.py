@@ -4,12 +4,13 @@ import re
 
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
-from bitbench.ground.units import parse_seconds
+from bitbench.ground.units import UNKNOWN, parse_seconds
 from bitbench.imports.reading import ImportedRun, Reading, workload
-from bitbench.imports.seed_profile import read_profile
 from bitbench.imports.text import table_row
+from bitbench.imports.vendor_profile import read_profile
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
+_INTERVAL = re.compile(r"\s*\[[^]]*\]")
 _KERNEL = re.compile(r"^(.*?)\s*\((.+)\)$")
 
 
@@ -26,7 +27,7 @@ def read(text: str) -> Reading:
     for column, backend in enumerate(rows["Backend"]):
         name, kernel = match.groups() if (match := _KERNEL.match(backend)) else (backend, None)
         packages = versions.get(name.lower(), {})
-        figures = {metric: parse_seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
+        figures = {metric: _seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
         reading.runs.append(
             ImportedRun(
                 rows["Model"][column],
@@ -48,6 +49,11 @@ def read(text: str) -> Reading:
             "`bitbench report --format profile-md` shows it."
         )
     return reading
+
+
+def _seconds(cell: str) -> float | None:
+    """`12.3ms`, or `12.3 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
+    return None if cell == UNKNOWN else parse_seconds(_INTERVAL.sub("", cell))
 
 
 def _versions(lines: list[str]) -> tuple[dict[str, dict[str, str]], str | None]:

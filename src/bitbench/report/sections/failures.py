@@ -1,0 +1,55 @@
+"""What has no result, and why: trials that failed, and cells that were refused before anything was started."""
+
+from bitbench.core.found.summary import StudySummary
+from bitbench.report.document.model import Block, CodeBlock, Details, Phrase, Row, Section, Table
+from bitbench.report.document.text import plain
+from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong, words_column
+from bitbench.report.sections.causes import Affected, CauseOfFailure, failures_by_cause, refusals_by_reason
+
+MAX_LOG_LINES = 12
+MAX_IDS = 8
+MAX_CAUSE = 200  # characters: a line or two of a terminal; what is cut off stands beside the log lines
+
+
+def failures_section(summary: StudySummary) -> Section:
+    """One bullet per cause; its trials and log lines are folded away behind it."""
+    blocks: list[Block] = []
+    for cause in failures_by_cause(summary):
+        blocks += bullets([_sentence(cause.failure.outcome.value, cause.affected, cause.failure.cause)])
+        blocks.append(_evidence(cause))
+    blocks += bullets(
+        _sentence("not made", refused.affected, refused.reason)
+        for refused in refusals_by_reason(summary.refusals)
+        if refused.was_tried
+    )
+    shown = tuple(blocks) or (small_print("Nothing failed."),)
+    return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))
+
+
+def _sentence(outcome: str, affected: Affected, cause: str) -> Phrase:
+    return say(strong(outcome), ": ", affected.in_words(), ": ", plain(cause, MAX_CAUSE))
+
+
+def _evidence(cause: CauseOfFailure) -> Details:
+    failure = cause.failure
+    trials = names(cause.ids[:MAX_IDS])
+    if len(cause.ids) > MAX_IDS:
+        trials.append(say(f"{len(cause.ids) - MAX_IDS:,} more"))
+    whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
+    log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
+    where = paragraph("In ", listing(trials), whole, ":" if log else ".")
+    return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
+
+
+def refusals_section(summary: StudySummary) -> Section | None:
+    """Those that nobody needs to try: a table by reason, so that what applies to many is read once."""
+    rows = [
+        Row((say(refused.reason), listing(names(one.name for one in contenders)), listing(names(workloads))))
+        for refused in refusals_by_reason(summary.refusals)
+        if not refused.was_tried
+        for contenders, workloads in refused.affected.contenders_by_workloads()
+    ]
+    if not rows:
+        return None
+    columns = tuple(words_column(title) for title in ("Reason", "Contenders", "Workloads"))
+    return Section(say("Refused up front"), (Table(columns, tuple(rows)),), in_terminal=True)

