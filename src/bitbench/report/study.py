@@ -131,8 +131,8 @@ def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
     way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
     said = (
         f"{way} and to the left is better. Filled markers form the Pareto front: no other contender is at least as "
-        "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, the "
-        f"lowest and the highest start), cut off at the edge.{missing}"
+        "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, "
+        f"the lowest and the highest start), cut off at the edge.{missing}"
     )
     return _charts(f"Speed against {wanted}", said, figures)
 

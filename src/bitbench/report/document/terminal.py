@@ -24,10 +24,12 @@ from bitbench.report.document.model import (
     Strong,
     Table,
     TableCell,
+    plain_text,
 )
 from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
+WIDEST_RANK = 10  # characters: `12–14 (tie)` may break, `2–3 (tie)` not
 WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
 _STYLES = {Mark.BEST: "bold", Mark.ALARM: "red", None: ""}
 
@@ -38,8 +40,7 @@ def render(document: Document, console: Console) -> None:
         if section.in_terminal:
             _section(section, console)
     console.print()
-    said = [block for block in document.answer if not isinstance(block, Table)]  # the sections have shown their tables
-    _blocks(tuple(sorted(said, key=lambda block: isinstance(block, Paragraph))), console)
+    _blocks(tuple(sorted(document.answer, key=lambda block: isinstance(block, Paragraph))), console)
 
 
 def render_whole(document: Document, console: Console) -> None:
@@ -104,13 +105,20 @@ def _table(table: Table, console: Console) -> RichTable:
     for place in places:
         column = table.columns[place]
         title = Text("\n").join([*_lines(column, console), *([Text(scales[place].unit)] if scales[place].unit else [])])
+        justify = "left" if column.is_words else "right"
         shown_table.add_column(
-            title, justify="left" if column.is_words else "right", overflow="fold", no_wrap=not column.is_words
+            title, justify=justify, overflow="fold", no_wrap=not column.is_words or _is_short(table, place)
         )
     for row in table.rows:
         cells = [_cell(row.cells[place], table.columns[place], scales[place], width) for place in places]
         shown_table.add_row(*cells, style=_STYLES[row.mark])
     return shown_table
+
+
+def _is_short(table: Table, place: int) -> bool:
+    """Words that are no longer than a number, such as a rank, are not broken for the sake of others."""
+    cells = (row.cells[place] for row in table.rows)
+    return all(len(plain_text(cell)) <= WIDEST_RANK for cell in cells if isinstance(cell, tuple))
 
 
 def _lines(column: Column, console: Console) -> list[Text]:
