@@ -1,5 +1,8 @@
 """A document in a terminal: fewer columns where it is narrow, and the answer last, where it stays on the screen."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -24,12 +27,14 @@ from bitbench.report.document.model import (
     Strong,
     Table,
     TableCell,
-    plain_text,
 )
 from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
-WIDEST_RANK = 10  # characters: `12–14 (tie)` may break, `2–3 (tie)` not
+WIDEST_RANK = 11  # characters of a cell of words that is never broken: `12–14 (tie)`
+NARROWEST_WORDS = 12  # to which a column of words may be folded
+FEWEST_COLUMNS = 3  # that a table keeps however narrow the terminal is
+GAP = 2  # between columns
 WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
 _STYLES = {Mark.BEST: "bold", Mark.ALARM: "red", None: ""}
 
@@ -97,28 +102,51 @@ def _blocks(blocks: tuple[Block, ...], console: Console) -> None:
                 pass
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """A column as a terminal has it."""
+
+    title: Text
+    cells: list[Text]
+    is_words: bool
+
+    @property
+    def is_rigid(self) -> bool:
+        """Numbers are never broken, nor words that are as short, such as a rank."""
+        return not self.is_words or max(map(len, self.cells), default=0) <= WIDEST_RANK
+
+    @property
+    def least_width(self) -> int:
+        widest = max(len(line) for text in (self.title, *self.cells) for line in (text.split() or [text]))
+        return widest if self.is_rigid else min(widest, NARROWEST_WORDS)
+
+
 def _table(table: Table, console: Console) -> RichTable:
-    width = console.width
-    shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    scales = scales_of(table)
-    places = [place for place, column in enumerate(table.columns) if width >= column.shown_from]
-    for place in places:
-        column = table.columns[place]
-        title = Text("\n").join([*_lines(column, console), *([Text(scales[place].unit)] if scales[place].unit else [])])
-        justify = "left" if column.is_words else "right"
-        shown_table.add_column(
-            title, justify=justify, overflow="fold", no_wrap=not column.is_words or _is_short(table, place)
-        )
-    for row in table.rows:
-        cells = [_cell(row.cells[place], table.columns[place], scales[place], width) for place in places]
-        shown_table.add_row(*cells, style=_STYLES[row.mark])
+    shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    columns = _fitting([_column(table, place, scale, console) for place, scale in enumerate(scales_of(table))], console)
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.is_words else "right"
+        shown_table.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid)
+    for number, row in enumerate(table.rows):
+        shown_table.add_row(*(column.cells[number] for column in columns), style=_STYLES[row.mark])
     return shown_table
 
 
-def _is_short(table: Table, place: int) -> bool:
-    """Words that are no longer than a number, such as a rank, are not broken for the sake of others."""
-    cells = (row.cells[place] for row in table.rows)
-    return all(len(plain_text(cell)) <= WIDEST_RANK for cell in cells if isinstance(cell, tuple))
+def _column(table: Table, place: int, scale: Scale, console: Console) -> _Shown | None:
+    """None where the terminal is too narrow for it."""
+    column = table.columns[place]
+    if console.width < column.shown_from:
+        return None
+    title = Text("\n").join([*_lines(column, console), *([Text(scale.unit)] if scale.unit else [])])
+    return _Shown(title, [_cell(row.cells[place], column, scale, console.width) for row in table.rows], column.is_words)
+
+
+def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
+    """The last ones go first: half a number would be a wrong one."""
+    kept = [column for column in columns if column is not None]
+    while len(kept) > FEWEST_COLUMNS and sum(column.least_width + GAP for column in kept) - GAP > console.width:
+        kept.pop()
+    return kept
 
 
 def _lines(column: Column, console: Console) -> list[Text]:
