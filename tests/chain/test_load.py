@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import bitbench
 from bitbench.core.found.summary import SearchStop
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.trial import Outcome
@@ -64,6 +65,20 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     for path in (tmp_path / "out").rglob("*"):
         assert not path.is_file() or null.api_key.encode() not in path.read_bytes(), f"the key is in {path}"
     assert null.api_key not in done.stdout + done.stderr
+
+
+def test_from_python_with_prompts_of_a_file_beside_a_folder_that_does_not_exist_yet(
+    null: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
+    Path("prompts.txt").write_text("One question.\n\nAnother question.\n")
+    results = bitbench.load(null.url, concurrency=[1], requests=4, trials=1, output_tokens=4, text="prompts.txt")
+    assert results.path.name.startswith("load-127.0.0.1-")
+    (workload,) = results.study.workloads
+    assert workload.text is not None
+    assert (results.path / workload.text.file).resolve() == tmp_path / "prompts.txt"
+    assert results.requests.to_arrow().num_rows == 4 * len(results.trials)
 
 
 def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
