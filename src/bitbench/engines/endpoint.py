@@ -109,10 +109,11 @@ class EndpointInstance:
 
     def facts(self) -> InstanceFacts:
         return InstanceFacts(
+            was_running=True,
             notes=(
                 f"{self._arguments.model} at {self._arguments.url}, which was running already: "
                 "nothing is known of its arguments, and intervals say nothing about another start of it.",
-            )
+            ),
         )
 
     def failure(self) -> Failure | None:

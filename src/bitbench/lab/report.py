@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitbench.core.cell import Plan
-from bitbench.core.found.summary import RequestSpread, StudySummary
+from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.report.paths import shorten_instance, shortener
-from bitbench.statistics.requests import COLUMNS, spread_of_requests, worth_reading
 from bitbench.store.folder import StudyFolder, write_atomically
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySumm
         summary,
         study.lock,
         instances=[shorten_instance(one, short) for one in study.instances],
-        requests=_requests(study),
         profiles=study.profiles,
     )
 
@@ -51,12 +49,3 @@ def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str
     paths = [one.path for one in plan.variants if one.path is not None]
     homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
     return shortener([home, folder.path.resolve(), Path.home(), *homes])
-
-
-def _requests(of: StudyRecords) -> list[RequestSpread]:
-    """Cell by cell, so that no more than the rows of one are in memory."""
-    return [
-        spread
-        for cell, trials in worth_reading(of.trials).items()
-        for spread in spread_of_requests(cell, ((trial.id, of.requests_of(trial, COLUMNS)) for trial in trials))
-    ]

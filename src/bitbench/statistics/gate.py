@@ -16,8 +16,7 @@ from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import Ratio
 from bitbench.ground.errors import CannotCompareError
 from bitbench.ground.units import parse_fraction
-from bitbench.statistics.comparison import compare
-from bitbench.statistics.intervals import Sample
+from bitbench.statistics.changes import Change
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.trial import RECORDED
 
@@ -76,13 +75,13 @@ class Judgement:
     needed_starts: int | None = None
 
 
-def judge(condition: Condition, after: Sample, before: Sample, confidence: float, asked: int) -> Judgement:
+def judge(condition: Condition, change: Change, confidence: float, asked: int) -> Judgement:
     """`asked`: how many cells and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
-    ratio = compare(after, before, single)
+    ratio = change.ratio(single)
     if ratio is None:
         return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
-    if min(after.n_instances, before.n_instances) < 2:
+    if change.fewest_starts < 2:
         return Judgement(GateOutcome.UNSURE, ratio, "one start on a side says nothing about the next", FEWEST_STARTS)
     if ratio.interval is None:
         return Judgement(GateOutcome.UNSURE, ratio, "too few trials for an interval", FEWEST_STARTS)
@@ -91,28 +90,22 @@ def judge(condition: Condition, after: Sample, before: Sample, confidence: float
         return Judgement(GateOutcome.FAILED, ratio)
     if (low >= limit) if condition.is_below else (high <= limit):
         return Judgement(GateOutcome.PASSED, ratio)
-    needed = starts_needed(after, before, limit, single)
+    needed = starts_needed(change, log(ratio.value) - log(limit), single)
     reason = "the interval contains the limit" if needed else "the change lies on the limit"
     return Judgement(GateOutcome.UNSURE, ratio, reason, needed)
 
 
-def starts_needed(after: Sample, before: Sample, limit: float, confidence: float) -> int | None:
+def starts_needed(change: Change, distance: float, confidence: float) -> int | None:
     """Starts of each side until the interval would leave the limit, if means and spread stay as they are.
 
-    None: more than MOST_STARTS. The standard error of a mean falls with the root of the number of starts.
+    `distance` of the log ratio to the limit. None: more than MOST_STARTS. The standard error of a mean falls with the
+    root of the number of starts.
     """
-    if after.uncertainty is None or before.uncertainty is None:
+    variance = change.variance_of_one_start
+    if variance is None:
         return None
-    distance = abs(log(after.mean / before.mean) - log(limit))
-    variance = sum(  # of the log ratio, if each side had one start
-        (known.standard_error / mean) ** 2 * count
-        for known, mean, count in (
-            (after.uncertainty, after.mean, after.n_instances),
-            (before.uncertainty, before.mean, before.n_instances),
-        )
-    )
-    for starts in range(min(after.n_instances, before.n_instances) + 1, MOST_STARTS + 1):
+    for starts in range(change.fewest_starts + 1, MOST_STARTS + 1):
         quantile = float(stdtrit(2 * (starts - 1), (1 + confidence) / 2))
-        if quantile * sqrt(variance / starts) < distance:
+        if quantile * sqrt(variance / starts) < abs(distance):
             return starts
     return None

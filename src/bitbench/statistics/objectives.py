@@ -9,9 +9,8 @@ seconds per second, and by more than its own noise explains, will pass any limit
 needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,9 @@ import pyarrow as pa
 from scipy.special import stdtrit
 
 from bitbench.core.asked.objective import Objective
-from bitbench.core.cell import Cell
-from bitbench.core.found.summary import Estimate
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds
 from bitbench.rows.request_rows import Floats, RequestRows, statistic
-from bitbench.statistics.intervals import Resampler, estimate, sample
 
 # A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
 # 20 latencies per trial that is a tenth of it.
@@ -82,24 +78,6 @@ def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | N
     if not objectives or not rows.is_ok.any():
         return None
     return float(_good(rows, objectives).mean())
-
-
-def objective_estimates(
-    objective: Objective, trials: Iterable[tuple[TrialRecord, pa.Table]], *, seed: int, confidence: float
-) -> dict[Cell, Estimate]:
-    """What `objective` is about, counted from request rows: a figure per trial, an estimate per cell."""
-    grouped: dict[Cell, dict[str, list[float]]] = {}
-    for trial, requests in trials:
-        value = statistic(RequestRows(requests).complete().time(objective.metric), objective.statistic)
-        if value is not None:
-            grouped.setdefault(trial.cell, {}).setdefault(trial.instance_id, []).append(value)
-    return {
-        cell: estimate(
-            sample(list(groups.values()), Resampler(np.random.default_rng([seed, crc32(cell.name.encode())]))),
-            confidence,
-        )
-        for cell, groups in grouped.items()
-    }
 
 
 def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:

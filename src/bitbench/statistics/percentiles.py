@@ -14,75 +14,30 @@ batches.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 
 import numpy as np
 from scipy.special import stdtrit
 
+from bitbench.core.found.tails import Event, ObjectiveVerdict, PercentileEstimate
 from bitbench.statistics.log_speeds import Floats
-
-# A percentile has a name from so many requests beyond it on: p99 from 1,000, p90 from 100. The share beyond it is then
-# known to about a third of itself (1/√10), from chance alone.
-LEAST_BEYOND = 10
-NAMED = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its trials
 
 
-@dataclass(frozen=True)
-class PercentileEstimate:
-    """`high` is None where the interval is open: too few requests, or starts too different, to bound it."""
-
-    percent: float
-    value: float
-    low: float
-    high: float | None
-    confidence: float
-    events: int  # requests, or batches where a batch is one event
-
-    @property
-    def is_carried(self) -> bool:
-        """Whether there are enough events to call it by its name."""
-        return carries(self.events, self.percent)
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What can be said of slow requests: the slowest, and the highest percentile that so many events carry."""
-
-    slowest: float
-    requests: int
-    highest: PercentileEstimate | None
-
-
-class ObjectiveVerdict(StrEnum):
-    MET = "met"  # the whole interval is within the limit, and it has an upper end
-    MISSED = "missed"  # the whole interval is beyond the limit
-    INCONCLUSIVE = "inconclusive"
-
-
-def carries(events: int, percent: float) -> bool:
-    return round(events * (100 - percent), 6) >= 100 * LEAST_BEYOND
-
-
-def highest_carried(events: int) -> float | None:
-    return max((percent for percent in NAMED if carries(events, percent)), default=None)
-
-
 def percentile(
-    starts: Starts, percent: float, confidence: float, *, batch_is_one_event: bool = False
+    starts: Starts, percent: float, confidence: float, *, event: Event = Event.REQUEST, shared_by: int = 1
 ) -> PercentileEstimate | None:
     """None without a request. With one start nothing is known of the next: both ends are open.
 
-    Where no start is in question, as on an endpoint that runs already, give its trials as starts.
+    `shared_by`: so many requests of a trial share one fate and are one event, those of a batch. Where no start is in
+    question, as on an endpoint that runs already, give its trials as starts.
     """
     of_starts = [found for trials in starts if (found := _pooled(trials)).size]
     if not of_starts:
         return None
     times = np.concatenate(of_starts)
-    events = _events(starts, batch_is_one_event=batch_is_one_event)
+    events = sum(ceil(_known(trial).size / shared_by) for trials in starts for trial in trials)
     share = percent / 100
     value = float(np.quantile(times, share))
     reach = _reach(of_starts, value, share, events, confidence)
@@ -93,28 +48,26 @@ def percentile(
         value=value,
         low=float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0,
         high=float(np.quantile(times, share + reach, method="higher")) if has_high else None,
+        slowest=float(times.max()),
         confidence=confidence,
+        event=event,
         events=events,
+        clusters=len(of_starts),
     )
 
 
-def tail(starts: Starts, confidence: float, *, batch_is_one_event: bool = False) -> Tail | None:
-    """None without a request."""
-    times = _pooled([trial for trials in starts for trial in trials])
-    if not times.size:
-        return None
-    highest = None
-    if (percent := highest_carried(_events(starts, batch_is_one_event=batch_is_one_event))) is not None:
-        highest = percentile(starts, percent, confidence, batch_is_one_event=batch_is_one_event)
-    return Tail(slowest=float(times.max()), requests=times.size, highest=highest)
-
-
-def judge_limit(found: PercentileEstimate | None, limit: float) -> ObjectiveVerdict:
-    if found is None:
-        return ObjectiveVerdict.INCONCLUSIVE
+def judge_limit(found: PercentileEstimate, limit: float) -> ObjectiveVerdict:
     if found.low > limit:
         return ObjectiveVerdict.MISSED
     return ObjectiveVerdict.MET if found.high is not None and found.high <= limit else ObjectiveVerdict.INCONCLUSIVE
+
+
+def events_for_an_upper_end(percent: float, clusters: int, confidence: float) -> int:
+    """The fewest with which chance alone leaves one: t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). Needs two clusters or more."""
+    share = percent / 100
+    spread = _quantile(clusters, confidence) * sqrt(share * (1 - share))
+    root = sqrt(spread**2 + 2 * (1 - share)) - spread  # of 1/N, where both sides are equal
+    return ceil(1 / root**2)
 
 
 def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float) -> float:
@@ -123,12 +76,11 @@ def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int,
         return inf
     shares = [float((times <= value).mean()) for times in of_starts]
     error = max(float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events))
-    return float(stdtrit(len(shares) - 1, (1 + confidence) / 2)) * error
+    return _quantile(len(shares), confidence) * error
 
 
-def _events(starts: Starts, *, batch_is_one_event: bool) -> int:
-    sizes = [_known(trial).size for trials in starts for trial in trials]
-    return sum(size > 0 for size in sizes) if batch_is_one_event else sum(sizes)
+def _quantile(clusters: int, confidence: float) -> float:
+    return float(stdtrit(clusters - 1, (1 + confidence) / 2))
 
 
 def _pooled(trials: Sequence[Floats]) -> Floats:

@@ -5,23 +5,25 @@ is broken, anything else is inconclusive. An interval that rests on one start kn
 nothing, as in `gate`. A figure that was not measured meets no limit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
-from bitbench.core.asked.objective import Objective
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.found.metrics import OBJECTIVES
+from bitbench.core.cell import Contender
 from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotRecommendError
+from bitbench.statistics.promises import CONTAINS, ONE_START, judge_objective
 from bitbench.statistics.quality import RISE
 
 MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
-ENOUGH_FOR_P99 = 100  # requests of a trial; the 99th percentile of fewer is about their slowest
 NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
-
-Counted = Mapping[str, Mapping[Cell, Estimate]]  # by the objective's name
+STANDINGS = {
+    ObjectiveVerdict.MET: Standing.MET,
+    ObjectiveVerdict.MISSED: Standing.BROKEN,
+    ObjectiveVerdict.INCONCLUSIVE: Standing.UNSURE,
+}
 
 
 def recommend(
@@ -29,17 +31,15 @@ def recommend(
     limits: Limits,
     *,
     workloads: Sequence[str] = (),
-    counted: Counted | None = None,
     price_per_hour: float | None = None,
 ) -> Recommendation:
-    """`workloads`: all unless given. `counted`: estimates of objectives that no figure of a trial answers."""
+    """`workloads`: all unless given."""
     rankings = _wanted(summary, workloads)
-    figures = {**_from_trials(summary), **(counted or {})}
     memory = next((name for name in MEMORY if any(name in cell.metrics for cell in summary.cells)), MEMORY[-1])
     choices = []
     for ranking in rankings:
         judged = [
-            _judge(summary, cell, ranking, limits, figures=figures, memory=memory, price=price_per_hour)
+            _judge(summary, cell, ranking, limits, memory=memory, price=price_per_hour)
             for cell in _in_order(summary, ranking)
         ] or _refused(summary, ranking.workload)
         choices.append(_choose(ranking, judged))
@@ -52,7 +52,7 @@ def recommend(
         price_per_hour=price_per_hour,
         choices=tuple(choices),
         for_all=_for_all(choices),
-        notes=tuple(_notes(summary, limits, rankings)),
+        notes=tuple(_notes(summary, limits)),
     )
 
 
@@ -62,15 +62,6 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     if missing:
         raise CannotRecommendError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
-
-
-def _from_trials(summary: StudySummary) -> dict[str, dict[Cell, Estimate]]:
-    """What the figures of the trials answer; the others are counted again from their request rows."""
-    return {
-        name: {cell.cell: cell.metrics[metric.column] for cell in summary.cells if metric.column in cell.metrics}
-        for name, metric in OBJECTIVES.items()
-        if metric.is_recorded
-    }
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
@@ -84,7 +75,6 @@ def _judge(
     ranking: Ranking,
     limits: Limits,
     *,
-    figures: Counted,
     memory: str,
     price: float | None,
 ) -> Judged:
@@ -103,7 +93,7 @@ def _judge(
         figure=cell.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         memory=cell.metrics.get(memory),
-        findings=tuple(_findings(summary, cell, limits, figures, memory)),
+        findings=tuple(_findings(summary, cell, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(cell.runs),
         failed_trials=len(failed),
@@ -119,14 +109,10 @@ def _refused(summary: StudySummary, workload: str) -> list[Judged]:
     ]
 
 
-def _findings(
-    summary: StudySummary, cell: CellSummary, limits: Limits, figures: Counted, memory: str
-) -> Iterable[Finding]:
-    for objective in limits.objectives:
-        known = figures.get(objective.name, {}).get(cell.cell)
-        yield _held_against(objective.name, "s", objective.limit, known)
+def _findings(summary: StudySummary, cell: CellSummary, limits: Limits, memory: str) -> Iterable[Finding]:
+    yield from (_of_objective(judge_objective(objective, cell)) for objective in limits.objectives)
     if limits.memory_bytes is not None:
-        yield _held_against("memory", "bytes", float(limits.memory_bytes), cell.metrics.get(memory))
+        yield _memory(float(limits.memory_bytes), cell.metrics.get(memory))
     if limits.quality_loss is not None:
         yield _quality(summary, cell.cell.contender, limits.quality_loss)
 
@@ -157,27 +143,44 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
         unit="share",
         limit=limit,
         value=value,
-        interval=interval,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
         standing=standing,
         reason=reason,
     )
 
 
-def _held_against(name: str, unit: str, limit: float, known: Estimate | None) -> Finding:
+def _of_objective(judged: JudgedObjective) -> Finding:
+    return Finding(
+        name=judged.objective.name,
+        unit="s",
+        limit=judged.objective.limit,
+        value=judged.value,
+        low=judged.low,
+        high=judged.high,
+        note=judged.note,
+        standing=STANDINGS[judged.verdict],
+        reason=judged.reason,
+    )
+
+
+def _memory(limit: float, known: Estimate | None) -> Finding:
+    interval = known.interval if known else None
     if known is None:
         standing, reason = Standing.UNSURE, "it was not measured"
-    elif known.interval is None:
+    elif interval is None:
         standing, reason = Standing.UNSURE, "one trial has no interval"
     elif not known.covers_starts:
-        standing, reason = Standing.UNSURE, "one start says nothing about the next"
+        standing, reason = Standing.UNSURE, ONE_START
     else:
-        standing, reason = decide(known.interval, limit)
+        standing, reason = decide(interval, limit)
     return Finding(
-        name=name,
-        unit=unit,
+        name="memory",
+        unit="bytes",
         limit=limit,
         value=known.mean if known else None,
-        interval=known.interval if known else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
         standing=standing,
         reason=reason,
     )
@@ -189,7 +192,7 @@ def decide(interval: Interval, limit: float) -> tuple[Standing, str]:
         return Standing.MET, ""
     if interval.low > limit:
         return Standing.BROKEN, ""
-    return Standing.UNSURE, "its interval contains the limit"
+    return Standing.UNSURE, CONTAINS
 
 
 def _cost(speed: Estimate, price_per_hour: float) -> Cost:
@@ -241,22 +244,14 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
     return tuple(one for one in first if one is not None and all(one in other for other in others))
 
 
-def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -> Iterable[str]:
-    shapes = [summary.study.workload(ranking.workload) for ranking in rankings]
-    counts = [shape.request_count for shape in shapes if "requests" not in shape.unknown]
-    few = [count for count in counts if count is not None and count < ENOUGH_FOR_P99]
-    if few and any(one.statistic == "p99" for one in limits.objectives):
-        most = "one request" if max(few) == 1 else f"at most {max(few)} requests"
+def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
+    if any(one.statistic != "mean" for one in limits.objectives):
         yield (
-            f"A p99 is taken within each trial, and then the mean over trials. With {most} per trial it is the slowest "
-            "of them; longer trials (requests or duration of a workload) would say more about the tail."
+            "A percentile is that of the requests of all trials together. It is met only where its interval has an "
+            "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "
+            "slowest is shown."
         )
     if limits.quality_loss is not None and not summary.quality:
         yield "To have quality checked, add quality: {} to the study and run it again."
     if summary.imported_from is not None:
         yield "The figures were imported: they are those of another tool, by its own definitions."
-
-
-def objectives_to_count(objectives: Iterable[Objective]) -> list[Objective]:
-    """Those that no figure of a trial answers."""
-    return [one for one in objectives if not OBJECTIVES[one.name].is_recorded]

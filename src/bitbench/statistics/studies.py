@@ -1,6 +1,6 @@
 """Two studies against each other, paired by cell: ratios, verdicts, and the limits that were set."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.asked.workload import Workload
@@ -20,25 +20,17 @@ from bitbench.core.found.summary import MetricDefinition, Ratio
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotCompareError
+from bitbench.statistics.changes import Change, Changes, Pair, changes_between, changes_within
 from bitbench.statistics.comparability import differences
-from bitbench.statistics.comparison import compare
 from bitbench.statistics.gate import Condition, judge
-from bitbench.statistics.intervals import Sample, estimate
+from bitbench.statistics.intervals import estimate
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
 from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
-from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
-Samples = Mapping[Cell, Mapping[str, Sample]]
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
-
-
-@dataclass(frozen=True)
-class Pair:
-    before: Cell
-    after: Cell
 
 
 def compare_studies(
@@ -63,9 +55,8 @@ def compare_studies(
     found, unknown = differences(before, after, contenders)
     found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
     _refuse_differences([one for one in found if not one.is_allowed])
-    samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    cells = [Pair(cell, cell) for cell in common]
-    compared = _compared((before, after), samples, cells, contenders, metrics=metrics, conditions=conditions)
+    cells, changes = [Pair(cell, cell) for cell in common], changes_between(before, after)
+    compared = _compared((before, after), changes, cells, contenders, metrics=metrics, conditions=conditions)
     return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown)})
 
 
@@ -87,8 +78,8 @@ def compare_contenders(
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = differences(side, side, pairs)
-    samples = samples_by_cell(side)
-    compared = _compared((side, side), (samples, samples), paired, pairs, metrics=metrics, conditions=conditions)
+    changes = changes_within(side)
+    compared = _compared((side, side), changes, paired, pairs, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
             "baseline": ", ".join(one.name for one, _ in pairs),
@@ -101,7 +92,7 @@ def compare_contenders(
 
 def _compared(
     sides: tuple[StudyRecords, StudyRecords],
-    samples: tuple[Samples, Samples],
+    changes: Changes,
     pairs: Sequence[Pair],
     contenders: Sequence[tuple[Contender, Contender]],
     *,
@@ -117,7 +108,7 @@ def _compared(
     about_speed = [one for one in conditions if one.metric != PERPLEXITY]
     if about_speed and not pairs:  # else a limit that nothing is held against would be kept
         raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran; there is none")
-    asked = _asked(pairs, samples, about_speed)
+    asked = _asked(pairs, changes, about_speed)
     count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
     quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))
     if about_quality and not quality.gates:
@@ -131,20 +122,17 @@ def _compared(
         confidence=measure.confidence,
         definitions=definitions,
         cells=(
-            *(cell for metric in wanted for cell in _verdicts(pairs, samples, metric, measure.confidence)),
+            *(cell for metric in wanted for cell in _verdicts(pairs, changes, metric, measure.confidence)),
             *quality.cells,
         ),
-        unpaired=(*(_unpaired(sides, samples, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
+        unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
         gates=(*_gates(asked, measure.confidence, count), *quality.gates),
     )
 
 
-def _verdicts(
-    pairs: Sequence[Pair], samples: tuple[Samples, Samples], metric: str, confidence: float
-) -> list[ComparedCell]:
-    both = [(pair, one, other) for pair in pairs if (one := _sample(samples[0], pair.before, metric))
-            and (other := _sample(samples[1], pair.after, metric))]  # fmt: skip
-    ratios = [compare(other, one, confidence) for _, one, other in both]
+def _verdicts(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
+    both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
+    ratios = [change.ratio(confidence) for _, change in both]
     adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
     allowed_error = SHARE_OF_ERROR * (1 - confidence)
     return [
@@ -152,12 +140,12 @@ def _verdicts(
             baseline=pair.before,
             candidate=pair.after,
             metric=metric,
-            before=estimate(one, confidence),
-            after=estimate(other, confidence),
+            before=estimate(change.before, confidence),
+            after=estimate(change.after, confidence),
             ratio=ratio,
             verdict=verdict_of(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
         )
-        for (pair, one, other), ratio, p_value in zip(both, ratios, adjusted, strict=True)
+        for (pair, change), ratio, p_value in zip(both, ratios, adjusted, strict=True)
     ]
 
 
@@ -171,59 +159,64 @@ def verdict_of(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinit
     return Verdict.FASTER if (ratio.value > 1) is definition.higher_is_better else Verdict.SLOWER
 
 
-Asked = tuple[Condition, Pair, Sample | None, Sample | None]
+@dataclass(frozen=True)
+class _Asked:
+    """One limit on one pair of cells."""
+
+    condition: Condition
+    pair: Pair
+    has_before: bool
+    change: Change | None
 
 
-def _asked(pairs: Sequence[Pair], samples: tuple[Samples, Samples], conditions: Sequence[Condition]) -> list[Asked]:
+def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[Condition]) -> list[_Asked]:
     """A cell without a figure on one side cannot be judged; without one on either it is not asked.
 
     Unless that is so of all cells: a limit that nothing was held against was not kept.
     """
-    asked: list[Asked] = []
+    asked: list[_Asked] = []
     for condition in conditions:
-        both = [
-            (
+        known = [
+            pair for pair in pairs if changes.before(pair, condition.metric) or changes.after(pair, condition.metric)
+        ]
+        asked += [
+            _Asked(
                 condition,
                 pair,
-                _sample(samples[0], pair.before, condition.metric),
-                _sample(samples[1], pair.after, condition.metric),
+                changes.before(pair, condition.metric) is not None,
+                changes.find(pair, condition.metric),
             )
-            for pair in pairs
+            for pair in known or pairs
         ]
-        asked += [one for one in both if one[2] or one[3]] or both
     return asked
 
 
-def _gates(asked: Sequence[Asked], confidence: float, count: int) -> list[GateResult]:
+def _gates(asked: Sequence[_Asked], confidence: float, count: int) -> list[GateResult]:
     """`count`: how many limits are judged at once, those of quality included."""
     results = []
-    for condition, pair, one, other in asked:
+    for one in asked:
         result = GateResult(
-            condition=condition.text,
-            metric=condition.metric,
-            baseline=pair.before,
-            candidate=pair.after,
+            condition=one.condition.text,
+            metric=one.condition.metric,
+            baseline=one.pair.before,
+            candidate=one.pair.after,
             outcome=GateOutcome.UNSURE,
             ratio=None,
-            reason=f"the {'candidate' if one else 'baseline'} has no such figure",
+            reason=f"the {'candidate' if one.has_before else 'baseline'} has no such figure",
         )
-        if one is not None and other is not None:
-            judged = judge(condition, other, one, confidence, count)
+        if one.change is not None:
+            judged = judge(one.condition, one.change, confidence, count)
             result = result.model_copy(update=vars(judged))
         results.append(result)
     return results
 
 
-def _sample(samples: Samples, cell: Cell, metric: str) -> Sample | None:
-    return samples.get(cell, {}).get(metric)
-
-
 def _unpaired(
-    sides: tuple[StudyRecords, StudyRecords], samples: tuple[Samples, Samples], pairs: Sequence[Pair], metric: str
+    sides: tuple[StudyRecords, StudyRecords], changes: Changes, pairs: Sequence[Pair], metric: str
 ) -> list[Unpaired]:
     found = []
     for pair in pairs:
-        one, other = _sample(samples[0], pair.before, metric), _sample(samples[1], pair.after, metric)
+        one, other = changes.before(pair, metric), changes.after(pair, metric)
         if one and not other:
             found.append(_without_result(sides[1], pair.after, was_lost=True))
         elif other and not one:

@@ -16,10 +16,12 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
+from bitbench.statistics.promises import judge_objective
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import summarize_quality
 from bitbench.statistics.ranking import rank
 from bitbench.statistics.rate_search import answer, rate_trials
+from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.stop_reason import stop_reason
 from bitbench.statistics.trial import DEFINITIONS
@@ -40,7 +42,10 @@ def summarize(of: StudyRecords) -> StudySummary:
         headline=headline,
         baseline=baseline,
         definitions=DEFINITIONS,
-        cells=tuple(_summarize_cell(plan, cell, trials, samples[cell]) for cell, trials in _by_cell(of).items()),
+        cells=tuple(
+            _with_requests(of, _summarize_cell(plan, cell, trials, samples[cell]), trials)
+            for cell, trials in _by_cell(of).items()
+        ),
         contenders=tuple(
             summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
             for contender in plan.contenders
@@ -68,6 +73,18 @@ def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, S
         )
         for cell, trials in _by_cell(of).items()
     }
+
+
+def values_by_start(of: StudyRecords, metric: str) -> dict[Cell, list[list[float]]]:
+    """One figure of the trials that count, in groups of one start."""
+    found: dict[Cell, list[list[float]]] = {}
+    for cell, trials in _by_cell(of).items():
+        starts: dict[str, list[float]] = {}
+        for trial in trials:
+            if trial.counts and (value := _metrics(trial).get(metric)) is not None:
+                starts.setdefault(trial.instance_id, []).append(value)
+        found[cell] = list(starts.values())
+    return found
 
 
 def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
@@ -137,6 +154,20 @@ def _summarize_cell(
     )
 
 
+def _with_requests(of: StudyRecords, cell: CellSummary, trials: Sequence[TrialRecord]) -> CellSummary:
+    """And what its single requests say. Rows are read here and not kept: those of one cell are in memory at a time."""
+    requests = read_requests(of, cell.cell, trials)
+    workload, confidence = of.study.workload(cell.cell.workload), of.study.measure.confidence
+    found = tails(requests, workload, confidence, was_running=_was_running(of, cell.cell.contender))
+    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests)})
+    judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
+    return full.model_copy(update={"objectives": judged})
+
+
+def _was_running(of: StudyRecords, contender: Contender) -> bool:
+    return any(one.facts.was_running for one in of.instances if one.contender == contender)
+
+
 def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
     return Run(
         trial_id=record.id,
@@ -146,6 +177,7 @@ def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
         metrics=_metrics(record),
         holds=held(record, objectives),
         why_not=record.objectives.why_not if record.objectives else None,
+        requests=record.requests,
         failed_requests=record.failed_requests,
     )
 

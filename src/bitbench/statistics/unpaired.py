@@ -23,7 +23,7 @@ from bitbench.statistics.lending import LENDING_LIMIT, Pool, from_other_workload
 from bitbench.statistics.log_ratio import LogRatio
 from bitbench.statistics.log_speeds import Floats
 
-Starts = Sequence[Sequence[float]]  # log speeds: one group per start, one value per trial
+Starts = Sequence[Sequence[float]]  # logarithms of a speed or a time: one group per start, one value per trial
 
 
 @dataclass(frozen=True)

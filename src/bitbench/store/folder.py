@@ -115,7 +115,10 @@ class StudyFolder:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return pq.read_table(self.path / trial.requests_file, columns=None if columns is None else list(columns))
+        path = self.path / trial.requests_file
+        if not path.exists():
+            raise StoreError(f"the request rows of trial {trial.id} were not kept: {path} is missing")
+        return pq.read_table(path, columns=None if columns is None else list(columns))
 
     def roof(self) -> MachineRoof | None:
         if not self.roof_file.exists():

@@ -20,9 +20,10 @@ STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 PROMISED: tuple[Promised, ...] = get_args(Promised)
 HEADLINES: tuple[Headline, ...] = get_args(Headline)
 
-# Requests of a trial that a statistic needs. Ten lie beyond a percentile then, so that their number is known to a
-# third; the 99th percentile of a hundred is about its slowest request.
-NEEDED = {"mean": 1, "p50": 20, "p90": 100, "p95": 200, "p99": 1000}
+# A percentile has a name from so many requests beyond it on. Their number is then known to about a third of itself
+# (1/√10), from chance alone; the 99th percentile of a hundred is about its slowest request.
+LEAST_BEYOND = 10
+NEEDED = {"mean": 1, "p50": 20, "p90": 100, "p95": 200, "p99": 1000}  # requests, of all trials together
 NEEDED_FOR_GAPS = 100  # of ten tokens or more each: as many gaps as a p99 needs of anything
 
 
@@ -45,8 +46,13 @@ class Metric:
     source: Source = Source.ROWS
     time: str | None = None  # the time of single requests (or gaps) whose `statistic` it is
     statistic: Statistic | None = None
-    needs: int = 1  # requests of a trial
-    is_recorded: bool = True  # False: computed from rows when an objective names it
+    needs: int = 1  # requests, of all trials together
+    is_recorded: bool = True  # False: no record of a trial has it, only pooled requests do
+
+    @property
+    def percent(self) -> float | None:
+        """99 of a p99; None of what is no percentile."""
+        return None if self.statistic in (None, "mean") else float(self.statistic.removeprefix("p"))
 
     @property
     def column(self) -> str:

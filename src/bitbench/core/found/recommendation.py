@@ -5,7 +5,7 @@ from enum import StrEnum
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
 
 
 class Standing(StrEnum):
@@ -29,7 +29,9 @@ class Finding(Record):
     unit: str  # "s", "bytes" or "share"
     limit: float
     value: float | None
-    interval: Interval | None
+    low: float | None = None
+    high: float | None = None  # None beside a `low`: open upwards
+    note: str = ""  # what the value is where it is no more than that: "slowest of 24"
     standing: Standing
     reason: str = ""  # why it is inconclusive
 

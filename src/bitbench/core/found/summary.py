@@ -9,6 +9,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.metrics import Metric
+from bitbench.core.found.tails import JudgedObjective, PercentileEstimate
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.quality import TaskFailure
 from bitbench.core.recorded.roof import CellRoof, MachineRoof
@@ -83,6 +84,7 @@ class Run(Record):
     metrics: dict[str, float]  # only those that are defined
     holds: bool | None = None  # its objectives; None where there are none
     why_not: str | None = None
+    requests: int = 0
     failed_requests: int = 0
 
 
@@ -112,9 +114,30 @@ class WarmUp(Record):
     later_latency_s: float | None  # of the measured trials, to compare with
 
 
+class RequestSpread(Record):
+    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
+
+    cell: Cell
+    metric: str  # a key of `definitions`
+    requests: int
+    p5: float
+    p50: float
+    p95: float
+    p99: float
+    highest: float
+    highest_trial: str
+    highest_request: int
+
+
 class CellSummary(Record):
+    """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
+    are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
+
     cell: Cell
     metrics: dict[str, Estimate]
+    tails: dict[str, PercentileEstimate] = Field(default_factory=dict)
+    objectives: tuple[JudgedObjective, ...] = ()  # those of the study
+    spreads: tuple[RequestSpread, ...] = ()  # where there are many requests
     runs: tuple[Run, ...]
     outliers: tuple[Outlier, ...]
     failures: tuple[FailureGroup, ...]
@@ -203,21 +226,6 @@ class RateAnswer(Record):
     confidence: float
     trials: int
     stop: SearchStop | None
-
-
-class RequestSpread(Record):
-    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
-
-    cell: Cell
-    metric: str  # a key of `definitions`
-    requests: int
-    p5: float
-    p50: float
-    p95: float
-    p99: float
-    highest: float
-    highest_trial: str
-    highest_request: int
 
 
 class QualityEstimate(Record):

@@ -10,7 +10,8 @@ from bitbench.core.cell import Cell, Contender
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
-#   1  first published form; `kernel_choices` came later and is empty in lines from before
+#   1  first published form; `kernel_choices` and `was_running` came later and have their
+#      defaults in lines from before
 
 
 class Outcome(StrEnum):
@@ -162,6 +163,7 @@ class InstanceFacts(Record):
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
+    was_running: bool = False  # nobody started it for us: its trials say nothing about another start
     notes: tuple[str, ...] = ()
 
 
