@@ -1,6 +1,6 @@
 """What is recommended under which limits: decided by intervals, with ties, open questions and no answer as answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +16,11 @@ from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRec
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
-from bitbench.statistics.objectives import objective_estimates
 from bitbench.statistics.quality import RISE
 from bitbench.statistics.recommend import recommend
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows, summarize
+from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
 
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
 MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
@@ -35,8 +34,13 @@ TRUTH = {
 
 
 def study(
-    truth: Mapping[str, tuple[float, float, int]] = TRUTH, *, noise: float = 0.01, measure: Measure = MEASURE
+    truth: Mapping[str, tuple[float, float, int]] = TRUTH,
+    *,
+    noise: float = 0.01,
+    measure: Measure = MEASURE,
+    requests: int = 1000,
 ) -> StudySummary:
+    """Without the rows of its requests: only what each trial recorded is known."""
     plan = make_plan(list(truth), WORKLOADS, measure, baseline="plain")
     rng = np.random.default_rng(4)
     trials: list[TrialRecord] = []
@@ -47,7 +51,7 @@ def study(
                 factor = float(np.exp(noise * rng.normal()))
                 metrics = TrialMetrics(output_throughput=speed * factor, ttft_s=ttft, ttft_p99_s=ttft * factor)
                 memory = Memory(peak_bytes=round(mebibytes * 2**20 * factor))
-                trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))
+                trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory, requests=requests))
     return summarize(plan, trials, [])
 
 
@@ -205,18 +209,14 @@ def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
     assert "Ruled out: `broken`: no result (oom: &lt;b&gt;needs 9 \\| GiB&lt;/b&gt;)." in text
 
 
-def rows_with_ttft(seconds: Sequence[float]) -> object:
-    return request_rows(*({"planned_s": 0.0, "chunk_s": [one, one + 0.1]} for one in seconds))
-
-
-def test_what_no_trial_figure_answers_is_counted_from_request_rows() -> None:
-    plan = make_plan(["plain"], WORKLOADS[:1], MEASURE)
-    trials = [make_trial(plan.cells[0], block, 0) for block in range(3)]
-    tables = [rows_with_ttft([0.1 * step for step in range(1, 11)]) for _ in trials]
-    objective = Objective(metric="ttft", statistic="p90", limit=1.0)
-    found = objective_estimates(objective, zip(trials, tables, strict=True), seed=0, confidence=0.95)
-    assert found[plan.cells[0]].mean == pytest.approx(np.percentile(np.arange(1, 11) * 0.1, 90))
-    assert found[plan.cells[0]].n_instances == 3
+def test_the_p99_of_short_trials_meets_nothing_where_their_requests_were_not_kept() -> None:
+    summary = study(requests=999)
+    met = recommend(summary, Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
+    assert {one.standing for one in only(met).judged} == {Standing.UNSURE}
+    text = page(met)
+    assert "its requests were not kept, and the p99 of a single trial means something from 1,000 requests on" in text
+    missed = recommend(summary, Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
+    assert {one.standing for one in only(missed).judged} == {Standing.BROKEN}
 
 
 @pytest.fixture
@@ -231,7 +231,8 @@ def folder(tmp_path: Path) -> Path:
             for block in range(3):
                 metrics = TrialMetrics(output_throughput=speed * (1 + block / 100), ttft_p99_s=ttft * (1 + block / 100))
                 memory = Memory(peak_bytes=mebibytes * 2**20)
-                writer.append_trial(make_trial(cell, block, 0, metrics=metrics, memory=memory), None)
+                trial = make_trial(cell, block, 0, metrics=metrics, memory=memory, requests=1000)
+                writer.append_trial(trial, None)
     return path
 
 

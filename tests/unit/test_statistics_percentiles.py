@@ -4,16 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from bitbench.core.found.metrics import OBJECTIVES
+from bitbench.core.found.tails import Event, ObjectiveVerdict, PercentileEstimate, carries
 from bitbench.statistics.log_speeds import Floats
-from bitbench.statistics.percentiles import (
-    ObjectiveVerdict,
-    PercentileEstimate,
-    carries,
-    highest_carried,
-    judge_limit,
-    percentile,
-    tail,
-)
+from bitbench.statistics.percentiles import events_for_an_upper_end, judge_limit, percentile
 from tests.unit.simulated_requests import (
     P99_CELLS,
     Cell,
@@ -69,7 +63,6 @@ def test_one_start_says_nothing_of_the_next() -> None:
 def test_what_is_missing() -> None:
     assert percentile([], 99, 0.95) is None
     assert percentile([[], [np.array([np.nan])]], 99, 0.95) is None
-    assert tail([], 0.95) is None
     with_gaps = [[*trials, np.array([np.nan])] for trials in even(3, 3, 50)]
     assert percentile(with_gaps, 50, 0.95) == percentile(even(3, 3, 50), 50, 0.95)
 
@@ -81,43 +74,61 @@ def test_from_how_many_requests_a_percentile_has_its_name() -> None:
         (False, True),
         (True, True),
     ]
-    assert [highest_carried(events) for events in (19, 20, 100, 199, 200, 1000, 10_000)] == [
-        None,
-        50,
-        90,
-        90,
-        95,
-        99,
-        99.9,
-    ]
+    for metric in OBJECTIVES.values():  # the registry says the same
+        if metric.percent is not None:
+            assert (carries(metric.needs, metric.percent), carries(metric.needs - 1, metric.percent)) == (True, False)
 
 
-def test_the_tail_of_few_and_of_many() -> None:
-    few, many = tail(even(2, 2, 4), 0.95), tail(even(3, 4, 100), 0.95)
+def test_what_is_shown_of_few_and_of_many() -> None:
+    few, more, many = (percentile(even(6, 5, requests), 99, 0.95) for requests in (8, 30, 100))
     assert few is not None
-    assert (few.slowest, few.requests, few.highest) == (4.0, 16, None)
+    assert more is not None
     assert many is not None
-    assert many.highest is not None
-    assert (many.requests, many.highest.percent) == (1200, 99)
+    assert (few.shown, few.note) == (8.0, "slowest of 240")
+    assert (more.shown, more.note) == (more.value, "of 900")  # it has an upper end already
+    assert (many.shown, many.note) == (many.value, "")
+    alone = percentile(even(1, 1, 8), 50, 0.95)
+    assert alone is not None
+    assert (alone.shown, alone.shown_low, alone.note) == (4.5, None, "of 8")
+
+
+@pytest.mark.parametrize(("percent", "clusters"), [(99, 3), (99, 6), (90, 3), (50, 2)])
+def test_from_how_many_requests_chance_leaves_an_upper_end(percent: float, clusters: int) -> None:
+    needed = events_for_an_upper_end(percent, clusters, 0.95)
+    share, reach = percent / 100, stats.t.ppf(0.975, clusters - 1)
+
+    def is_closed(events: int) -> bool:
+        return bool(share + reach * np.sqrt(share * (1 - share) / events) <= 1 - 1 / (2 * events))
+
+    assert is_closed(needed)
+    assert not is_closed(needed - 1)
 
 
 def test_a_batch_is_one_event() -> None:
     """Five starts of ten batches of 100: 5,000 requests, but 50 fates."""
     starts = even(5, 10, 100)
-    batches, single = (percentile(starts, 95, 0.95, batch_is_one_event=fate) for fate in (True, False))
+    batches = percentile(starts, 95, 0.95, event=Event.BATCH, shared_by=100)
+    single = percentile(starts, 95, 0.95)
     assert batches is not None
     assert (batches.events, batches.is_carried, batches.high) == (50, False, None)
+    assert batches.note == "slowest of 50 batches"
     assert single is not None
     assert (single.events, single.is_carried) == (5000, True)
     assert single.high is not None
-    of_batches = tail(starts, 0.95, batch_is_one_event=True)
-    assert of_batches is not None
-    assert of_batches.highest is not None
-    assert of_batches.highest.percent == 50
 
 
 def estimate(low: float, high: float | None) -> PercentileEstimate:
-    return PercentileEstimate(percent=99, value=1.0, low=low, high=high, confidence=0.95, events=2000)
+    return PercentileEstimate(
+        percent=99,
+        value=1.0,
+        low=low,
+        high=high,
+        slowest=2.0,
+        confidence=0.95,
+        event=Event.REQUEST,
+        events=2000,
+        clusters=3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,10 +140,9 @@ def estimate(low: float, high: float | None) -> PercentileEstimate:
         (estimate(0.8, None), ObjectiveVerdict.INCONCLUSIVE),
         (estimate(1.6, 1.8), ObjectiveVerdict.MISSED),
         (estimate(1.6, None), ObjectiveVerdict.MISSED),
-        (None, ObjectiveVerdict.INCONCLUSIVE),
     ],
 )
-def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate | None, verdict: ObjectiveVerdict) -> None:
+def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate, verdict: ObjectiveVerdict) -> None:
     assert judge_limit(found, 1.5) is verdict
 
 
@@ -177,15 +187,15 @@ def test_a_shared_fate_that_is_counted_as_many_is_not_covered() -> None:
     """All 32 requests of a batch have one time: counted as 32 events, the interval is too narrow."""
     rng = np.random.default_rng(1)
     truth = 1.0  # the median of a lognormal
-    hits = {True: 0, False: 0}
+    hits = {32: 0, 1: 0}
     for _ in range(STUDIES):
         batches = [[np.full(32, time) for time in np.exp(rng.normal(0, 0.3, 2))] for _ in range(12)]
-        for fate in hits:
-            found = percentile(batches, 50, 0.95, batch_is_one_event=fate)
+        for shared_by in hits:
+            found = percentile(batches, 50, 0.95, shared_by=shared_by)
             assert found is not None
-            hits[fate] += covers(found, truth)
-    assert hits[True] / STUDIES >= 0.94
-    assert hits[False] <= hits[True]
+            hits[shared_by] += covers(found, truth)
+    assert hits[32] / STUDIES >= 0.94
+    assert hits[1] <= hits[32]
 
 
 def test_the_truth_of_the_simulation() -> None:

@@ -1,43 +1,94 @@
-"""Single requests: percentiles over all trials of a cell, and the slowest by its name."""
+"""Single requests of a cell: how they are spread, the slowest by its name, and percentiles over all trials."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import Outcome
-from bitbench.statistics.requests import COLUMNS, MIN_REQUESTS, spread_of_requests, worth_reading
-from tests.unit.synthetic import make_plan, make_trial, request_rows
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.core.found.tails import Event, PercentileEstimate
+from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.ground.errors import StoreError
+from bitbench.statistics.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
+from tests.unit.synthetic import make_plan, make_records, make_trial, request_rows
 
-CELL = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).cells[0]
+BATCH = BUILT_IN_WORKLOADS["base"]
+PLAN = make_plan(["a"], [BATCH])
+CELL = PLAN.cells[0]
 
 
-def rows(latencies: list[float], failed: int = 0) -> pa.Table:
-    """Requests of two tokens, the first at a tenth of the time."""
-    made = [{"planned_s": float(i), "chunk_s": [i + one / 10, i + one]} for i, one in enumerate(latencies)]
+def rows(latencies: Sequence[float], failed: int = 0) -> pa.Table:
+    """Requests of three tokens, the first at a tenth of the time."""
+    made = [{"planned_s": float(i), "chunk_s": [i + one / 10, i + one / 2, i + one]} for i, one in enumerate(latencies)]
     made += [{"planned_s": 99.0, "chunk_s": [], "status": "broken", "end_s": 999.0} for _ in range(failed)]
-    return request_rows(*made).select(list(COLUMNS))
+    return request_rows(*made)
+
+
+def read(tables: Sequence[pa.Table | None], **fields: object) -> CellRequests:
+    """Of one trial per start; None: its rows were not kept."""
+    trials = [
+        make_trial(CELL, number, 0, id=f"t{number}", requests_file=f"requests/t{number}.parquet", **fields)
+        for number, _ in enumerate(tables)
+    ]
+
+    def requests_of(trial: TrialRecord, columns: Sequence[str] | None) -> pa.Table:
+        table = tables[trial.block]
+        if table is None:
+            raise StoreError("gone")
+        return table.select(list(columns or table.column_names))
+
+    return read_requests(make_records(PLAN, trials, requests_of=requests_of), CELL, trials)
 
 
 def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> None:
     latencies = list(np.linspace(1.0, 2.0, 60))
-    ttft, latency = spread_of_requests(CELL, [("t1", rows(latencies[:30], failed=3)), ("t2", rows(latencies[30:]))])
+    ttft, latency = spreads(read([rows(latencies[:30], failed=3), rows(latencies[30:])]))
     assert (ttft.metric, latency.metric) == ("ttft_s", "latency_s")
     assert latency.requests == 60
     assert latency.p50 == pytest.approx(1.5, abs=1e-5)
     assert latency.p99 == pytest.approx(float(np.percentile(latencies, 99)), abs=1e-5)
     assert ttft.p95 == pytest.approx(latency.p95 / 10, abs=1e-5)
-    assert (latency.highest_trial, latency.highest_request) == ("t2", 29)
+    assert (latency.highest_trial, latency.highest_request) == ("t1", 29)
 
 
 def test_too_few_requests_have_no_spread() -> None:
-    assert spread_of_requests(CELL, [("t1", rows([1.0] * (MIN_REQUESTS - 1)))]) == []
-    assert spread_of_requests(CELL, []) == []
+    assert spreads(read([rows([1.0] * (MIN_REQUESTS - 1))])) == ()
+    assert spreads(read([])) == ()
 
 
-def test_only_rows_that_count_are_read() -> None:
-    good = make_trial(CELL, 0, 0, requests=MIN_REQUESTS, requests_file="requests/t1.parquet")
-    warm = good.model_copy(update={"kind": "warmup"})
-    bad = good.model_copy(update={"outcome": Outcome.CRASHED})
-    assert worth_reading([warm, good, bad]) == {CELL: [good]}
-    assert worth_reading([good.model_copy(update={"requests": 3})]) == {}
+def test_only_rows_that_count_and_exist_are_read() -> None:
+    table = rows([1.0])
+    assert read([table], kind="warmup").trials == []
+    assert read([table], outcome=Outcome.CRASHED).trials == []
+    assert [trial.id for trial in read([table, None, table]).trials] == ["t0", "t2"]
+    assert set(COLUMNS) < set(table.column_names)
+
+
+def found(workload: Workload, *, was_running: bool = False) -> dict[str, PercentileEstimate]:
+    requests = read([rows(list(np.linspace(1.0, 2.0, 64))) for _ in range(4)])
+    return tails(requests, workload, 0.95, was_running=was_running)
+
+
+def test_every_percentile_that_a_service_can_promise_is_there() -> None:
+    closed = Workload.model_validate({**BATCH.model_dump(), "arrival": "closed_loop"})
+    made = found(closed)
+    assert {"ttft_p50_s", "ttft_p99_s", "tpot_p90_s", "latency_p95_s", "itl_p99_s"} <= set(made)
+    assert made["latency_p90_s"].value == pytest.approx(1.9, abs=0.02)
+    assert made["ttft_p99_s"].value == pytest.approx(made["latency_p99_s"].value / 10)
+    assert (made["ttft_p99_s"].event, made["ttft_p99_s"].events) == (Event.REQUEST, 256)
+    assert (made["itl_p99_s"].event, made["itl_p99_s"].events) == (Event.GAP, 512)
+
+
+def test_a_batch_is_one_event_of_each_time() -> None:
+    made = found(BATCH)  # 32 at once, so these trials are two batches each
+    assert {(made[name].event, made[name].events) for name in ("ttft_p99_s", "tpot_p99_s", "latency_p99_s")} == {
+        (Event.BATCH, 8)
+    }
+    assert made["itl_p99_s"].events == 16
+
+
+def test_starts_are_clusters_and_trials_of_a_server_that_was_running() -> None:
+    requests = read([rows([1.0, 2.0]) for _ in range(3)], instance_id="i1")
+    by_start, by_trial = (tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True))
+    assert (by_start.clusters, by_trial.clusters) == (1, 3)

@@ -5,7 +5,7 @@ A mean is that of the trials. In either case the interval decides, never the fig
 nothing about the next.
 """
 
-from math import ceil, log10
+from math import ceil
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.found.metrics import OBJECTIVES, Metric
@@ -54,7 +54,8 @@ def _what_would_tell(found: PercentileEstimate) -> str:
 
 def _rounded_up(count: int) -> int:
     """To two digits: it is a guess."""
-    return -round(-count - 0.5, 1 - int(log10(count)))
+    unit = int(10.0 ** max(len(str(count)) - 2, 0))
+    return ceil(count / unit) * unit
 
 
 def _from_trials(objective: Objective, known: Estimate, too_few: str) -> JudgedObjective:
@@ -90,6 +91,6 @@ def _too_few(metric: Metric, cell: CellSummary) -> str:
     if fewest >= metric.needs:
         return ""
     return (
-        f"its requests were not kept, only the {metric.statistic} of each trial, which needs {metric.needs:,} "
-        f"requests in each"
+        f"its requests were not kept, and the {metric.statistic} of a single trial means something from "
+        f"{metric.needs:,} requests on"
     )

@@ -188,8 +188,9 @@ def _missed(finding: Finding) -> Phrase:
 
 
 def _value(finding: Finding, note: str = "") -> Quantity:
-    low, high = (finding.interval.low, finding.interval.high) if finding.interval else (None, None)
-    return Quantity(finding.value, finding.unit, low, high, note=note)
+    about = f"({finding.note})" if finding.note else ""
+    notes = " ".join(part for part in (about, note) if part)
+    return Quantity(finding.value, finding.unit, finding.low, finding.high, note=notes)
 
 
 def _cost(judged: Judged) -> Quantity:

@@ -1,0 +1,160 @@
+"""Percentiles that a service promises, from request rows to the recommendation: how often it is wrong, and what it
+says where the requests are too few."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bitbench.core.asked.objective import Objective
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Plan
+from bitbench.core.found.metrics import Promised, Statistic
+from bitbench.core.found.recommendation import Finding, Limits, Standing
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.found.tails import Event, ObjectiveVerdict
+from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics, TrialRecord
+from bitbench.report.answers.recommend import recommendation_document
+from bitbench.report.document.markdown import markdown
+from bitbench.statistics.log_speeds import Floats
+from bitbench.statistics.recommend import recommend
+from tests.unit import simulated_requests
+from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
+
+STUDIES = 60
+LOOP = Workload(name="loop", concurrency=4, input_tokens=8, output_tokens=2, arrival="closed_loop")  # type: ignore[arg-type]
+BATCH = Workload(name="batch", concurrency=64, input_tokens=8, output_tokens=2)
+
+
+def table_of(ttft: Floats) -> pa.Table:
+    """Complete requests of two tokens, a tenth of a second apart."""
+    size = ttft.size
+    chunks = np.column_stack([ttft, ttft + 0.1])
+    return pa.table(
+        {
+            "request": pa.array(range(size), pa.int32()),
+            "planned_s": np.zeros(size),
+            "first_token_s": ttft,
+            "last_token_s": ttft + 0.1,
+            "end_s": ttft + 0.1,
+            "chunk_s": pa.ListArray.from_arrays(np.arange(size + 1) * 2, chunks.ravel()),
+            "output_tokens": np.full(size, 2),
+            "status": ["ok"] * size,
+        }
+    )
+
+
+def study(
+    of_starts: Sequence[Sequence[Floats]],
+    workload: Workload = LOOP,
+    objectives: dict[str, float] | None = None,
+    *,
+    was_running: bool = False,
+) -> StudySummary:
+    """Times to first token: one group per start, one array per trial."""
+    measure = Measure(instances=Count(min=len(of_starts), max=len(of_starts)))
+    plan: Plan = make_plan(["engine"], [workload], measure, objectives=objectives or {})
+    (cell,) = plan.cells
+    tables: dict[str, pa.Table] = {}
+    trials = []
+    for block, start in enumerate(of_starts):
+        for index, ttft in enumerate(start):
+            metrics = TrialMetrics(output_throughput=100.0 + index + block, ttft_s=float(ttft.mean()))
+            trial = make_trial(
+                cell, block, index, metrics=metrics, requests=ttft.size, requests_file=f"requests/{block}-{index}"
+            )
+            tables[trial.id] = table_of(ttft)
+            trials.append(trial)
+
+    def requests_of(trial: TrialRecord, columns: Sequence[str]) -> pa.Table:
+        return tables[trial.id].select(list(columns))
+
+    facts = InstanceFacts(was_running=was_running)
+    return summarize(plan, trials, [make_instance(cell.contender, 0, facts=facts)], requests_of=requests_of)
+
+
+def asked(limit: float, metric: Promised = "ttft", statistic: Statistic = "p99") -> Limits:
+    return Limits(objectives=(Objective(metric=metric, statistic=statistic, limit=limit),))
+
+
+def finding(summary: StudySummary, limits: Limits) -> Finding:
+    (choice,) = recommend(summary, limits).choices
+    (judged,) = choice.judged
+    (only,) = judged.findings
+    return only
+
+
+def simulated(cell: simulated_requests.Cell) -> Callable[[int], StudySummary]:
+    return lambda seed: study(simulated_requests.requests(cell, np.random.default_rng(seed)))
+
+
+@pytest.mark.parametrize("cell", [simulated_requests.Cell(6, 5, 8), simulated_requests.Cell(6, 3, 100)], ids=str)
+def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(cell: simulated_requests.Cell) -> None:
+    """As the mean of the p99 of trials, 6 starts of 5 trials of 8 requests met it in 91 % of such studies."""
+    limits = asked(simulated_requests.true_percentile(99) / 1.11)
+    standings = [finding(simulated(cell)(seed), limits).standing for seed in range(STUDIES)]
+    assert standings.count(Standing.MET) <= 0.05 * STUDIES
+
+
+def test_a_p99_far_within_the_limit_is_met_with_enough_requests() -> None:
+    """Else a recommendation that never meets anything would pass, too."""
+    limits = asked(2 * simulated_requests.true_percentile(99))
+    standings = [finding(simulated(simulated_requests.Cell(6, 3, 100))(seed), limits).standing for seed in range(20)]
+    assert standings.count(Standing.MET) >= 16
+
+
+def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
+    return [[np.linspace(0.1, 0.2, requests)] * trials for _ in range(starts)]
+
+
+def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() -> None:
+    summary = study(even(3, 3, 8))
+    found = finding(summary, asked(10.0))
+    assert found.standing is Standing.UNSURE
+    assert (found.value, found.high, found.note) == (pytest.approx(0.2), None, "slowest of 72")
+    assert found.reason == "72 requests are too few for an upper end; about 1,900 more would tell"
+    text = markdown(recommendation_document(recommend(summary, asked(10.0))))
+    assert "(slowest of 72) ?" in text
+    assert "about 1,900 more would tell" in text
+
+
+def test_what_is_beyond_the_limit_as_a_whole_is_ruled_out_without_an_upper_end() -> None:
+    found = finding(study(even(3, 3, 100)), asked(0.05))
+    assert (found.standing, found.high) == (Standing.BROKEN, None)
+
+
+def test_one_start_decides_nothing_unless_no_start_is_in_question() -> None:
+    one_start = even(1, 6, 1000)
+    found = finding(study(one_start), asked(10.0))
+    assert (found.standing, found.low, found.reason) == (Standing.UNSURE, None, "one start says nothing about the next")
+    assert finding(study(one_start, was_running=True), asked(10.0)).standing is Standing.MET
+
+
+def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
+    """3 × 6 batches of 64 are 1,152 requests, and 18 events."""
+    summary = study(even(3, 6, 64), BATCH)
+    tail = summary.cells[0].tails["ttft_p99_s"]
+    assert (tail.event, tail.events, tail.is_carried, tail.high) == (Event.BATCH, 18, False, None)
+    found = finding(summary, asked(10.0))
+    assert (found.standing, found.note) == (Standing.UNSURE, "slowest of 18 batches")
+    assert "18 batches are too few" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [(0.3, ObjectiveVerdict.MET), (0.05, ObjectiveVerdict.MISSED), (0.15, ObjectiveVerdict.INCONCLUSIVE)],
+)
+def test_objectives_of_a_study_have_a_verdict_in_its_summary(limit: float, verdict: ObjectiveVerdict) -> None:
+    (cell,) = study(even(6, 5, 100), objectives={"ttft_p50": limit}).cells
+    (judged,) = cell.objectives
+    assert judged.verdict is verdict
+    assert judged.value == pytest.approx(0.15)
+    assert judged.reason == ("its interval contains the limit" if verdict is ObjectiveVerdict.INCONCLUSIVE else "")
+
+
+def test_a_mean_is_that_of_trials() -> None:
+    (cell,) = study(even(4, 3, 4), objectives={"ttft": 0.2}).cells
+    (judged,) = cell.objectives
+    assert (judged.verdict, judged.value, judged.note) == (ObjectiveVerdict.MET, pytest.approx(0.15), "")
