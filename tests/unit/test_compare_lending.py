@@ -1,0 +1,100 @@
+"""Two studies with few starts: degrees of freedom that their cells lend each other, through what `compare` uses."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.found.comparison import Comparison, Verdict
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import Memory, TrialMetrics
+from bitbench.statistics.changes import Changes, Pair, changes_between
+from bitbench.statistics.comparison import compare
+from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
+from bitbench.statistics.studies import compare_studies
+from tests.unit.machine_simulation import GALLERY, LUCK, Machine, Schedule, simulate
+from tests.unit.synthetic import make_plan, make_records, make_trial
+
+PAIRS = 60
+CONTENDERS = 4
+THREE_BY_THREE = Schedule(blocks=3, rounds=3)
+MEASURE = Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3))
+CONFIDENCE = MEASURE.confidence
+PLAN = make_plan([f"engine-{number}" for number in range(CONTENDERS)], [BUILT_IN_WORKLOADS["interactive"]], MEASURE)
+
+
+def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
+    """All contenders of the same true speed."""
+    figures, _ = simulate(machine, [speed] * CONTENDERS, THREE_BY_THREE, np.random.default_rng(seed))
+    trials = [
+        make_trial(
+            cell,
+            block,
+            index,
+            metrics=TrialMetrics(output_throughput=float(np.exp(value)), latency_s=float(np.exp(-value))),
+            memory=Memory(peak_bytes=1000 + block),
+        )
+        for cell, starts in zip(PLAN.cells, figures.values, strict=True)
+        for block, start in enumerate(starts)
+        for index, value in enumerate(start)
+    ]
+    return make_records(PLAN, trials)
+
+
+@cache
+def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRecords, StudyRecords]]:
+    found = []
+    for seed in range(PAIRS):
+        before, after = study(machine, 100.0, 2 * seed), study(machine, 100.0 * faster, 2 * seed + 1)
+        found.append((compare_studies(before, after, metrics=(), conditions=(), allowed=()), before, after))
+    return found
+
+
+@pytest.mark.parametrize("machine", [GALLERY, LUCK], ids=["gallery", "luck"])
+def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Machine) -> None:
+    comparisons = [comparison for comparison, _, _ in compared(machine, 1.0)]
+    intervals = [cell.ratio.interval for one in comparisons for cell in one.cells if cell.ratio and cell.ratio.interval]
+    assert len(intervals) == CONTENDERS * PAIRS
+    assert np.mean([one.low <= 1.0 <= one.high for one in intervals]) >= 0.94
+    assert np.mean([any(cell.verdict is not Verdict.TIE for cell in one.cells) for one in comparisons]) <= 0.05
+
+
+def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
+    """How many of the cells, without what others lend."""
+    changes = Changes(changes_between(before, after).samples)
+    found = [changes.find(Pair(cell, cell), "output_throughput") for cell in PLAN.cells]
+    ratios = [compare(one.after, one.before, CONFIDENCE) for one in found if one is not None]
+    p_values = holm([one.p_value for one in ratios if one is not None and one.p_value is not None])
+    return sum(p_value < SHARE_OF_ERROR * (1 - CONFIDENCE) for p_value in p_values)
+
+
+def test_more_is_found_than_by_the_two_samples_alone() -> None:
+    """A study that is 1.5 times as fast, three starts of three trials on either side."""
+    lent = sum(cell.verdict is Verdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for cell in one.cells)
+    alone = sum(told_by_the_two_samples(before, after) for _, before, after in compared(GALLERY, 1.5))
+    assert lent >= 1.2 * alone
+    assert lent >= 0.7 * CONTENDERS * PAIRS
+
+
+def test_what_lends_and_what_does_not() -> None:
+    """A time is the reciprocal of a speed, so its ratio is, too. Memory is compared by itself, and so is one start."""
+    before, after = study(GALLERY, 100.0, 1), study(GALLERY, 110.0, 2)
+    changes = changes_between(before, after)
+    pair = Pair(PLAN.cells[0], PLAN.cells[0])
+    speed, time, memory = (changes.find(pair, name) for name in ("output_throughput", "latency_s", "peak_bytes"))
+    assert speed is not None
+    assert time is not None
+    assert speed.log_ratio is not None
+    assert time.log_ratio is not None
+    assert time.log_ratio.log_mean == pytest.approx(-speed.log_ratio.log_mean)
+    assert time.log_ratio.p_value == pytest.approx(speed.log_ratio.p_value)
+    assert speed.log_ratio.degrees_of_freedom > 8
+    assert memory is not None
+    assert memory.log_ratio is None
+    single = make_records(PLAN, [trial for trial in before.trials if trial.block == 0])
+    alone = changes_between(single, after).find(pair, "output_throughput")
+    assert alone is not None
+    assert alone.log_ratio is None
+    assert alone.ratio(CONFIDENCE) == compare(alone.after, alone.before, CONFIDENCE)
