@@ -14,7 +14,7 @@ TEXT = "report.md"
 
 
 def write_report(document: Document, bundle: str, folder: Path) -> Path:
-    """index.html, report.md and figures/ in `folder`; the path is that of report.md. `bundle` draws charts (vega.py)."""
+    """index.html, report.md and figures/; the path is that of report.md. `bundle` is the script of vega.py."""
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     for old in (folder / FIGURES).glob("*.svg"):
         old.unlink()

@@ -171,13 +171,12 @@ def _figure(
 def _point(cell: CellSummary, ranking: Ranking, summary: StudySummary, scale: Scale) -> Row:
     estimate = cell.metrics[ranking.metric]
     low, high = ends(estimate, scale)
-    place = rank(entry_of(ranking, cell.cell.contender))
     return {
         "y": estimate.mean / scale.factor,
         "y_low": low,
         "y_high": high,
         "shown": estimate_text(estimate, summary.definitions[ranking.metric]),
-        "rank": plain_text(place) if place else UNKNOWN,
+        "rank": rank(entry_of(ranking, cell.cell.contender)) or UNKNOWN,
     }
 
 

@@ -18,7 +18,6 @@ from bitbench.report.charts.figure import (
     scale_of,
     specification,
 )
-from bitbench.report.document.model import plain_text
 from bitbench.report.document.numbers import Scale, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
@@ -97,7 +96,7 @@ def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale:
         "kind": "mean",
         "contender": labels[contender],
         "heading": f"{'–'.join(str(place) for place in dict.fromkeys(places))}   {labels[contender]}",
-        "rank": plain_text(rank(entry) or (UNKNOWN,)),
+        "rank": rank(entry) or UNKNOWN,
         "value": estimate.mean / scale.factor,
         "low": low,
         "high": high,

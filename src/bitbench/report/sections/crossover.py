@@ -7,22 +7,11 @@ from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing
 from bitbench.core.found.summary import StudySummary
-from bitbench.report.document.model import (
-    Block,
-    Heading,
-    Link,
-    Name,
-    Quantity,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    Unit,
-    plain_text,
-)
+from bitbench.report.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.report.document.numbers import percent, shown
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import listing, number_column, say, small_print, words_column
+from bitbench.report.document.words import listing, say, small_print
 from bitbench.report.labels import Labels
 
 UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
@@ -53,14 +42,20 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
     """A terminal that has no room for the ratios shows the verdicts alone."""
     places = [point.at for point in max((one.points for one in group), key=len)]
     wide = SENTENCE_WIDTH + RATIO_WIDTH * len(places)
-    ratios = (number_column(f"{place:,}", Unit.RATIO, shown_from=wide, intervals_from=0) for place in places)
-    rows = [Row((say(Name(labels[one.contender])), *_ratios(one, places), say(verdict(one)))) for one in group]
-    return Table((words_column("Contender"), *ratios, words_column("Crossing")), tuple(rows))
 
+    def ratio(place: int) -> ColumnOf[Crossover]:
+        def at_place(one: Crossover) -> Quantity | None:
+            points = (Quantity(at.speed, Unit.RATIO, at.low, at.high) for at in one.points if at.at == place)
+            return next(points, None)
 
-def _ratios(one: Crossover, places: Sequence[int]) -> list[TableCell]:
-    points = {point.at: Quantity(point.speed, Unit.RATIO, point.low, point.high) for point in one.points}
-    return [points.get(place) for place in places]
+        return number_column(f"{place:,}", Unit.RATIO, at_place, shown_from=wide, intervals_from=0)
+
+    return table(
+        group,
+        words_column("Contender", lambda one: Name(labels[one.contender])),
+        *map(ratio, places),
+        words_column("Crossing", verdict),
+    )
 
 
 def _by_series(summary: StudySummary) -> Iterator[tuple[str, list[Crossover]]]:

@@ -3,9 +3,10 @@
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
 from bitbench.ground.units import show_duration
-from bitbench.report.document.model import Bullets, CodeBlock, Name, Phrase, Row, Section, Table
+from bitbench.report.document.model import Bullets, CodeBlock, Name, Phrase, Section, Table
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.words import paragraph, say, strong, words_column
+from bitbench.report.document.tables import table, words_column
+from bitbench.report.document.words import paragraph, say, strong
 from bitbench.report.sections import memory
 from bitbench.report.sections.workloads import OCCASIONAL_METRICS
 
@@ -15,21 +16,15 @@ def method_section(summary: StudySummary) -> Section:
 
 
 def _definitions(summary: StudySummary) -> Table:
-    titles = ("Figure", "Name", "Unit", "Better", "Definition for one trial")
-    rows = [
-        Row(
-            (
-                say(one.label),
-                say(one.name),
-                say(one.unit),
-                say("more" if one.higher_is_better else "less"),
-                say(one.definition),
-            )
-        )
-        for metric, one in summary.definitions.items()
-        if metric not in OCCASIONAL_METRICS or any(metric in cell.metrics for cell in summary.cells)
-    ]
-    return Table(tuple(words_column(title) for title in titles), tuple(rows))
+    used = {metric for cell in summary.cells for metric in cell.metrics}
+    return table(
+        [one for metric, one in summary.definitions.items() if metric not in OCCASIONAL_METRICS or metric in used],
+        words_column("Figure", lambda one: one.label),
+        words_column("Name", lambda one: one.name),
+        words_column("Unit", lambda one: one.unit),
+        words_column("Better", lambda one: "more" if one.higher_is_better else "less"),
+        words_column("Definition for one trial", lambda one: one.definition),
+    )
 
 
 def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
