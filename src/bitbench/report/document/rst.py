@@ -6,18 +6,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import (
-    Block,
-    Bullets,
-    Column,
-    Document,
-    Paragraph,
-    Phrase,
-    Quantity,
-    Table,
-    TableCell,
-    plain_text,
-)
+from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
 from bitbench.report.document.text import plain
 
@@ -27,7 +16,7 @@ _BEGINS_A_LIST = re.compile(r"(\w+[.)]|\(\w+\))(\s|$)")
 WIDEST_TEXT = 44  # characters of a column of words
 
 
-def rst(document: Document, *, merged: int = 0) -> str:
+def rst(document: doc.Document, *, merged: int = 0) -> str:
     """Its title, paragraphs, lists and tables; `merged`: see `grid_table`."""
     parts = [_heading(document.title, "="), *_blocks(document.answer, merged)]
     for section in document.sections:
@@ -35,19 +24,21 @@ def rst(document: Document, *, merged: int = 0) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _blocks(blocks: Sequence[Block], merged: int) -> Iterator[str]:
+def _blocks(blocks: Sequence[doc.Block], merged: int) -> Iterator[str]:
     for block in blocks:
         match block:
-            case Paragraph(phrase):
+            case doc.Paragraph(phrase):
                 yield _line(phrase)
-            case Bullets(items):
+            case doc.Bullets(items):
                 yield "\n".join(f"-  {_line(item)}" for item in items)
-            case Table():
+            case doc.Table():
                 yield _table(block, merged)
 
 
-def _line(phrase: Phrase) -> str:
-    return escape("".join(shown(part) if isinstance(part, Quantity) else plain_text((part,)) for part in phrase))
+def _line(phrase: doc.Phrase) -> str:
+    return escape(
+        "".join(shown(part) if isinstance(part, doc.Quantity) else doc.plain_text((part,)) for part in phrase)
+    )
 
 
 def escape(text: str) -> str:
@@ -57,24 +48,24 @@ def escape(text: str) -> str:
     return line if is_plain and not _BEGINS_A_LIST.match(line) else f"\\{line}"
 
 
-def _heading(title: Phrase, mark: str) -> str:
+def _heading(title: doc.Phrase, mark: str) -> str:
     text = _line(title)
     return f"{text}\n{mark * max(_width(text), 3)}"
 
 
-def _table(table: Table, merged: int) -> str:
+def _table(table: doc.Table, merged: int) -> str:
     scales = scales_of(table)
     header = [_title(*pair) for pair in zip(table.columns, scales, strict=True)]
     rows = [[_cell(*cell) for cell in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
     return grid_table(header, rows, merged=merged)
 
 
-def _title(column: Column, scale: Scale) -> str:
-    return escape(f"{plain_text(column.title)} ({scale.unit})" if scale.unit else plain_text(column.title))
+def _title(column: doc.Column, scale: Scale) -> str:
+    return escape(f"{doc.plain_text(column.title)} ({scale.unit})" if scale.unit else doc.plain_text(column.title))
 
 
-def _cell(cell: TableCell, column: Column, scale: Scale) -> str:
-    if isinstance(cell, Quantity):
+def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale) -> str:
+    if isinstance(cell, doc.Quantity):
         return written_in(column, scale, cell).text
     return UNKNOWN if cell is None else _line(cell)
 

@@ -11,15 +11,16 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Refusal
 from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
+from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.secrets import is_secret
 from bitbench.ground.units import UNKNOWN, show_bytes
-from bitbench.report.document.model import Block, Bullets, Document, Quantity, Section, Table, Unit
+from bitbench.report.document.model import Block, Document, Quantity, Section, Table, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.rst import rst
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import plain
-from bitbench.report.document.words import paragraph, plural, say
+from bitbench.report.document.words import bullets, paragraph, plural, say
 from bitbench.report.forms.quality_column import QualityColumn
 from bitbench.report.sections.ranked import memory_metric, outcomes_of
 
@@ -84,13 +85,12 @@ def vendor_rst(summary: StudySummary, lock: Lock) -> str:
         f"Speed is output tokens per second; in brackets the {percent(summary.study.measure.confidence)} interval of "
         f"the mean. n is starts of the engine / trials. {UNKNOWN} is unknown."
     )
-    facts = Bullets(tuple(say(fact) for fact in dict.fromkeys(_facts(summary, lock))))
-    opening = (*description, paragraph(f"{ran} on:"), facts, paragraph(legend))
+    facts = bullets((*_machine(lock.host), *dict.fromkeys(_versions(summary))))
+    opening = (*description, paragraph(f"{ran} on:"), *facts, paragraph(legend))
     return rst(Document(say(f"Speed Benchmark: {summary.study.name}"), opening, tuple(sections)), merged=MERGED)
 
 
-def _facts(summary: StudySummary, lock: Lock) -> Iterator[str]:
-    host = lock.host
+def _machine(host: HostFacts) -> Iterator[str]:
     yield from (one.name for one in host.accelerators)
     if host.cpu_model:
         yield f"{host.cpu_model}{f', {host.cores} cores' if host.cores else ''}"
@@ -98,6 +98,9 @@ def _facts(summary: StudySummary, lock: Lock) -> Iterator[str]:
         yield f"machine: {UNKNOWN}"
     if host.memory_bytes:
         yield f"{show_bytes(host.memory_bytes)} of memory"
+
+
+def _versions(summary: StudySummary) -> Iterator[str]:
     for one in summary.contenders:
         yield from (f"{summary.study.engine(one.contender.engine).engine} {version}" for version in one.engine_versions)
 
