@@ -175,7 +175,7 @@ def test_the_best_latency_is_the_lowest() -> None:
         ((100.0, 100.0), "a", ["`a`", "HUNDRED", "baseline", "`b`"]),
         ((100.0, 100.0, 50.0), "c", ["`a`", "HUNDRED", "2.000× [2.000, 2.000]", "`b`"]),
         ((100.0, 50.0), "nobody", ["`a`", "HUNDRED", "–", "none"]),
-        ((100.0,), None, ["`a`", "HUNDRED", "–", "none"]),
+        ((100.0,), None, ["`a`", "HUNDRED", "baseline", "none"]),
     ],
 )
 def test_the_best_of_a_workload(speeds: tuple[float, ...], baseline: str | None, said: list[str]) -> None:
