@@ -24,9 +24,9 @@ from bitbench.imports import vendor_backends
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from bitbench.report.document.rst import escape, grid_table
 from bitbench.report.forms.choices import Form
 from bitbench.report.forms.registry import STUDY_FORMS
-from bitbench.report.document.rst import escape, grid_table
 from bitbench.report.forms.tidy import json_text, trial_columns
 from bitbench.report.study import study_document
 from bitbench.statistics.summarize import summarize

@@ -150,7 +150,7 @@ def test_one_instance_is_cautioned_about() -> None:
 
 def best_row(text: str) -> list[str]:
     """Of the table in the answer: the best mean, its figure, its ratio, and what is tied with it."""
-    row = next(line for line in text.split("## ")[0].splitlines() if line.startswith("| `interactive`"))
+    row = next(line for line in text.split("## ", maxsplit=1)[0].splitlines() if line.startswith("| `interactive`"))
     return [cell.strip() for cell in row.strip("|").split("|")[1:]]
 
 

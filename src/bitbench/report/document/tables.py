@@ -16,11 +16,13 @@ Shown = Words | float  # a bare number is one of the column's unit
 class ColumnOf(Generic[Item]):
     column: Column
     of: Callable[[Item], Shown]
+    decimals: int | None = None  # of bare numbers, in tables whose layout others have set
 
     def cell(self, item: Item) -> TableCell:
         shown = self.of(item)
         if isinstance(shown, int | float):
-            return number(shown, self.column.unit)
+            fixed = Quantity(shown, self.column.unit, decimals=self.decimals)
+            return number(shown, self.column.unit) if self.decimals is None else fixed
         return shown if shown is None or isinstance(shown, Quantity) else say(shown)
 
 
@@ -29,9 +31,15 @@ def words_column(title: Words, of: Callable[[Item], Words], *, shown_from: int =
 
 
 def number_column(
-    title: Words, unit: str, of: Callable[[Item], Shown], *, shown_from: int = 0, intervals_from: int = 130
+    title: Words,
+    unit: str,
+    of: Callable[[Item], Shown],
+    *,
+    shown_from: int = 0,
+    intervals_from: int = 130,
+    decimals: int | None = None,
 ) -> ColumnOf[Item]:
-    return ColumnOf(Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of)
+    return ColumnOf(Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of, decimals)
 
 
 def ratio_column(title: Words, of: Callable[[Item], Shown]) -> ColumnOf[Item]:

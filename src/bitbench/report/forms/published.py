@@ -9,7 +9,7 @@ from bitbench.report.document.tables import ColumnOf, number_column, table
 from bitbench.report.document.words import Words, bullets, listing, paragraph, plural, say
 from bitbench.report.quantities import seconds
 from bitbench.report.sections.imported import imported
-from bitbench.report.sections.kernels import MILLISECONDS, milliseconds, shape_columns
+from bitbench.report.sections.kernels import label_column, shape_columns, time_column
 from bitbench.report.sections.profile import operator_table
 
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
@@ -20,20 +20,17 @@ def published_kernel_document(kernels: PublishedKernels) -> Document:
     labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
     names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
 
-    def label_column(name: str) -> ColumnOf[PublishedKernel]:
-        return number_column(name, Unit.NONE, lambda row: say(str(row.labels[name])) if name in row.labels else None)
-
-    def time_column(name: str) -> ColumnOf[PublishedKernel]:
-        return number_column(name, MILLISECONDS, lambda row: milliseconds(row.seconds.get(name)))
-
-    def shape(row: PublishedKernel) -> PublishedKernel:
+    def row_itself(row: PublishedKernel) -> PublishedKernel:
         return row
+
+    def time(name: str) -> ColumnOf[PublishedKernel]:
+        return time_column(name, lambda row: row.seconds.get(name))
 
     rows = table(
         kernels.rows,
-        *shape_columns(shape),
-        *map(label_column, labels),
-        *map(time_column, names),
+        *shape_columns(row_itself),
+        *(label_column(name, row_itself) for name in labels),
+        *map(time, names),
         number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
     )
     findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])

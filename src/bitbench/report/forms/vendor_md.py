@@ -17,6 +17,7 @@ from bitbench.report.document.tables import ColumnOf, number_column, table, word
 from bitbench.report.document.text import plain
 from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.report.forms.quality_column import QualityColumn
+from bitbench.report.grouping import grouped
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
@@ -171,11 +172,12 @@ def _ranking(summary: StudySummary) -> Section:
 
 
 def _not_run(summary: StudySummary) -> Iterator[Section]:
-    reasons: dict[str, dict[str, None]] = {}
-    for refusal in summary.refusals:
-        reasons.setdefault(refusal.reason, {})[refusal.cell.contender.name] = None
-    if reasons:
-        lines = (say(listing(names(contenders)), f": {plain(reason)}") for reason, contenders in reasons.items())
+    reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
+    lines = [
+        say(listing(names(dict.fromkeys(one.cell.contender.name for one in alike))), f": {plain(reason)}")
+        for reason, alike in reasons.items()
+    ]
+    if lines:
         yield Section(say("Not run"), bullets(lines))
 
 

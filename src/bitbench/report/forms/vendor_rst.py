@@ -22,6 +22,7 @@ from bitbench.report.document.tables import ColumnOf, number_column, table, word
 from bitbench.report.document.text import plain
 from bitbench.report.document.words import bullets, paragraph, plural, say
 from bitbench.report.forms.quality_column import QualityColumn
+from bitbench.report.grouping import grouped
 from bitbench.report.sections.ranked import memory_metric, outcomes_of
 
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
@@ -67,17 +68,12 @@ class _Row:
 
 
 def vendor_rst(summary: StudySummary, lock: Lock) -> str:
-    groups: dict[_Group, list[_Row]] = {}
-    for row in _rows(summary):
-        groups.setdefault(row.group, []).append(row)
     sections = [
         Section(
-            say(
-                f"{group.model} ({group.engine}), batch size {group.concurrency}, {group.output} tokens generated",
-            ),
+            say(f"{group.model} ({group.engine}), batch size {group.concurrency}, {group.output} tokens generated"),
             (_table(summary, lock, group, rows),),
         )
-        for group, rows in groups.items()
+        for group, rows in grouped(_rows(summary), lambda row: row.group).items()
     ]
     description: list[Block] = [paragraph(summary.study.description)] if summary.study.description else []
     ran = "Imported; according to its source it was measured" if summary.imported_from else "Measured by bitbench"
@@ -167,11 +163,11 @@ def _length(row: _Row) -> str:
 
 
 def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
-    def figure(row: _Row) -> Quantity | None:
+    def figure(row: _Row) -> float | None:
         estimate = row.estimate(metric)
-        return Quantity(estimate.mean / factor, unit, decimals=DECIMALS) if estimate else None
+        return estimate.mean / factor if estimate else None
 
-    return number_column(title, unit, figure)
+    return number_column(title, unit, figure, decimals=DECIMALS)
 
 
 def _speed(row: _Row) -> Quantity | None:

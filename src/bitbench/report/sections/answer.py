@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import CellSummary, StopReason, StudySummary
+from bitbench.core.found.summary import StopReason, StudySummary
 from bitbench.report.document.model import Phrase
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, joined, listing, names, plural, say
+from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
 from bitbench.report.sections.lead import MAX_NAMED
 from bitbench.report.sections.ranked import has_result
@@ -40,18 +41,19 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
 
 
 def _failed(summary: StudySummary) -> list[Phrase]:
-    """`a and b on every workload (unsupported)`: those that failed alike are named together."""
+    """`a and b on all 3 workloads tried (unsupported)`: those that failed alike are named together."""
     labels = Labels.of(summary, MAX_NAME)
-    without: dict[Contender, list[CellSummary]] = {}
-    for cell in summary.cells:
-        if cell.failures and not has_result(summary, cell):
-            without.setdefault(cell.cell.contender, []).append(cell)
-    alike: dict[Phrase, list[str]] = {}
-    for contender, cells in without.items():
-        own = [cell for cell in summary.cells if cell.cell.contender == contender]
+    without = [cell for cell in summary.cells if cell.failures and not has_result(summary, cell)]
+    failed = grouped(without, lambda cell: cell.cell.contender)
+
+    def how(contender: Contender) -> Phrase:
+        cells = failed[contender]
+        tried = sum(cell.cell.contender == contender for cell in summary.cells)
         where = listing(names(cell.cell.workload for cell in cells))
-        if len(cells) == len(own) > 2:
-            where = say(f"all {len(own)} workloads tried")
+        if len(cells) == tried > 2:
+            where = say(f"all {tried} workloads tried")
         outcomes = ", ".join(sorted({group.failure.outcome.value for cell in cells for group in cell.failures}))
-        alike.setdefault(say(" on ", where, f" ({outcomes})"), []).append(labels[contender])
-    return [say(listing(names(contenders)), where) for where, contenders in alike.items()]
+        return say(" on ", where, f" ({outcomes})")
+
+    alike = grouped(failed, how)
+    return [say(listing(names(labels[one] for one in contenders)), where) for where, contenders in alike.items()]

@@ -12,6 +12,7 @@ from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.model import Block, CodeBlock, Heading, Name, Phrase, Section, Table, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.report.grouping import grouped
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
 KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
@@ -77,12 +78,12 @@ def _kernels(one: ContenderSummary) -> Iterator[Words]:
 def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
     """Contenders that run the same artifact on the same engine and differ in the kernel that they got."""
     engines = {setup.name: setup.engine for setup in summary.study.engines}
-    groups: dict[tuple[str, str], list[ContenderSummary]] = {}
-    for one in summary.contenders:
-        if one.kernel_choices:
-            engine = engines.get(one.contender.engine, one.contender.engine)
-            groups.setdefault((one.contender.variant, engine), []).append(one)
-    for group in groups.values():
+    known = [one for one in summary.contenders if one.kernel_choices]
+
+    def weights(one: ContenderSummary) -> tuple[str, str]:
+        return one.contender.variant, engines.get(one.contender.engine, one.contender.engine)
+
+    for group in grouped(known, weights).values():
         if len({one.kernel_choices for one in group}) > 1:
             chosen = [say(Name(one.contender.name), " ", _kernel_names(one)) for one in group]
             all_names = listing(names(one.contender.name for one in group))

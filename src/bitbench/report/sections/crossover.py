@@ -1,6 +1,6 @@
 """Where a contender stops being faster than the baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import floor
 
 from bitbench.core.asked.prompts import show_length
@@ -12,6 +12,7 @@ from bitbench.report.document.numbers import percent, shown
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import listing, say, small_print
+from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
 
 UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
@@ -33,7 +34,11 @@ def crossover_section(summary: StudySummary) -> Section | None:
         )
     ]
     labels = Labels.of(summary, MAX_NAME)
-    for title, group in _by_series(summary):
+
+    def series(one: Crossover) -> str:
+        return series_title(one.axis, summary.study.workload(one.points[0].workload))
+
+    for title, group in grouped(summary.crossovers, series).items():
         blocks += [Heading(say(title)), _table(group, labels)]
     return Section(say("Where it stops being faster"), tuple(blocks), in_terminal=True)
 
@@ -56,14 +61,6 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
         *map(ratio, places),
         words_column("Crossing", verdict),
     )
-
-
-def _by_series(summary: StudySummary) -> Iterator[tuple[str, list[Crossover]]]:
-    groups: dict[str, list[Crossover]] = {}
-    for one in summary.crossovers:
-        workload = summary.study.workload(one.points[0].workload)
-        groups.setdefault(series_title(one.axis, workload), []).append(one)
-    yield from groups.items()
 
 
 def series_title(axis: Axis, workload: Workload) -> str:

@@ -3,21 +3,29 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from bitbench.core.recorded.kernel import KernelDevice, KernelFigures, KernelMachine, KernelSummary, Median
+from bitbench.core.recorded.kernel import (
+    KernelDevice,
+    KernelFigures,
+    KernelMachine,
+    KernelSummary,
+    KernelTiming,
+    Median,
+)
+from bitbench.core.recorded.published import PublishedKernel
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import FIGURES, markdown
 from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Range, Section, Table, Unit
 from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
 from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
+from bitbench.report.grouping import grouped
 from bitbench.report.quantities import number
 
 if TYPE_CHECKING:
     from bitbench.report.charts.figure import Figure
 
 TABLE_FILE = "kernels.md"
-MILLISECONDS = "ms"  # in which such tables are published, whatever the size
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 _CODEBOOKS = ("main_centroids", "residual_centroids")
@@ -91,14 +99,15 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
     medians = {_point(row): row.seconds for row in summary.figures}
 
     def other(name: str) -> tuple[ColumnOf[KernelFigures], ColumnOf[KernelFigures]]:
-        time = _time_column(_TORCH_NAMES.get(name, name), lambda row: medians.get((name, *_point(row)[1:])))
+        time: ColumnOf[KernelFigures]
+        time = time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
         return time, _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
 
     return table(
         sorted(rows, key=_table_order),
-        *shape_columns(lambda row: row.timing),
-        *map(_label_column, (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
-        _time_column("vptq", lambda row: row.seconds),
+        *shape_columns(_timing),
+        *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
+        time_column("vptq", lambda row: _value(row.seconds)),
         *(column for name in summary.baselines for column in other(name)),
         *_EXPLAINING,
     )
@@ -113,8 +122,8 @@ def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Tab
     return table(
         sorted(rows, key=lambda row: (row.timing.case, *_table_order(row))),
         words_column("case", lambda row: Name(row.timing.case)),
-        *shape_columns(lambda row: row.timing),
-        _time_column("time", lambda row: row.seconds),
+        *shape_columns(_timing),
+        time_column("time", lambda row: _value(row.seconds)),
         *(_ratio_column(say("ratio to ", Name(name)), name) for name in baselines),
         *_EXPLAINING,
     )
@@ -134,9 +143,6 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         whose = "the whole device" if on_gpu else "one thread"
         text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
     yield paragraph(f"{text}:")
-    cases: dict[str, list[KernelFigures]] = {}
-    for row in timed:
-        cases.setdefault(row.timing.case, []).append(row)
 
     def spread(
         title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
@@ -151,7 +157,7 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: getattr(row.ratios.get(name), "value", None))
 
     yield table(
-        cases.values(),
+        grouped(timed, lambda row: row.timing.case).values(),
         words_column("case", lambda rows: Name(rows[0].timing.case)),
         *map(ratio, summary.baselines),
         spread("bandwidth", "GB/s", 1, _gigabytes_per_s),
@@ -184,34 +190,31 @@ def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
     return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
 
 
-class _Shape(Protocol):
-    """Of a product; what is measured here and what others publish both have it."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def in_features(self) -> int: ...
-    @property
-    def out_features(self) -> int: ...
-
-
-def shape_columns(of: Callable[[Item], _Shape]) -> Iterator[ColumnOf[Item]]:
+def shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
     """As such tables print them, and as they are read back: without separators."""
-    yield number_column("batch_size", Unit.NONE, lambda row: say(str(of(row).batch)))
-    yield number_column("in_features", Unit.NONE, lambda row: say(str(of(row).in_features)))
-    yield number_column("out_features", Unit.NONE, lambda row: say(str(of(row).out_features)))
+    yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
+    yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
+    yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
 
 
-def _label_column(name: str) -> ColumnOf[KernelFigures]:
-    return number_column(name, Unit.NONE, lambda row: say(str(row.timing.labels[name])))
+def label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
+    return number_column(name, Unit.NONE, lambda row: str(of(row).labels[name]) if name in of(row).labels else None)
 
 
-def _time_column(title: str, of: Callable[[KernelFigures], Median | None]) -> ColumnOf[KernelFigures]:
-    return number_column(title, MILLISECONDS, lambda row: milliseconds(getattr(of(row), "value", None)))
+def time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
+    def milliseconds(row: Item) -> float | None:
+        time = seconds(row)
+        return None if time is None else 1000 * time
+
+    return number_column(title, "ms", milliseconds, decimals=TIME_DECIMALS)
 
 
-def milliseconds(seconds: float | None) -> Quantity | None:
-    return None if seconds is None else Quantity(1000 * seconds, MILLISECONDS, decimals=TIME_DECIMALS)
+def _timing(row: KernelFigures) -> KernelTiming:
+    return row.timing
+
+
+def _value(median_time: Median | None) -> float | None:
+    return median_time.value if median_time else None
 
 
 def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
@@ -223,20 +226,10 @@ def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
     return ratio_column(title, ratio)
 
 
-def _fixed(
-    title: str, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
-) -> ColumnOf[KernelFigures]:
-    def figure(row: KernelFigures) -> Quantity | None:
-        value = of(row)
-        return None if value is None else Quantity(value, unit, decimals=decimals)
-
-    return number_column(title, unit, figure)
-
-
 _EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
-    _fixed("traffic", "MB", 2, lambda row: row.timing.size_bytes / 1e6),
-    _fixed("bandwidth", "GB/s", 1, _gigabytes_per_s),
-    _fixed("intensity", "flop/byte", 2, lambda row: row.intensity),
-    _fixed("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
+    number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
+    number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
+    number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
+    number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
     number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
 )

@@ -24,6 +24,7 @@ from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, quality_of, unit_of
 
@@ -200,11 +201,8 @@ def _with_error(value: float | None, error: float | None, sign: str = "") -> Phr
 
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
-    reasons: dict[str, list[str]] = {}
-    for refusal in summary.quality_refusals:
-        reasons.setdefault(refusal.reason, []).append(refusal.contender.name)
-    for reason, contenders in reasons.items():
-        yield paragraph("Not measured: ", listing(names(contenders)), f": {reason}")
+    for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
+        yield paragraph("Not measured: ", listing(names(one.contender.name for one in alike)), f": {reason}")
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
