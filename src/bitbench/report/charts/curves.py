@@ -186,7 +186,7 @@ def _curves(
 
 
 def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[alt.Chart]:
-    base = alt.Chart(alt.NamedData(name=fig.ROWS))
+    base = fig.EVERY_ROW
     beside = alt.Legend(title=None, orient="top", direction="vertical", columns=1)
     colour = alt.Color("series:N", sort=list(names), legend=None if direct or len(names) == 1 else beside)
     shape = alt.Shape("series:N", sort=list(names), legend=None)

@@ -56,9 +56,12 @@ def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
     return {key: None if end is None else end / scale.factor for key, end in named}
 
 
+EVERY_ROW = alt.Chart(alt.NamedData(name=ROWS))
+
+
 def where(condition: str) -> alt.Chart:
-    """Those rows of a figure."""
-    return alt.Chart(alt.NamedData(name=ROWS)).transform_filter(condition)
+    """Those rows of a figure for which it holds."""
+    return EVERY_ROW.transform_filter(condition)
 
 
 def tooltips(**titles: str) -> list[alt.Tooltip]:

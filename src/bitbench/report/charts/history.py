@@ -38,7 +38,7 @@ def history_figure(found: History) -> fig.Figure:
     )
     x = alt.X("at:O", title=None, sort=places, axis=labels)
     y = axis.y()
-    base, changed = alt.Chart(alt.NamedData(name=fig.ROWS)), fig.where("isValid(datum.changed)")
+    base, changed = fig.EVERY_ROW, fig.where("isValid(datum.changed)")
     about = fig.tooltips(
         study="Study",
         at="Begun (UTC)",

@@ -44,7 +44,7 @@ def _figure(
     order = {entry.contender: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda one: order.get(one.cell.contender, len(order)))
     y = alt.Y("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)
-    base = alt.Chart(alt.NamedData(name=fig.ROWS))
+    base = fig.EVERY_ROW
     about = [
         alt.Tooltip("contender:N", title="Contender"),
         *(alt.Tooltip(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),

@@ -27,10 +27,10 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     for cell in cells:
         rows += [_mean_row(summary, ranking, cell, scale, labels), *_trial_rows(ranking, cell, scale, labels)]
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "value", "value_low", "value_high"))
-    about_trial = fig.tooltips(trial="Trial", contender="Contender", instance="Instance", note="Outcome")
-    about_trial[2:2] = [
+    about_trial = [
+        *fig.tooltips(trial="Trial", contender="Contender"),
         alt.Tooltip("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
-        alt.Tooltip("block:Q", title="Block"),
+        *fig.tooltips(instance="Instance", block="Block", note="Outcome"),
     ]
     about_mean = fig.tooltips(
         contender="Contender",

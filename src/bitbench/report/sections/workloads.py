@@ -1,9 +1,10 @@
 """One workload: its shape, its tables, its outliers, and why each cell stopped; and every single run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import CellSummary, Ranking, Run, StopReason, StudySummary
+from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, Run, StopReason, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.charts.figure import Figure
 from bitbench.report.document.model import (
@@ -24,7 +25,7 @@ from bitbench.report.document.tables import ColumnOf, number_column, ratio_colum
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, bullets, listing, paragraph, say
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import half_width, mean_of, unit_of
+from bitbench.report.quantities import estimated, half_width, mean_of, unit_of
 from bitbench.report.sections import ranked
 from bitbench.report.shape import shape
 
@@ -68,39 +69,47 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
     )
 
 
-def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
-    """The cells with a row, best first; then what was refused here although its contender was tried."""
-    memory = ranked.memory_metric(summary)
-    found = {cell.cell.contender: cell for cell in cells}
-    words = {contender: _how_many(summary, cell) for contender, cell in found.items()}
+@dataclass(frozen=True)
+class _Row:
+    contender: Contender
+    words: str  # how many trials there are, or why there are none
+    cell: CellSummary | None = None  # None: refused
+    entry: RankingEntry | None = None
+
+    def metric(self, name: str) -> Estimate | None:
+        return self.cell.metrics.get(name) if self.cell else None
+
+
+def _rows(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[_Row]:
+    """Best first; then what was refused here although its contender was tried elsewhere."""
+    for cell in cells:
+        entry = ranked.entry_of(ranking, cell.cell.contender)
+        yield _Row(cell.cell.contender, _how_many(summary, cell), cell, entry)
     tried = {cell.cell.contender for cell in summary.cells}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
-        contender = refusal.cell.contender
-        if refusal.cell.workload == ranking.workload and (contender in tried or refusal.was_tried):
-            words.setdefault(contender, "not made" if refusal.was_tried else "refused")
+        if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
+            yield _Row(refusal.cell.contender, "not made" if refusal.was_tried else "refused")
 
-    def column(metric: str, shown_from: int) -> ColumnOf[Contender]:
-        of_cell = ranked.metric_column(summary, metric, shown_from=shown_from)
-        return ColumnOf(of_cell.column, lambda one: of_cell.of(found[one]) if one in found else None)
 
-    def mark(contender: Contender) -> Mark | None:
-        entry = ranked.entry_of(ranking, contender)
-        return Mark.BEST if entry and entry.rank_low == 1 else None
-
+def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
+    memory = ranked.memory_metric(summary)
     definition = summary.definitions[memory]
+
+    def column(metric: str) -> ColumnOf[_Row]:
+        shown, shown_from = summary.definitions[metric], 0 if metric == ranking.metric else WIDE
+        return number_column(
+            shown.label, unit_of(shown), lambda row: estimated(row.metric(metric), shown), shown_from=shown_from
+        )
+
     return table(
-        words,
-        words_column("Rank", lambda one: ranked.rank(ranked.entry_of(ranking, one))),
-        words_column("Contender", lambda one: Name(labels[one])),
-        ratio_column("vs. baseline", lambda one: ranked.versus_baseline(ranking, ranked.entry_of(ranking, one))),
-        *(column(one, 0 if one == ranking.metric else WIDE) for one in dict.fromkeys((ranking.metric, *MAIN_METRICS))),
-        number_column(
-            definition.label,
-            unit_of(definition),
-            lambda one: mean_of(found[one].metrics.get(memory), definition) if one in found else None,
-        ),
-        words_column("Instances / trials", lambda one: words[one]),
-        mark=mark,
+        _rows(summary, ranking, cells),
+        words_column("Rank", lambda row: ranked.rank(row.entry)),
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
+        *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
+        number_column(definition.label, unit_of(definition), lambda row: mean_of(row.metric(memory), definition)),
+        words_column("Instances / trials", lambda row: row.words),
+        mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
     )
 
 
