@@ -1,10 +1,10 @@
 """A document as Markdown, readable before it is rendered; its charts are files beside it."""
 
+import re
 from collections.abc import Iterator, Sequence
 
-from bitbench.ground.units import UNKNOWN
 from bitbench.report.document import model as doc
-from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
+from bitbench.report.document.numbers import shown, text_cells
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
 FIGURES = "figures"  # the folder of its charts, beside it
@@ -90,20 +90,14 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
 
 def _code_block(lines: Sequence[str]) -> str:
     body = [plain(line, MAX_LOG_LINE) for line in lines]
-    longest = 0
-    for line in body:
-        run = 0
-        for char in line:
-            run = run + 1 if char == "`" else 0
-            longest = max(longest, run)
+    longest = max((len(run) for line in body for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 
 
 def table_text(table: doc.Table) -> str:
-    scales = scales_of(table)
-    header = [_title(column, scale) for column, scale in zip(table.columns, scales, strict=True)]
-    rows = [[_cell(*cell) for cell in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
+    titles, rows = text_cells(table, phrase_text, _number)
+    header = [title or " " for title in titles]
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
     marks = [
         "-" * width if column.is_words else "-" * (width - 1) + ":"
@@ -118,18 +112,3 @@ def table_text(table: doc.Table) -> str:
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(header), line(marks), *(line(row) for row in rows)])
-
-
-def _title(column: doc.Column, scale: Scale) -> str:
-    title = phrase_text(column.title)
-    return f"{title} ({escape(scale.unit)})" if scale.unit else title or " "
-
-
-def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale) -> str:
-    match cell:
-        case None:
-            return UNKNOWN
-        case doc.Quantity():
-            return _number(written_in(column, scale, cell).text)
-        case _:
-            return phrase_text(cell)

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document import model as doc
-from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
+from bitbench.report.document.numbers import shown, text_cells
 from bitbench.report.document.text import plain
 
 # A colon before a word makes a link of an address or a role, an @ in a word an address of mail.
@@ -54,20 +54,8 @@ def _heading(title: doc.Phrase, mark: str) -> str:
 
 
 def _table(table: doc.Table, merged: int) -> str:
-    scales = scales_of(table)
-    header = [_title(*pair) for pair in zip(table.columns, scales, strict=True)]
-    rows = [[_cell(*cell) for cell in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
-    return grid_table(header, rows, merged=merged)
-
-
-def _title(column: doc.Column, scale: Scale) -> str:
-    return escape(f"{doc.plain_text(column.title)} ({scale.unit})" if scale.unit else doc.plain_text(column.title))
-
-
-def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale) -> str:
-    if isinstance(cell, doc.Quantity):
-        return written_in(column, scale, cell).text
-    return UNKNOWN if cell is None else _line(cell)
+    titles, rows = text_cells(table, _line)
+    return grid_table(titles, rows, merged=merged)
 
 
 def grid_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, merged: int = 0) -> str:
