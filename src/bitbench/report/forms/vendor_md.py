@@ -82,6 +82,10 @@ def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[Cell
         counted = sum(run.outcome is Outcome.OK for run in cell.runs)
         return say(str(counted) if has_result(summary, cell) else outcomes_of(cell) or "not run")
 
+    def peak(cell: CellSummary) -> float | None:
+        estimate = cell.metrics.get(memory)
+        return estimate.mean if estimate else None
+
     def column(title: str) -> ColumnOf[CellSummary]:
         metric, unit = FIGURES[title]
         return number_column(title, unit, lambda cell: _mean_and_deviation(cell.metrics.get(metric)))
@@ -95,7 +99,7 @@ def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[Cell
         number_column(
             interval, unit_of(definition), lambda cell: estimated(cell.metrics.get(ranking.metric), definition)
         ),
-        number_column("Memory peak", Unit.BYTES, lambda cell: getattr(cell.metrics.get(memory), "mean", None)),
+        number_column("Memory peak", Unit.BYTES, peak),
         number_column(quality.title or "Quality", quality.unit, lambda cell: quality.of(cell.cell.contender)),
     )
 

@@ -98,10 +98,9 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
     several_bits = len({row.timing.labels["activation_bits"] for row in rows}) > 1
     medians = {_point(row): row.seconds for row in summary.figures}
 
-    def other(name: str) -> tuple[ColumnOf[KernelFigures], ColumnOf[KernelFigures]]:
-        time: ColumnOf[KernelFigures]
-        time = time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
-        return time, _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
+    def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
+        yield time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
+        yield _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
 
     return table(
         sorted(rows, key=_table_order),
@@ -154,7 +153,7 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
 
     def ratio(name: str) -> ColumnOf[list[KernelFigures]]:
         title = say("ratio to ", Name(name))
-        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: getattr(row.ratios.get(name), "value", None))
+        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.ratios.get(name)))
 
     yield table(
         grouped(timed, lambda row: row.timing.case).values(),
@@ -213,8 +212,8 @@ def _timing(row: KernelFigures) -> KernelTiming:
     return row.timing
 
 
-def _value(median_time: Median | None) -> float | None:
-    return median_time.value if median_time else None
+def _value(found: Median | None) -> float | None:
+    return found.value if found else None
 
 
 def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:

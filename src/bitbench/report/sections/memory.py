@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.core.found.summary import ContenderSummary, MemorySummary, StudySummary
+from bitbench.core.found.summary import ContenderSummary, MemorySummary, Spread, StudySummary
 from bitbench.report.document.model import Emphasis, Name, Section, Unit
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
@@ -24,21 +24,28 @@ class _Figure:
         return number_column(self.title, self.unit, lambda one: self.of(one.memory))
 
 
-def _of(field: str, part: str) -> Callable[[MemorySummary], float | None]:
-    """`part` (mean, low or high) of a spread over starts."""
-    return lambda memory: getattr(getattr(memory, field), part, None)
+def _mean(spread: Spread | None) -> float | None:
+    return spread.mean if spread else None
+
+
+def _high(spread: Spread | None) -> float | None:
+    return spread.high if spread else None
+
+
+def _least_room(memory: MemorySummary) -> float | None:
+    return memory.kv_cache_tokens.low if memory.kv_cache_tokens else None
 
 
 FIGURES = (
     _Figure("Weights", "weights on disk", lambda memory: memory.weight_bytes_stored),
-    _Figure("Loaded", "weights as loaded", _of("weight_bytes_loaded", "mean")),
-    _Figure("Steady", "steady memory", _of("steady_bytes", "mean")),
-    _Figure("Peak", "peak memory", _of("peak_bytes", "high")),
-    _Figure("Device", "device memory", _of("device_steady_bytes", "mean"), is_of_device=True),
-    _Figure("Device peak", "peak device memory", _of("device_peak_bytes", "high"), is_of_device=True),
-    _Figure("KV cache", "KV cache set aside", _of("kv_cache_bytes", "mean")),
-    _Figure("KV/token", "KV cache per token", _of("kv_bytes_per_token", "mean")),
-    _Figure("Room", "room for tokens", _of("kv_cache_tokens", "low"), "tokens"),
+    _Figure("Loaded", "weights as loaded", lambda memory: _mean(memory.weight_bytes_loaded)),
+    _Figure("Steady", "steady memory", lambda memory: _mean(memory.steady_bytes)),
+    _Figure("Peak", "peak memory", lambda memory: _high(memory.peak_bytes)),
+    _Figure("Device", "device memory", lambda memory: _mean(memory.device_steady_bytes), is_of_device=True),
+    _Figure("Device peak", "peak device memory", lambda memory: _high(memory.device_peak_bytes), is_of_device=True),
+    _Figure("KV cache", "KV cache set aside", lambda memory: _mean(memory.kv_cache_bytes)),
+    _Figure("KV/token", "KV cache per token", lambda memory: _mean(memory.kv_bytes_per_token)),
+    _Figure("Room", "room for tokens", _least_room, "tokens"),
 )
 MEANINGS = {
     "Weights": "their files on disk.",
