@@ -160,7 +160,8 @@ def test_requests_of_a_workload(demo: StudySummary) -> None:
         cell=cell, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
         highest_trial="t00007", highest_request=12,
     )  # fmt: skip
-    (figure,) = request_figures(demo, demo.rankings[0], [spread], labels_of(demo))
+    cells = (demo.cells[0].model_copy(update={"spreads": (spread,)}), *demo.cells[1:])
+    (figure,) = request_figures(demo.model_copy(update={"cells": cells}), demo.rankings[0], labels_of(demo))
     assert figure.rows[0]["p50"] == pytest.approx(20)
     assert figure.rows[0]["slowest"] == "t00007, request 12"
     assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"

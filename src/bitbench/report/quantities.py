@@ -1,6 +1,18 @@
 """What the records found, as quantities of a document."""
 
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, QualityEstimate, Ratio, Spread
+from dataclasses import replace
+
+from bitbench.core.found.metrics import find
+from bitbench.core.found.summary import (
+    CellSummary,
+    Estimate,
+    Interval,
+    MetricDefinition,
+    QualityEstimate,
+    Ratio,
+    Spread,
+)
+from bitbench.core.found.tails import PercentileEstimate
 from bitbench.report.document.model import Phrase, Quantity, Range, Unit
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
@@ -19,6 +31,22 @@ def with_interval(value: float | None, unit: str, interval: Interval | None, not
 def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """The mean and its interval."""
     return None if estimate is None else with_interval(estimate.mean, unit_of(definition), estimate.interval)
+
+
+def figure_of(cell: CellSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
+    """Of the tail what the requests of all trials say; where they were not kept, the mean over trials."""
+    known, tail = find(metric), cell.tails.get(metric)
+    is_tail = known is not None and known.is_tail
+    if tail is not None and (is_tail or metric not in cell.metrics):
+        return pooled(tail)
+    shown = estimated(cell.metrics.get(metric), definition)
+    return replace(shown, note="(per trial)") if is_tail and shown is not None else shown
+
+
+def pooled(tail: PercentileEstimate) -> Quantity:
+    """`412 [380, ∞) ms (slowest of 24)`"""
+    note = f"({tail.note})" if tail.note else ""
+    return Quantity(tail.shown, Unit.SECONDS, tail.shown_low, tail.high, note=note)
 
 
 def mean_of(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:

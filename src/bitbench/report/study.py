@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.summary import RequestSpread, StudySummary
+from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.trial import InstanceRecord
@@ -27,6 +27,7 @@ from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
+from bitbench.report.sections.objectives import objectives_section
 from bitbench.report.sections.overview import overview_section
 from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
@@ -41,13 +42,13 @@ def study_document(
     lock: Lock,
     *,
     instances: Sequence[InstanceRecord] = (),
-    requests: Sequence[RequestSpread] = (),
     profiles: Sequence[OperatorProfile] = (),
 ) -> Document:
-    """A section without data is left out. `requests`: the spread of single requests, where there are many."""
+    """A section without data is left out."""
     sections = [
         imported_section(summary),
-        *_speed(summary, requests),
+        *_speed(summary),
+        objectives_section(summary),
         crossover_section(summary),
         memory_section(summary),
         roofline_section(summary),
@@ -99,7 +100,7 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
     yield from bullets([*remarks(summary), *quality_sentences(summary)])
 
 
-def _speed(summary: StudySummary, requests: Sequence[RequestSpread]) -> Iterator[Section | None]:
+def _speed(summary: StudySummary) -> Iterator[Section | None]:
     labels = Labels.of(summary)
     load = tuple(load_figures(summary, labels))
     if sweep_cells(summary):
@@ -115,7 +116,7 @@ def _speed(summary: StudySummary, requests: Sequence[RequestSpread]) -> Iterator
         yield _charts("Over the length of the input", said, lengths)
     for ranking in summary.rankings:
         trials = trials_figure(summary, ranking, labels)
-        spreads = request_figures(summary, ranking, requests, labels)
+        spreads = request_figures(summary, ranking, labels)
         yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
 
 

@@ -80,7 +80,7 @@ def _from_trials(objective: Objective, known: Estimate, too_few: str) -> JudgedO
         value=known.mean,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
-        note="" if objective.statistic == "mean" else "mean over trials",
+        note="" if objective.statistic == "mean" else "per trial",
         reason=reason,
     )
 

@@ -55,6 +55,11 @@ class Metric:
         return None if self.statistic in (None, "mean") else float(self.statistic.removeprefix("p"))
 
     @property
+    def is_tail(self) -> bool:
+        """A percentile that only few requests reach: of few requests, their slowest."""
+        return self.percent is not None and self.percent > 50
+
+    @property
     def column(self) -> str:
         """Its name where the number stands alone."""
         return f"{self.name}_s" if self.unit == "s" else self.name

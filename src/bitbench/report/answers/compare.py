@@ -5,6 +5,7 @@ from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell
 from bitbench.core.found.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Verdict
+from bitbench.core.found.metrics import find
 from bitbench.report.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
@@ -134,6 +135,10 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         subject = say(" of ", Name(one.subject)) if one.subject else ()
         allowed = " (allowed)" if one.is_allowed else ""
         yield say(f"Differs{allowed}: {one.fact.value}", subject, f": {one.before} before, {one.after} after.")
+    if any(known.is_tail for metric in comparison.definitions if (known := find(metric))):
+        yield say(
+            "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
+        )
     if comparison.unknown_facts:
         yield say(
             "Missing on both sides, so not checked: ", listing([one.value for one in comparison.unknown_facts]), "."

@@ -9,13 +9,14 @@ from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.core.found.tails import MEDIAN
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.series import by_input_length, by_load, input_length
 from bitbench.report.charts.style import MOST_SERIES
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import estimated, setting, unit_of
+from bitbench.report.quantities import estimated, figure_of, setting, unit_of
 from bitbench.report.sections.sweep import level
 
 HEIGHT = 320
@@ -73,13 +74,20 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     return _curves(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {shape}",
-        (said, "Best is the lower right.", left_out, labels.shared),
+        (said, "Best is the lower right.", _of_few_requests(points), left_out, labels.shared),
         rows,
         x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
         y=_axis(fig.axis_title(latency, y_scale), rows, "y"),
         at=unit,
         marked=True,
     )
+
+
+def _of_few_requests(points: Sequence[tuple[_Line, CellSummary]]) -> str:
+    tails = (cell.tails[line.metric] for line, cell in points if line.metric in cell.tails)
+    if not any(tail.note for tail in tails if tail.percent > MEDIAN):
+        return ""
+    return "Where too few requests were sent for a p99, the slowest is shown in its place."
 
 
 def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str, labels: Labels) -> fig.Figure | None:
@@ -142,13 +150,15 @@ def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> lis
 
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
-    means = [cell.metrics[line.metric].mean for line, cell in _points(summary, lines, group)]
-    return scale_for(unit_of(summary.definitions[lines[0].metric]), means)
+    figures = (
+        figure_of(cell, line.metric, summary.definitions[line.metric]) for line, cell in _points(summary, lines, group)
+    )
+    return scale_for(unit_of(summary.definitions[lines[0].metric]), [one.value for one in figures if one is not None])
 
 
 def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> fig.Row:
     estimate = cell.metrics[line.metric]
-    figure = estimated(estimate, summary.definitions[line.metric])
+    figure = figure_of(cell, line.metric, summary.definitions[line.metric])
     return {
         "series": line.label,
         "workload": cell.cell.workload,

@@ -50,8 +50,10 @@ def drawn(
 
 
 def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis: its value and the ends of its interval, in the axis's unit."""
+    """A mark along an axis: its value and the ends of its interval, in the axis's unit; one that is open has none."""
     ends = (quantity.value, quantity.low, quantity.high) if quantity else (None, None, None)
+    if quantity is not None and quantity.high is None:
+        ends = (quantity.value, None, None)
     named = zip((field, f"{field}_low", f"{field}_high"), ends, strict=True)
     return {key: None if end is None else end / scale.factor for key, end in named}
 

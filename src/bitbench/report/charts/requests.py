@@ -16,11 +16,9 @@ from bitbench.report.labels import Labels
 FIELDS = ("p5", "p50", "p95", "p99", "highest")
 
 
-def request_figures(
-    summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], labels: Labels
-) -> list[fig.Figure]:
-    """One per time that is known of the requests of this workload."""
-    own = [one for one in spreads if one.cell.workload == ranking.workload]
+def request_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
+    """One per time that is known of the requests of this workload, where there are many."""
+    own = [spread for cell in summary.cells_of(ranking.workload) for spread in cell.spreads]
     metrics = dict.fromkeys(one.metric for one in own)
     return [_figure(summary, ranking, [one for one in own if one.metric == key], key, labels) for key in metrics]
 

@@ -35,6 +35,11 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "one start of the engine; trials of one instance are not independent, so the width comes from the spread of "
         "instance means (Student's t; never less than the spread within instances supports) and its two sides from a "
         "bootstrap over instances, then trials.",
+        "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
+        "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
+        "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. The "
+        "requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
+        "percentiles of single trials (per trial).",
         "vs. baseline": " is the ratio of the means, with an interval made the same way (Welch).",
         "Rank": f" is by {headline}. Two contenders get different ranks only where their difference is significant at "
         f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others are "

@@ -1,11 +1,12 @@
 """What every section asks of a workload's ranking."""
 
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, StudySummary
+from bitbench.core.found.metrics import find
+from bitbench.core.found.summary import CellSummary, Estimate, MetricDefinition, Ranking, RankingEntry, StudySummary
 from bitbench.report.document.model import Quantity
 from bitbench.report.document.tables import ColumnOf, number_column
 from bitbench.report.document.words import Words, counted
-from bitbench.report.quantities import estimated, times, unit_of
+from bitbench.report.quantities import figure_of, times, unit_of
 
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
@@ -66,8 +67,15 @@ def device_metrics(summary: StudySummary) -> tuple[str, ...]:
 def metric_column(
     summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
 ) -> ColumnOf[CellSummary]:
-    """Its mean and interval in each cell."""
-    definition, room = summary.definitions[metric], {"shown_from": shown_from, "intervals_from": intervals_from}
+    """It and its interval in each cell."""
+    definition, room = definition_of(summary, metric), {"shown_from": shown_from, "intervals_from": intervals_from}
     return number_column(
-        definition.label, unit_of(definition), lambda cell: estimated(cell.metrics.get(metric), definition), **room
+        definition.label, unit_of(definition), lambda cell: figure_of(cell, metric, definition), **room
     )
+
+
+def definition_of(summary: StudySummary, metric: str) -> MetricDefinition:
+    """Also of a percentile that only pooled requests have."""
+    known = find(metric)
+    assert known is not None
+    return summary.definitions.get(metric) or MetricDefinition.of(known)

@@ -13,7 +13,7 @@ from bitbench.report.document.model import Chart, Mark, Name, Phrase, Quantity, 
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import counted, listing, names, paragraph, plural, say
-from bitbench.report.quantities import estimated, seconds, setting, share
+from bitbench.report.quantities import figure_of, seconds, setting, share
 from bitbench.report.sections.ranked import metric_column
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
@@ -71,8 +71,11 @@ def _asked(summary: StudySummary) -> Phrase:
 
 
 def _table(summary: StudySummary) -> Table:
-    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for."""
+    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for; nor for
+    a median beside a p99 that has to say what it is."""
     cells = _points(summary)
+    has_note = any(p99.note for cell in cells if (p99 := _figure(summary, cell, "ttft_p99_s")) is not None)
+    wide = ("offered_rate", *(["ttft_p50_s"] if has_note else []))
     by_rate = summary.study.workloads[0].open_loop
     metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
     title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
@@ -80,7 +83,7 @@ def _table(summary: StudySummary) -> Table:
         cells,
         number_column(title, unit, lambda cell: setting(_level(summary, cell), unit)),
         *(
-            metric_column(summary, one, shown_from=WIDE if one == "offered_rate" else 0, intervals_from=INTERVALS_FIT)
+            metric_column(summary, one, shown_from=WIDE if one in wide else 0, intervals_from=INTERVALS_FIT)
             for one in metrics
         ),
         number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, cells)) else WIDE),
@@ -162,7 +165,7 @@ def _load(summary: StudySummary, cell: CellSummary) -> Quantity:
 
 
 def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Quantity | None:
-    return estimated(cell.metrics.get(metric), summary.definitions[metric])
+    return figure_of(cell, metric, summary.definitions[metric])
 
 
 def _highest_met(summary: StudySummary) -> Phrase:

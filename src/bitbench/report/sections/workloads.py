@@ -1,10 +1,12 @@
 """One workload: its shape, its tables, its outliers, and why each cell stopped; and every single run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.cell import Contender
+from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, Run, StopReason, StudySummary
+from bitbench.core.found.tails import PercentileEstimate
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.charts.figure import Figure
 from bitbench.report.document.model import (
@@ -45,7 +47,7 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
     more: list[Block] = []
     if with_result := [cell for cell in cells if ranked.has_result(summary, cell)]:
         occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
-        metrics = (*occasional, *MORE_METRICS, *ranked.device_metrics(summary))
+        metrics = dict.fromkeys((*occasional, *_with_carried(cells, MORE_METRICS), *ranked.device_metrics(summary)))
         further = table(
             with_result,
             words_column("Contender", lambda cell: Name(labels[cell.cell.contender])),
@@ -67,6 +69,25 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
         ),
         in_terminal=True,
     )
+
+
+def _with_carried(cells: Sequence[CellSummary], metrics: Sequence[str]) -> Iterator[str]:
+    """Before a p99 for which some cell has too few requests, the highest percentile that these carry."""
+    for metric in metrics:
+        short = [cell.tails for cell in cells if metric in cell.tails and not cell.tails[metric].is_carried]
+        yield from (carried for tails in short if (carried := _highest_carried(tails, metric)) is not None)
+        yield metric
+
+
+def _highest_carried(tails: Mapping[str, PercentileEstimate], metric: str) -> str | None:
+    """Of the same time, by its column."""
+    time = next(one.time for one in METRICS.values() if one.column == metric)
+    carried = {
+        tail.percent: one.column
+        for one in METRICS.values()
+        if one.time == time and (tail := tails.get(one.column)) is not None and tail.is_carried
+    }
+    return carried[max(carried)] if carried else None
 
 
 @dataclass(frozen=True)
