@@ -38,7 +38,7 @@ Cells = dict[Key, list[str]]  # in order, where a key occurs more than once
 
 @dataclass(frozen=True)
 class Number:
-    """`step`: what one more in its last digit is worth; 0 where it was not rounded. A number without its unit is of any."""
+    """`step`: what one more in its last digit is worth; 0: was not rounded. Without its unit it may be of any."""
 
     value: float
     step: float = 0.0

@@ -7,7 +7,6 @@ digits may be fewer or more, a unit may stand elsewhere; a number may not.
 
 import io
 import json
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,14 +53,6 @@ RENAMED = {  # columns that have another title now
 # - Without any figure a section is left out ("Memory" of the sweep), and so is a column ("Weights" beside quality).
 
 
-@cache
-def document_of(study: str, folder: Path) -> Document:
-    path = DATA / "explain" / study
-    study_folder = StudyFolder.existing(path) if path.exists() else write_folder(study, folder)
-    records = study_folder.read()
-    return report_document(records, study_folder, summarize(records), home=folder)
-
-
 @pytest.fixture(params=STUDIES, scope="module")
 def study(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -69,7 +60,11 @@ def study(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
-    return document_of(study, tmp_path_factory.mktemp(study))
+    home = tmp_path_factory.mktemp(study)
+    recorded = DATA / "explain" / study
+    folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
+    records = folder.read()
+    return report_document(records, folder, summarize(records), home)
 
 
 def before(study: str) -> dict[str, Json]:
