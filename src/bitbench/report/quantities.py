@@ -1,6 +1,7 @@
 """What the records found, as quantities of a document."""
 
 from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate, Ratio, Spread
+from bitbench.core.recorded.kernel import KernelMachine
 from bitbench.report.document.model import Phrase, Quantity, Range, Unit
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
@@ -81,3 +82,9 @@ def setting(value: float, unit: str = Unit.NONE) -> Quantity:
     """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
     digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
     return Quantity(value, unit, digits=len(digits) or 1)
+
+
+def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
+    """What memory and arithmetic can do at most."""
+    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
+    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)

@@ -25,7 +25,7 @@ from bitbench.report.document.model import (
     Unit,
 )
 from bitbench.report.document.words import bullets, number_column, paragraph, say, small_print, words_column
-from bitbench.report.quantities import number
+from bitbench.report.quantities import number, roof_quantities
 
 if TYPE_CHECKING:
     from bitbench.report.charts.figure import Figure
@@ -83,12 +83,6 @@ def _conditions(machine: KernelMachine) -> Iterator[Block]:
         "Times are medians of interleaved rounds; a ratio is the median of the rounds' ratios, with its 95 % interval; "
         "below 1 the kernel is faster than the one it is compared with."
     )
-
-
-def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
-    """What memory and arithmetic can do at most."""
-    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
-    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
 
 
 def _place(machine: KernelMachine) -> Phrase:
