@@ -10,7 +10,7 @@ from bitbench.report.charts import figure as fig
 from bitbench.report.document.model import Unit
 from bitbench.report.document.numbers import shown
 from bitbench.report.labels import distinct
-from bitbench.report.sections.kernels import median_and_extremes, roof_quantities
+from bitbench.report.quantities import median_and_extremes, roof_quantities
 
 HEIGHT = 340
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there

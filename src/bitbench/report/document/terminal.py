@@ -123,10 +123,11 @@ def _column(table: doc.Table, place: int, scale: Scale, console: Console) -> _Sh
 
 
 def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
-    """The last ones go first: half a number would be a wrong one."""
+    """The last numbers go first, whole: half of one would be a wrong one. The outcome in words at the end stays."""
     kept = [column for column in columns if column is not None]
     while len(kept) > FEWEST_COLUMNS and sum(column.least_width + GAP for column in kept) - GAP > console.width:
-        kept.pop()
+        numbers = [place for place, column in enumerate(kept) if place >= FEWEST_COLUMNS and not column.is_words]
+        kept.pop(numbers[-1] if numbers else -1)
     return kept
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.kernel_device import KernelDevice
@@ -10,11 +9,11 @@ from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSu
 from bitbench.core.recorded.published import PublishedKernel
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import FIGURES, markdown
-from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Range, Section, Table, Unit
+from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
 from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
 from bitbench.report.grouping import grouped
-from bitbench.report.quantities import number
+from bitbench.report.quantities import median_and_extremes, number, roof_quantities
 
 if TYPE_CHECKING:
     from bitbench.report.charts.figure import Figure
@@ -70,12 +69,6 @@ def _conditions(machine: KernelMachine) -> Iterator[Block]:
         "Times are medians of interleaved rounds; a ratio is the median of the rounds' ratios, with its 95 % interval; "
         "below 1 the kernel is faster than the one it is compared with."
     )
-
-
-def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
-    """What memory and arithmetic can do at most."""
-    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
-    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
 
 
 def _place(machine: KernelMachine) -> Phrase:
@@ -157,12 +150,6 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         spread("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
         spread("per vector", "ns", 2, lambda row: _vector_ns(row, workers)),
     )
-
-
-def median_and_extremes(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
-    if not values:
-        return None
-    return Quantity(median(values), unit, min(values), max(values), Range.EXTREMES, decimals=decimals)
 
 
 def _vector_ns(row: KernelFigures, workers: int) -> float | None:
