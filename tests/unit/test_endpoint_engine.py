@@ -105,3 +105,8 @@ def test_a_key_that_a_server_repeats_is_hidden() -> None:
     table = pa.table({"request": [0, 1, 2], "error": ["Incorrect API key provided: sk-123.", None, "other"]})
     assert without_key(table, "sk-123")["error"].to_pylist() == ["Incorrect API key provided: ***.", None, "other"]
     assert without_key(table, "") is table
+
+
+def test_its_records_say_that_no_start_of_it_was_seen(tmp_path: Path) -> None:
+    instance = EndpointEngine().start(launch({"url": "http://127.0.0.1:1", "model": "m"}, tmp_path))
+    assert instance.facts().was_running

@@ -109,6 +109,16 @@ def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
     assert records.counted(plan.cells[0]) == [kept]
 
 
+def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
+    cell = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).cells[0]
+    folder = StudyFolder(tmp_path)
+    with folder.writing() as writer:
+        trial = writer.append_trial(make_trial(cell, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+    (tmp_path / str(trial.requests_file)).unlink()
+    with pytest.raises(StoreError, match=f"the request rows of trial {trial.id} were not kept"):
+        folder.requests_of(trial)
+
+
 def test_a_lock_is_json_for_people_with_its_format(tmp_path: Path) -> None:
     plan = make_plan(["ä"], [BUILT_IN_WORKLOADS["base"]])
     lock = make_lock(plan)

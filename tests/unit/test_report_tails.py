@@ -1,0 +1,75 @@
+"""What a report says of slow requests: pooled over all trials, by its name only where there are enough."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.found.summary import StudySummary
+from bitbench.report.document.markdown import markdown
+from bitbench.report.forms.tidy import json_text
+from bitbench.report.study import study_document
+from tests.unit.synthetic import make_lock, make_plan
+from tests.unit.test_recommend_tails import BATCH, LOOP, even, study
+
+
+def page(summary: StudySummary, workload: Workload = LOOP) -> str:
+    return markdown(study_document(summary, make_lock(make_plan(["engine"], [workload]))))
+
+
+def row_below(text: str, title: str) -> dict[str, str]:
+    """The first row of the table that has a column of this title, by titles without units."""
+    lines = [[part.strip() for part in line.strip("| ").split("|")] for line in text.splitlines()]
+    for heads, rule, cells in zip(lines, lines[1:], lines[2:], strict=False):
+        titles = [head.partition(" (")[0] for head in heads]
+        if title in titles and set("".join(rule)) <= set("-:"):
+            return dict(zip(titles, cells, strict=True))
+    raise AssertionError(f"no column {title}")
+
+
+def test_few_requests_show_their_slowest_and_the_percentile_that_they_carry() -> None:
+    row = row_below(page(study(even(3, 3, 15))), "TTFT p99")
+    assert row["TTFT p99"].endswith("∞) (slowest of 135)")
+    assert row["TTFT p99"].startswith("200.0 [")
+    assert row["TTFT p90"].startswith("192.9 [")
+    assert "TTFT p95" not in row
+
+
+def test_many_requests_have_a_p99_with_both_ends() -> None:
+    row = row_below(page(study(even(6, 5, 100))), "TTFT p99")
+    assert "slowest" not in row["TTFT p99"]
+    assert "∞" not in row["TTFT p99"]
+    assert "TTFT p95" not in row
+
+
+def test_batches_are_counted() -> None:
+    row = row_below(page(study(even(3, 3, 64), BATCH), BATCH), "TTFT p99")
+    assert row["TTFT p99"].endswith("(slowest of 9 batches)")
+
+
+@pytest.mark.parametrize(("limit", "mark"), [(0.3, "✓"), (0.05, "✗"), (0.15, "?")])
+def test_objectives_have_a_section_with_a_verdict_per_cell(limit: float, mark: str) -> None:
+    summary = study(even(6, 5, 100), objectives={"ttft_p50": limit})
+    section = page(summary).split("\n## Objectives\n")[1].split("\n## ")[0]
+    assert row_below(section, "Workload")["ttft_p50"].endswith(mark)
+    assert ("Inconclusive: `ttft_p50` of" in section) is (mark == "?")
+
+
+def test_a_study_that_promises_nothing_has_no_such_section() -> None:
+    assert "## Objectives" not in page(study(even(3, 3, 8)))
+
+
+def test_json_has_tails_and_verdicts_as_numbers() -> None:
+    summary = study(even(3, 3, 8), objectives={"ttft_p99": 10.0})
+    document = study_document(summary, make_lock(make_plan(["engine"], [LOOP])))
+    (cell,) = json.loads(json_text(summary, [], document))["summary"]["cells"]
+    assert cell["tails"]["ttft_p99_s"]["slowest"] == pytest.approx(0.2)
+    assert cell["tails"]["ttft_p99_s"]["high"] is None
+    assert (cell["objectives"][0]["verdict"], cell["objectives"][0]["note"]) == ("inconclusive", "slowest of 72")
+
+
+def test_many_requests_are_drawn_from_the_same_summary() -> None:
+    (cell,) = study([[np.linspace(0.1, 0.2, 40)] * 2] * 3).cells
+    assert [spread.metric for spread in cell.spreads] == ["ttft_s", "latency_s"]
+    assert cell.spreads[0].requests == 240
