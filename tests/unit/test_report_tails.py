@@ -1,15 +1,19 @@
 """What a report says of slow requests: pooled over all trials, by its name only where there are enough."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.summary import StudySummary
+from bitbench.lab.results import Results
+from bitbench.lab.study import Lab
 from bitbench.report.document.markdown import markdown
 from bitbench.report.forms.tidy import json_text
 from bitbench.report.study import study_document
+from bitbench.store.folder import StudyFolder
 from tests.unit.synthetic import make_lock, make_plan
 from tests.unit.test_recommend_tails import BATCH, LOOP, even, study
 
@@ -73,3 +77,15 @@ def test_many_requests_are_drawn_from_the_same_summary() -> None:
     (cell,) = study([[np.linspace(0.1, 0.2, 40)] * 2] * 3).cells
     assert [spread.metric for spread in cell.spreads] == ["ttft_s", "latency_s"]
     assert cell.spreads[0].requests == 240
+
+
+def test_the_table_of_figures_has_the_pooled_tail(tmp_path: Path) -> None:
+    summary = study(even(3, 3, 8))
+    (cell,) = summary.cells
+    per_trial = cell.model_copy(update={"metrics": {**cell.metrics, "ttft_p99_s": cell.metrics["ttft_s"]}})
+    results = Results(StudyFolder(tmp_path), Lab(tmp_path))
+    vars(results)["summary"] = summary.model_copy(update={"cells": (per_trial,)})
+    rows = {row["metric"]: row for row in results.cells.to_arrow().to_pylist()}
+    assert rows["ttft_p99_s"]["mean"] == pytest.approx(0.2)
+    assert (rows["ttft_p99_s"]["high"], rows["ttft_p99_s"]["note"]) == (None, "slowest of 72")
+    assert rows["ttft_s"]["note"] == ""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
 from bitbench.core.cell import Plan
-from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.core.found.metrics import find
+from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
+from bitbench.core.found.tails import PercentileEstimate
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -135,9 +137,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
             "workload": cell.cell.workload,
             "metric": name,
             "unit": summary.definitions[name].unit if name in summary.definitions else None,
-            "mean": estimate.mean,
-            "low": estimate.interval.low if estimate.interval else None,
-            "high": estimate.interval.high if estimate.interval else None,
+            **_with_interval(name, estimate, cell.tails.get(name)),
             "instances": estimate.n_instances,
             "trials": estimate.n_trials,
         }
@@ -146,5 +146,14 @@ def _figures(summary: StudySummary) -> "pa.Table":
     ]
     text, number, count = pa.string(), pa.float64(), pa.int64()
     kinds = {"mean": number, "low": number, "high": number, "instances": count, "trials": count}
-    names = ("variant", "engine", "workload", "metric", "unit", *kinds)
+    names = ("variant", "engine", "workload", "metric", "unit", *kinds, "note")
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names]))
+
+
+def _with_interval(name: str, estimate: Estimate, tail: PercentileEstimate | None) -> dict[str, Json]:
+    """Of the tail what the requests of all trials say, where they were kept; `high` is null where that is open."""
+    known = find(name)
+    if tail is not None and known is not None and known.is_tail:
+        return {"mean": tail.shown, "low": tail.shown_low, "high": tail.high, "note": tail.note}
+    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
+    return {"mean": estimate.mean, "low": low, "high": high, "note": ""}

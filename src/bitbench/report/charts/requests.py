@@ -6,6 +6,7 @@ from typing import Any
 import altair as alt
 
 from bitbench.core.found.summary import Ranking, RequestSpread, StudySummary
+from bitbench.core.found.tails import carries
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.document.model import Quantity, Unit
@@ -32,7 +33,7 @@ def _figure(
         {
             "contender": labels[one.cell.contender],
             **{field: getattr(one, field) / scale.factor for field in FIELDS},
-            "shown": f"{_time(one.p50)}, p99 {_time(one.p99)}",
+            "shown": f"{_time(one.p50)}, {_tail(one)}",
             "requests": one.requests,
             "slowest": f"{plain(one.highest_trial, MAX_NAME)}, request {one.highest_request}",
         }
@@ -67,6 +68,10 @@ def _figure(
     )
     title = f"{ranking.workload}: {definition.name} of single requests"
     return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height=alt.Step(STEP))
+
+
+def _tail(spread: RequestSpread) -> str:
+    return f"p99 {_time(spread.p99)}" if carries(spread.requests, 99) else f"slowest {_time(spread.highest)}"
 
 
 def _time(seconds: float) -> str:
