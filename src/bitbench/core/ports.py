@@ -73,8 +73,14 @@ class Instance(Protocol):
     def failure(self) -> Failure | None:
         """Why it died, read from its exit code and log; None while it lives."""
 
+    def freeze(self) -> None:
+        """Take its processor time away while others are measured; it keeps its memory. Only where `can_freeze`."""
+
+    def thaw(self) -> None:
+        """Let it go on. Safe to call when it is not frozen."""
+
     def stop(self) -> None:
-        """End it and everything it started. Safe to call twice."""
+        """End it and everything it started, frozen or not. Safe to call twice."""
 
 
 class Engine(Protocol):
@@ -91,6 +97,10 @@ class Engine(Protocol):
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""
+
+    def can_freeze(self, setup: EngineSetup) -> bool:
+        """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose
+        processes watch each other, nor one that runs elsewhere."""
 
     def start(self, launch: Launch) -> Instance:
         """Start without waiting."""

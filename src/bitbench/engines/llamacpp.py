@@ -53,6 +53,9 @@ class LlamaCppEngine:
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return refuse_long_context(variant, workload)
 
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
         caching = bool(_options(launch)["cache-prompt"])

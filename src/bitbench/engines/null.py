@@ -77,6 +77,9 @@ class NullEngine:
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
 
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
         port, key = free_port(), random_key()

@@ -52,6 +52,9 @@ class TransformersEngine:
             return f"transformers knows no {variant.at_load.quantize} here; it knows {' and '.join(_QUANTIZE)}."
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
+
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
         return ServerInstance(
