@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Ranking
 from bitbench.statistics.intervals import Resampler, sample
-from bitbench.statistics.ranking import holm, rank
+from bitbench.statistics.holm import holm, rank
 
 
 def ranking(speeds: dict[str, list[float]], *, higher_is_better: bool = True, baseline: str | None = None) -> Ranking:

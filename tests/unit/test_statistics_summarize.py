@@ -6,7 +6,7 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
 from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.statistics.summarize import find_baseline, headline_value
+from bitbench.statistics.summarize import baseline_of, headline_value
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
@@ -181,7 +181,7 @@ def test_baseline(wanted: str | None, found: str | None) -> None:
     contenders = [Contender(variant=f"m/{variant}", engine=engine) for engine in "ef" for variant in "xy"]
     plan = make_plan(["e", "f"], [INTERACTIVE], baseline=wanted)
     cells = tuple(Cell(contender=contender, workload="interactive") for contender in contenders)
-    chosen = find_baseline(Plan(study=plan.study, variants=(), cells=cells))
+    chosen = baseline_of(Plan(study=plan.study, variants=(), cells=cells))
     assert (chosen.name if chosen else None) == found
 
 

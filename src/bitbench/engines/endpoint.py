@@ -72,6 +72,7 @@ class EndpointEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.1
+    overhead_bytes = 0
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002

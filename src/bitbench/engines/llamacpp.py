@@ -45,6 +45,7 @@ class LlamaCppEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
+    overhead_bytes = 300 * 2**20
     can_profile = False
 
     def __init__(self) -> None:

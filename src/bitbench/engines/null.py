@@ -70,6 +70,7 @@ class NullEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.5
+    overhead_bytes = 60 * 2**20
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002

@@ -42,6 +42,7 @@ class TransformersEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 15.0
+    overhead_bytes = 700 * 2**20
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

@@ -42,6 +42,7 @@ class VllmEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
+    overhead_bytes = 3 * 2**30  # most of it the least KV cache
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

@@ -33,8 +33,13 @@ def block_ends(trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord
 
 
 def _spans(trials: Iterable[TrialRecord], instances: Iterable[InstanceRecord]) -> Iterator[_Span]:
-    for record in (*trials, *instances):
-        took_s = record.duration_s if isinstance(record, TrialRecord) else record.ready_s
-        if record.started_at is not None:
-            began_s = datetime.fromisoformat(record.started_at).timestamp()
-            yield _Span(began_s, began_s + (took_s or 0.0), record.block)
+    for trial in trials:
+        yield from _span(trial.started_at, trial.duration_s, trial.block)
+    for instance in instances:
+        yield from _span(instance.started_at, instance.ready_s, instance.block)
+
+
+def _span(started_at: str | None, took_s: float | None, block: int) -> Iterator[_Span]:
+    if started_at is not None:
+        began_s = datetime.fromisoformat(started_at).timestamp()
+        yield _Span(began_s, began_s + (took_s or 0.0), block)

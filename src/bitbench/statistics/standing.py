@@ -3,19 +3,19 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
 
 import numpy as np
 
 from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.summary import Interval, Ratio
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.statistics.adjustment import adjust, machine_speed
 from bitbench.statistics.elapsed import block_ends
 from bitbench.statistics.families import Claims, claim
-from bitbench.statistics.log_speeds import LogSpeeds, Turn, log_speeds, spread_out
-from bitbench.statistics.looks import FIRST_LOOK, End, Look, end, goes_on, looks
+from bitbench.statistics.log_speeds import Floats, LogSpeeds, Turn, log_speeds, spread_out
+from bitbench.statistics.looks import FIRST_LOOK, End, Look, continuing, end, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios
 
 
@@ -25,6 +25,23 @@ class Headline:
 
     metric: str
     higher_is_better: bool
+
+
+def headline_of(plan: Plan) -> Headline:
+    metric = METRICS[plan.study.measure.headline]
+    return Headline(metric.column, metric.higher_is_better)
+
+
+def baseline_of(plan: Plan) -> Contender | None:
+    """The contender the study names, or the first on the engine it names; without a name the first of all."""
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    contenders = list(dict.fromkeys([*plan.contenders, *refused]))
+    wanted = plan.study.baseline
+    if wanted is None:
+        return contenders[0] if contenders else None
+    by_name = (contender for contender in contenders if contender.name == wanted)
+    by_engine = (contender for contender in contenders if contender.engine == wanted)
+    return next(by_name, None) or next(by_engine, None)
 
 
 @dataclass(frozen=True)
@@ -39,17 +56,15 @@ class Standing:
     end: End | None  # None: it goes on, or was never looked at
     explained: Mapping[str, float]  # share of the variation within starts that the probe accounts for
 
-    def ratio(self, workload: str, one: Contender, other: Contender, confidence: float) -> Ratio | None:
-        """Of the figures themselves, one / other; None where the two have no two blocks in common."""
+    def speed(self, workload: str, one: Contender, other: Contender, confidence: float) -> Ratio | None:
+        """Above 1 where `one` is faster; None where the two have no two blocks in common."""
         table = self.tables.get(workload)
         pair = table.between(one, other) if table else None
-        if pair is None:
-            return None
-        sign = 1.0 if self.headline.higher_is_better else -1.0
-        half = pair.half_width(confidence)
-        ends = sorted(exp(sign * (pair.log_mean + side * half)) for side in (-1, 1))
-        interval = Interval(low=ends[0], high=ends[1], confidence=confidence)
-        return Ratio(value=exp(sign * pair.log_mean), interval=interval, p_value=pair.p_value)
+        return None if pair is None else pair.ratio(confidence)
+
+    def ratio(self, workload: str, one: Contender, other: Contender, confidence: float) -> Ratio | None:
+        """Of the figures themselves, one / other, whichever way is better."""
+        return self.speed(workload, *((one, other) if self.headline.higher_is_better else (other, one)), confidence)
 
 
 def standing(
@@ -88,7 +103,7 @@ def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
     return {
         Cell(contender=contender, workload=workload)
         for workload, claims in found.claims.items()
-        for contender in goes_on(claims, baseline)
+        for contender in continuing(claims, baseline)
     }
 
 
@@ -117,7 +132,7 @@ def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
 
 
 def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str, LogSpeeds], dict[str, float]]:
-    """Of each workload with two contenders, at the machine's mean speed, and how much of the variation that explained."""
+    """Of each workload with two contenders, at the machine's mean speed; and how much that explained."""
     speeds: dict[str, LogSpeeds] = {}
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.cell.workload for trial in trials):
@@ -145,7 +160,7 @@ def _turns(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
     return found
 
 
-def _machine(turns: Mapping[Turn, TrialRecord], contenders: tuple[Contender, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+def _machine(turns: Mapping[Turn, TrialRecord], contenders: tuple[Contender, ...]) -> Floats:
     before = {turn: trial.probe_before_s or np.nan for turn, trial in turns.items()}
     after = {turn: trial.probe_after_s or np.nan for turn, trial in turns.items()}
     return machine_speed(spread_out(before, contenders), spread_out(after, contenders))

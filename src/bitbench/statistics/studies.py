@@ -21,13 +21,13 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotCompareError
 from bitbench.statistics.comparability import differences
-from bitbench.statistics.comparison import compare
+from bitbench.statistics.comparison import SHARE_OF_ERROR, compare
 from bitbench.statistics.gate import Condition, judge
+from bitbench.statistics.holm import holm
 from bitbench.statistics.intervals import Sample, estimate
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
-from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
 from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS
 
