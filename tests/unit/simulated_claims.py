@@ -7,9 +7,9 @@ from math import sqrt
 import numpy as np
 
 from bitbench.core.cell import Contender
+from bitbench.core.found.summary import AgainstBaseline
 from bitbench.statistics.adjustment import adjust
 from bitbench.statistics.budget_plan import Design, plan_blocks
-from bitbench.core.found.summary import AgainstBaseline
 from bitbench.statistics.families import Claims, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import continuing, looks

@@ -232,7 +232,7 @@ def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) ->
     script = (
         "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
     )
-    process = spawn([sys.executable, "-c", script], env=clean_environment({}), log_file=log)
+    process = spawn([sys.executable, "-c", script], env=engine_environment({}), log_file=log)
     try:
         wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
         (child,) = psutil.Process(process.pid).children()

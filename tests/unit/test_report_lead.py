@@ -20,7 +20,7 @@ NOISE = (0.0, 0.01, -0.01)
 
 
 def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 3, noise: float = 1.0) -> StudySummary:
-    """The first is the baseline. Each start is off by up to `noise` percent, in the same way for all."""
+    """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
     measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
@@ -29,7 +29,8 @@ def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 
         speed = speeds[cell.contender.engine][[one.name for one in workloads].index(cell.workload)]
         for block in range(starts):
             for index in range(3 if starts > 1 else 1):
-                factor = 1 + noise * (NOISE[block % 3] + NOISE[index] / 4)
+                own = (block + list(speeds).index(cell.contender.engine)) % 3
+                factor = 1 + noise * (NOISE[own] + NOISE[index] / 4)
                 metrics = speed_metrics(plan.study.workload(cell.workload), speed * factor)
                 memory = Memory(peak_bytes=2**30)
                 trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))

@@ -110,10 +110,9 @@ def test_memory_of_a_contender_is_one_figure_for_each_start() -> None:
 @pytest.mark.parametrize(
     ("values", "budget", "reason"),
     [
-        ({0: [100.0, 100.0], 1: [100.0, 100.0]}, None, StopReason.PRECISE),
+        ({0: [100.0, 100.0], 1: [100.0, 100.0]}, None, StopReason.DECIDED),
         ({b: [90.0 + 10 * b] * 4 for b in range(3)}, None, StopReason.LIMIT),
         ({0: [90.0, 110.0], 1: [95.0, 112.0]}, 60.0, StopReason.BUDGET),
-        ({0: [90.0, 110.0], 1: [95.0, 112.0]}, None, StopReason.UNFINISHED),
         ({0: [100.0, 100.0]}, 60.0, StopReason.UNFINISHED),
         ({}, None, StopReason.UNFINISHED),
     ],

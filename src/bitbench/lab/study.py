@@ -76,9 +76,11 @@ class Lab:
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
-    def run(self, study: Path | Study, into: Path | None, observer: Observer) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it."""
-        source = StudySource.of(study)
+    def run(
+        self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
+    ) -> StudyFolder:
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own."""
+        source = StudySource.of(study).with_budget(budget_s)
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
