@@ -16,6 +16,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.statistics import summarize as summarizing
+from bitbench.statistics.stopping import enough_instances
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
 SCHEMA = pa.schema(
@@ -136,15 +137,17 @@ def measured_trials(
     within: float,
     metrics: Callable[[float], TrialMetrics] | None = None,
 ) -> list[TrialRecord]:
-    """The least number of starts and trials, with log-normal noise at both levels."""
+    """Starts until the figure is known to the precision asked for, with log-normal noise at both levels."""
     records: list[TrialRecord] = []
-    for block in range(measure.instances.min):
+    groups: list[list[float]] = []
+    while not enough_instances(groups, measure):
         of_instance = speed * float(np.exp(between * rng.normal()))
-        for index in range(measure.trials.min):
-            value = of_instance * float(np.exp(within * rng.normal()))
+        values = [of_instance * float(np.exp(within * rng.normal())) for _ in range(measure.trials.min)]
+        for index, value in enumerate(values):
             figures = metrics(value) if metrics else TrialMetrics(output_throughput=value)
             memory = Memory(resident_bytes=500 * 2**20, peak_bytes=(601 + index) * 2**20) if metrics else Memory()
-            records.append(make_trial(cell, block, index, metrics=figures, memory=memory))
+            records.append(make_trial(cell, len(groups), index, metrics=figures, memory=memory))
+        groups.append(values)
     return records
 
 

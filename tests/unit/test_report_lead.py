@@ -121,7 +121,9 @@ def without(summary: StudySummary, contender: str, workload: str) -> StudySummar
     for one in summary.rankings:
         kept = [entry for entry in one.entries if one.workload != workload or entry.contender.engine != contender]
         is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == contender
-        rankings.append(one.model_copy(update={"entries": tuple(kept), "baseline": None if is_lost else one.baseline}))
+        bests = tuple(best for best in one.possible_bests if any(entry.contender == best for entry in kept))
+        left = {"entries": tuple(kept), "baseline": None if is_lost else one.baseline, "possible_bests": bests}
+        rankings.append(one.model_copy(update=left))
     return summary.model_copy(update={"rankings": tuple(rankings)})
 
 
@@ -185,5 +187,7 @@ def test_quality_without_a_result_is_said() -> None:
 
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    nothing = tuple(one.model_copy(update={"entries": (), "baseline": None}) for one in summary.rankings)
+    nothing = tuple(
+        one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()}) for one in summary.rankings
+    )
     assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"

@@ -28,6 +28,7 @@ from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.overview import overview_section
+from bitbench.report.sections.precision import precision_section
 from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.roofline import roofline_section
@@ -48,6 +49,7 @@ def study_document(
     sections = [
         imported_section(summary),
         *_speed(summary, requests),
+        precision_section(summary),
         crossover_section(summary),
         memory_section(summary),
         roofline_section(summary),
