@@ -7,9 +7,10 @@ from math import sqrt
 import numpy as np
 
 from bitbench.core.cell import Contender
+from bitbench.core.found.summary import AgainstBaseline
 from bitbench.statistics.adjustment import adjust
 from bitbench.statistics.budget_plan import Design, plan_blocks
-from bitbench.statistics.families import AgainstBaseline, Claims, claim, nothing_claimed
+from bitbench.statistics.families import Claims, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import continuing, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios

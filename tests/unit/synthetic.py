@@ -16,7 +16,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.statistics import summarize as summarizing
-from bitbench.statistics.stopping import enough_instances, enough_trials
+from bitbench.statistics.stopping import enough_instances
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
 SCHEMA = pa.schema(
@@ -137,26 +137,16 @@ def measured_trials(
     within: float,
     metrics: Callable[[float], TrialMetrics] | None = None,
 ) -> list[TrialRecord]:
-    """As many instances and trials as the stopping rules ask for, with log-normal noise at both levels."""
+    """Starts until the figure is known to the precision asked for, with log-normal noise at both levels."""
     records: list[TrialRecord] = []
     groups: list[list[float]] = []
     while not enough_instances(groups, measure):
         of_instance = speed * float(np.exp(between * rng.normal()))
-        values: list[float] = []
-        while not enough_trials(values, measure):
-            values.append(of_instance * float(np.exp(within * rng.normal())))
-            figures = metrics(values[-1]) if metrics else TrialMetrics(output_throughput=values[-1])
-            records.append(
-                make_trial(
-                    cell,
-                    len(groups),
-                    len(values) - 1,
-                    metrics=figures,
-                    memory=Memory(resident_bytes=500 * 2**20, peak_bytes=(600 + len(values)) * 2**20)
-                    if metrics
-                    else Memory(),
-                )
-            )
+        values = [of_instance * float(np.exp(within * rng.normal())) for _ in range(measure.trials.min)]
+        for index, value in enumerate(values):
+            figures = metrics(value) if metrics else TrialMetrics(output_throughput=value)
+            memory = Memory(resident_bytes=500 * 2**20, peak_bytes=(601 + index) * 2**20) if metrics else Memory()
+            records.append(make_trial(cell, len(groups), index, metrics=figures, memory=memory))
         groups.append(values)
     return records
 

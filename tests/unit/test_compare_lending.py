@@ -11,8 +11,8 @@ from bitbench.core.found.comparison import Comparison, Verdict
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.statistics.changes import Changes, Pair, changes_between
-from bitbench.statistics.comparison import compare
-from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
+from bitbench.statistics.comparison import SHARE_OF_ERROR, compare
+from bitbench.statistics.holm import holm
 from bitbench.statistics.studies import compare_studies
 from tests.unit.machine_simulation import GALLERY, LUCK, Machine, Schedule, simulate
 from tests.unit.synthetic import make_plan, make_records, make_trial

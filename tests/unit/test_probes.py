@@ -16,6 +16,7 @@ from bitbench.probes.device_memory import RunningProcess, open_devices
 from bitbench.probes.host import collect_host_facts, parse_nvidia_smi
 from bitbench.probes.memory import MemoryWatch, read_memory
 from bitbench.probes.noise import measure_noise
+from bitbench.probes.speed import SpeedProbe
 
 pytestmark = pytest.mark.alone
 
@@ -184,3 +185,9 @@ def test_within_the_limit_nothing_happens() -> None:
     process.kill()
     process.wait()
     assert watch.failure is None
+
+
+def test_the_speed_probe_takes_its_time_and_says_how_fast_the_machine_is() -> None:
+    probe = SpeedProbe()
+    readings = [probe.read(0.02) for _ in range(3)]
+    assert all(0 < reading < 0.5 for reading in readings)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bitbench.engines.processes import (
@@ -224,3 +225,25 @@ def test_the_tail_of_a_long_log(start: Callable[..., ServerProcess]) -> None:
     process = start("for n in range(200_000): print('line', n)")
     assert wait_for(lambda: process.exit_code() is not None)
     assert process.log_tail(2) == ("line 199998", "line 199999")
+
+
+def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = (
+        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
+    )
+    process = spawn([sys.executable, "-c", script], env=engine_environment({}), log_file=log)
+    try:
+        wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
+        (child,) = psutil.Process(process.pid).children()
+        process.freeze()
+        before = child.cpu_times().user
+        time.sleep(0.2)
+        assert child.cpu_times().user == before
+        assert child.status() == psutil.STATUS_STOPPED
+        process.thaw()
+        wait_for(lambda: child.cpu_times().user > before)
+        process.freeze()
+    finally:
+        process.stop()  # frozen as it is
+    assert not psutil.pid_exists(child.pid)

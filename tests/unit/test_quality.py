@@ -11,7 +11,7 @@ import pytest
 
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.cell import Contender, Plan, Visit
+from bitbench.core.cell import Contender, Group, Member, Plan
 from bitbench.core.ports import Endpoint, Launch
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
@@ -21,9 +21,9 @@ from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.ground.errors import QualityError, StudyFileError
 from bitbench.lab.bench import Bench
+from bitbench.lab.group import GroupRunner
 from bitbench.lab.quality import QualityDraft, QualityKit
 from bitbench.lab.quality_study import QualityOptions, quality_study
-from bitbench.lab.visit import VisitRunner
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, launch_size
 from bitbench.quality.asking import ask_answers, score_windows
@@ -35,8 +35,8 @@ from bitbench.quality.wire import AskingFailed, Connection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
+from tests.unit.test_group import NoLoad, Silent
 from tests.unit.test_schedule import progress_of
-from tests.unit.test_visit import NoLoad, Silent
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 60, 4))
 MATERIAL = QualityMaterial(
@@ -275,6 +275,12 @@ class Ready:
     def start(self, launch: Launch) -> "Ready":
         return self
 
+    def can_freeze(self, setup: object) -> bool:
+        return True
+
+    def thaw(self) -> None:
+        pass
+
     def wait_ready(self, timeout_s: float) -> Endpoint:
         return self._endpoint
 
@@ -288,19 +294,19 @@ class Ready:
         pass
 
 
-def drafts(plan: Plan, visit: Visit, server: QualityServer, tmp_path: Path) -> list[QualityDraft]:
+def drafts(plan: Plan, group: Group, server: QualityServer, tmp_path: Path) -> list[QualityDraft]:
     kits = {"m": QualityKit(MATERIAL, None)}
     bench = Bench({"transformers": Ready(server.endpoint)}, lambda _: tmp_path, NoLoad(), quality=kits)  # type: ignore[dict-item]
-    runner = VisitRunner(visit, plan, bench, progress_of(plan), Silent(), "i0001", tmp_path / "log")  # type: ignore[arg-type]
+    runner = GroupRunner(group, plan, bench, progress_of(plan), Silent(), lambda: ("i0001", tmp_path / "log"))  # type: ignore[arg-type]
     return [draft for draft in runner.run() if isinstance(draft, QualityDraft)]
 
 
-def test_a_visit_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:
+def test_a_group_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:
     plan = planned("bf16", top_tokens=3, answer_tokens=5)
     progress = progress_of(plan)
-    visit = progress.next_visit()
-    assert visit == Visit(block=0, contender=plan.quality[0], workloads=())
-    (draft,) = drafts(plan, visit, server, tmp_path)
+    group = progress.next_group()
+    assert group == Group(block=0, members=(Member(contender=plan.quality[0], workloads=()),), rounds=0)
+    (draft,) = drafts(plan, group, server, tmp_path)
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
         record = writer.append_quality(draft.record, draft.scores)
@@ -308,15 +314,15 @@ def test_a_visit_measures_quality_once_and_its_records_say_so(server: QualitySer
     assert folder.quality_records() == [record]
     assert folder.scores_of(record).num_rows == 6
     progress.add([record])
-    assert progress.next_visit() is None
+    assert progress.next_group() is None
 
 
 def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServer, tmp_path: Path) -> None:
     plan = planned("bf16")
     progress, attempts = progress_of(plan), 0
     server.answers_with = (500, b"no")
-    while (visit := progress.next_visit()) is not None:
-        (draft,) = drafts(plan, visit, server, tmp_path)
+    while (group := progress.next_group()) is not None:
+        (draft,) = drafts(plan, group, server, tmp_path)
         assert draft.record.outcome is Outcome.INVALID
         assert draft.scores is None
         progress.add([draft.record])
@@ -324,7 +330,7 @@ def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServe
     assert attempts == 2
     unsupported = progress_of(plan)
     unsupported.add([draft.record.model_copy(update={"outcome": Outcome.UNSUPPORTED})])
-    assert unsupported.next_visit() is None
+    assert unsupported.next_group() is None
 
 
 def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:

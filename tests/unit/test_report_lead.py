@@ -20,7 +20,7 @@ NOISE = (0.0, 0.01, -0.01)
 
 
 def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 3, noise: float = 1.0) -> StudySummary:
-    """The first is the baseline. Each start is off by up to `noise` percent, in the same way for all."""
+    """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
     measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
@@ -29,7 +29,8 @@ def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 
         speed = speeds[cell.contender.engine][[one.name for one in workloads].index(cell.workload)]
         for block in range(starts):
             for index in range(3 if starts > 1 else 1):
-                factor = 1 + noise * (NOISE[block % 3] + NOISE[index] / 4)
+                own = (block + list(speeds).index(cell.contender.engine)) % 3
+                factor = 1 + noise * (NOISE[own] + NOISE[index] / 4)
                 metrics = speed_metrics(plan.study.workload(cell.workload), speed * factor)
                 memory = Memory(peak_bytes=2**30)
                 trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))
@@ -120,7 +121,9 @@ def without(summary: StudySummary, contender: str, workload: str) -> StudySummar
     for one in summary.rankings:
         kept = [entry for entry in one.entries if one.workload != workload or entry.contender.engine != contender]
         is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == contender
-        rankings.append(one.model_copy(update={"entries": tuple(kept), "baseline": None if is_lost else one.baseline}))
+        bests = tuple(best for best in one.possible_bests if any(entry.contender == best for entry in kept))
+        left = {"entries": tuple(kept), "baseline": None if is_lost else one.baseline, "possible_bests": bests}
+        rankings.append(one.model_copy(update=left))
     return summary.model_copy(update={"rankings": tuple(rankings)})
 
 
@@ -184,5 +187,7 @@ def test_quality_without_a_result_is_said() -> None:
 
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    nothing = tuple(one.model_copy(update={"entries": (), "baseline": None}) for one in summary.rankings)
+    nothing = tuple(
+        one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()}) for one in summary.rankings
+    )
     assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"

@@ -1,10 +1,10 @@
-"""The order of a study, how it adapts, and that it goes on from records alone."""
+"""The order of a study, and that it resumes from records alone."""
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bitbench.core.asked.study import Measure, Study
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.asked.study import Study
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
@@ -38,41 +38,60 @@ def trial(
     )  # fmt: skip
 
 
-def progress_of(plan: Plan, *, narrow_after_trials: int = 2, narrow_after_instances: int = 2) -> Progress:
-    def enough_trials(values: Sequence[float], measure: Measure) -> bool:
-        return len(values) >= min(narrow_after_trials, measure.trials.max)
+@dataclass(frozen=True)
+class FixedPace:
+    """So many blocks and rounds; `closed`: cells that have nothing left to ask from the second block on."""
 
-    def enough_instances(groups: Sequence[Sequence[float]], measure: Measure) -> bool:
-        return len(groups) >= narrow_after_instances
+    blocks: int = 2
+    trials: int = 2
+    together: bool = False
+    closed: tuple[Cell, ...] = ()
 
-    return Progress(
-        plan,
-        headline=lambda record: record.metrics.output_throughput,
-        enough_trials=enough_trials,
-        enough_instances=enough_instances,
-    )
+    def rounds(self, block: int) -> int:
+        return self.trials if block < self.blocks else 0
 
+    def is_open(self, cell: Cell, block: int) -> bool:
+        return block == 0 or cell not in self.closed
 
-def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Cell, Outcome] | None = None) -> list[Visit]:
-    visits = []
-    while (visit := progress.next_visit()) is not None:
-        visits.append(visit)
-        for workload in visit.workloads:
-            cell = Cell(contender=visit.contender, workload=workload.name)
-            while progress.wants_trial(cell, visit.block):
-                progress.add([trial(cell, visit.block, (outcomes or {}).get(cell, Outcome.OK))])
-        assert len(visits) < 100
-    return visits
+    def fit_together(self, contenders: Sequence[Contender]) -> bool:
+        return self.together
 
 
-def test_every_block_visits_every_contender_once_in_an_order_of_its_own() -> None:
+def progress_of(plan: Plan, **pace: object) -> Progress:
+    return Progress(plan, FixedPace(**pace))  # type: ignore[arg-type]
+
+
+def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Cell, Outcome] | None = None) -> list[Group]:
+    groups = []
+    while (group := progress.next_group()) is not None:
+        groups.append(group)
+        for member in group.members:
+            for workload in member.workloads:
+                cell = Cell(contender=member.contender, workload=workload.name)
+                while progress.wants_trial(cell, group.block):
+                    progress.add([trial(cell, group.block, (outcomes or {}).get(cell, Outcome.OK))])
+        assert len(groups) < 100
+    return groups
+
+
+def names(group: Group) -> list[str]:
+    return [member.contender.engine for member in group.members]
+
+
+def test_every_block_starts_every_contender_once_in_an_order_of_its_own() -> None:
     plan = plan_of(engines=6)
-    visits = run_to_the_end(plan, progress_of(plan))
-    assert Counter((visit.block, visit.contender) for visit in visits).most_common(1)[0][1] == 1
-    assert len(visits) == 12
-    orders = [[visit.contender.engine for visit in visits if visit.block == block] for block in (0, 1)]
-    assert sorted(orders[0]) == sorted(orders[1])
+    groups = run_to_the_end(plan, progress_of(plan))
+    assert len(groups) == 12
+    orders = [[name for group in groups if group.block == block for name in names(group)] for block in (0, 1)]
+    assert sorted(orders[0]) == sorted(orders[1]) == [f"e{number}" for number in range(6)]
     assert orders[0] != orders[1]
+
+
+def test_contenders_that_fit_together_are_one_group() -> None:
+    plan = plan_of(engines=6)
+    groups = run_to_the_end(plan, progress_of(plan, together=True))
+    assert [(group.block, len(group.members), group.rounds) for group in groups] == [(0, 6, 2), (1, 6, 2)]
+    assert names(groups[0]) != names(groups[1])
 
 
 def test_the_order_follows_from_the_seed() -> None:
@@ -82,44 +101,40 @@ def test_the_order_follows_from_the_seed() -> None:
     assert run_to_the_end(other, progress_of(other)) != run_to_the_end(plan, progress_of(plan))
 
 
-def test_more_instances_only_for_cells_whose_interval_is_wide() -> None:
-    plan = plan_of(instances={"min": 2, "max": 5})
-    assert {visit.block for visit in run_to_the_end(plan, progress_of(plan, narrow_after_instances=4))} == {0, 1, 2, 3}
-    assert {visit.block for visit in run_to_the_end(plan, progress_of(plan))} == {0, 1}
-
-
-def test_a_spent_budget_still_allows_the_minimum() -> None:
-    plan = plan_of(instances={"min": 2, "max": 5}, budget="3s")
-    progress = progress_of(plan, narrow_after_trials=4, narrow_after_instances=5)
-    visits = run_to_the_end(plan, progress)
-    assert {visit.block for visit in visits} == {0, 1}
-    assert {len(progress.trials_of(cell, 1)) for cell in plan.cells} == {plan.study.measure.trials.min}
+def test_a_contender_without_an_open_question_is_not_started_again() -> None:
+    plan = plan_of()
+    decided = tuple(cell for cell in plan.cells if cell.contender.engine == "e1")
+    groups = run_to_the_end(plan, progress_of(plan, together=True, closed=decided))
+    assert [len(group.members) for group in groups] == [3, 2]
+    assert "e1" not in names(groups[1])
 
 
 def test_what_cannot_work_is_tried_once_and_bad_luck_twice() -> None:
-    plan = plan_of(instances=4)
+    plan = plan_of()
     unsupported, crashing = plan.cells[0], plan.cells[2]
-    progress = progress_of(plan)
+    progress = progress_of(plan, blocks=4)
     run_to_the_end(plan, progress, {unsupported: Outcome.UNSUPPORTED, crashing: Outcome.CRASHED})
     assert [len(progress.trials_of(unsupported, block)) for block in range(4)] == [1, 0, 0, 0]
     assert [len(progress.trials_of(crashing, block)) for block in range(4)] == [1, 1, 0, 0]
 
 
 def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
-    plan = plan_of(engines=1, workloads=1, instances=1)
-    progress = progress_of(plan)
+    plan = plan_of(engines=1, workloads=1)
+    progress = progress_of(plan, blocks=1)
     progress.add([trial(plan.cells[0], 0, Outcome.CLIENT_BOUND)])
     assert progress.wants_trial(plan.cells[0], 0)
     run_to_the_end(plan, progress, {plan.cells[0]: Outcome.CLIENT_BOUND})
     assert len(progress.trials_of(plan.cells[0], 0)) == CLIENT_BOUND_REPEATS + 1
 
 
-def test_an_interrupted_visit_goes_on_with_what_is_missing() -> None:
+def test_an_interrupted_group_resumes_with_what_is_missing() -> None:
     plan = plan_of(engines=2)
-    first = progress_of(plan).next_visit()
+    first = progress_of(plan).next_group()
     assert first is not None
-    cells = [Cell(contender=first.contender, workload=workload.name) for workload in first.workloads]
+    (member,) = first.members
+    cells = [Cell(contender=member.contender, workload=workload.name) for workload in member.workloads]
     progress = progress_of(plan)
     progress.add([trial(cells[0], 0), trial(cells[0], 0), trial(cells[1], 0)])
-    again = progress.next_visit()
-    assert again == Visit(block=0, contender=first.contender, workloads=(first.workloads[1],))
+    again = progress.next_group()
+    left = Member(contender=member.contender, workloads=(member.workloads[1],))
+    assert again == Group(block=0, members=(left,), rounds=2)

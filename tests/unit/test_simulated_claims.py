@@ -2,7 +2,8 @@
 
 import pytest
 
-from bitbench.statistics.families import AgainstBaseline, claim
+from bitbench.core.found.summary import AgainstBaseline
+from bitbench.statistics.families import claim
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule
 from tests.unit.simulated_claims import (
     ALPHA,

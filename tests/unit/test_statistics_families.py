@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bitbench.core.cell import Contender
-from bitbench.statistics.families import AgainstBaseline, Claims, RankRange, claim, nothing_claimed
+from bitbench.core.found.summary import AgainstBaseline
+from bitbench.statistics.families import Claims, RankRange, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import End, Look, continuing, end, looks
 from bitbench.statistics.pairs import PairedRatio, PairTable, paired_ratios

@@ -1,29 +1,30 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Ranking
-from bitbench.statistics.intervals import Resampler, sample
-from bitbench.statistics.ranking import holm, rank
+from bitbench.core.asked.study import Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.found.summary import AgainstBaseline, Ranking
+from bitbench.core.recorded.trial import TrialMetrics
+from bitbench.statistics.holm import holm
+from tests.unit.synthetic import make_plan, make_trial, summarize
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
 
 def ranking(speeds: dict[str, list[float]], *, higher_is_better: bool = True, baseline: str | None = None) -> Ranking:
-    """One instance for each value, of three equal trials."""
-    return rank(
-        "w",
-        "output_throughput",
-        {
-            Contender(variant="none", engine=name): sample(
-                [[mean] * 3 for mean in means], Resampler(np.random.default_rng(1))
-            )
-            for name, means in speeds.items()
-        },
-        higher_is_better=higher_is_better,
-        baseline=Contender(variant="none", engine=baseline) if baseline else None,
-        confidence=0.95,
-    )
+    """One start for each value, of three equal trials."""
+    headline, metric = ("output_throughput",) * 2 if higher_is_better else ("latency", "latency_s")
+    starts = max((len(means) for means in speeds.values()), default=1)
+    measure = Measure.model_validate({"instances": starts, "trials": 3, "headline": headline})
+    plan = make_plan(list(speeds), [WORKLOAD], measure, baseline=baseline)
+    trials = [
+        make_trial(cell, block, index, metrics=TrialMetrics(**{metric: value}))
+        for cell in plan.cells
+        for block, value in enumerate(speeds[cell.contender.engine])
+        for index in range(3)
+    ]
+    return summarize(plan, trials, []).rankings[0]
 
 
 def ranks(of: Ranking) -> dict[str, tuple[int, int]]:
@@ -74,23 +75,24 @@ def test_a_baseline_without_a_result_gives_no_ratio() -> None:
     assert all(entry.ratio_to_baseline is None for entry in made.entries)
 
 
-def test_one_trial_ties_with_everyone() -> None:
-    made = rank(
-        "w",
-        "m",
-        {
-            Contender(variant="none", engine=name): sample(groups, Resampler(np.random.default_rng(1)))
-            for name, groups in {"one": [[10.0]], "sure": [[99.0, 100.0, 101.0]] * 3}.items()
-        },
-        higher_is_better=True,
-        baseline=None,
-        confidence=0.95,
-    )
-    assert ranks(made) == {"sure": (1, 2), "one": (1, 2)}
+def test_one_start_ties_with_all() -> None:
+    made = ranking({"one": [10.0], "known": [99.0, 100.0, 101.0]})
+    assert ranks(made) == {"known": (1, 2), "one": (1, 2)}
 
 
-def test_nobody_and_one() -> None:
-    assert ranking({}).entries == ()
+def test_claims_against_the_baseline_and_who_may_be_the_best() -> None:
+    made = ranking(SPEEDS, baseline="other")
+    claims = {entry.contender.name: entry.against_baseline for entry in made.entries}
+    assert claims == {
+        "fast": AgainstBaseline.FASTER,
+        "one": AgainstBaseline.UNDECIDED,
+        "other": None,
+        "slow": AgainstBaseline.SLOWER,
+    }
+    assert [contender.name for contender in made.possible_bests] == ["fast"]
+
+
+def test_none_and_one_contender() -> None:
     assert ranks(ranking({"alone": [1.0, 2.0]})) == {"alone": (1, 1)}
 
 

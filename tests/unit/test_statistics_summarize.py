@@ -6,7 +6,7 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
 from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.statistics.summarize import find_baseline, headline_value
+from bitbench.statistics.summarize import baseline_of, headline_value
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
@@ -110,10 +110,9 @@ def test_memory_of_a_contender_is_one_figure_for_each_start() -> None:
 @pytest.mark.parametrize(
     ("values", "budget", "reason"),
     [
-        ({0: [100.0, 100.0], 1: [100.0, 100.0]}, None, StopReason.PRECISE),
+        ({0: [100.0, 100.0], 1: [100.0, 100.0]}, None, StopReason.DECIDED),
         ({b: [90.0 + 10 * b] * 4 for b in range(3)}, None, StopReason.LIMIT),
         ({0: [90.0, 110.0], 1: [95.0, 112.0]}, 60.0, StopReason.BUDGET),
-        ({0: [90.0, 110.0], 1: [95.0, 112.0]}, None, StopReason.UNFINISHED),
         ({0: [100.0, 100.0]}, 60.0, StopReason.UNFINISHED),
         ({}, None, StopReason.UNFINISHED),
     ],
@@ -181,7 +180,7 @@ def test_baseline(wanted: str | None, found: str | None) -> None:
     contenders = [Contender(variant=f"m/{variant}", engine=engine) for engine in "ef" for variant in "xy"]
     plan = make_plan(["e", "f"], [INTERACTIVE], baseline=wanted)
     cells = tuple(Cell(contender=contender, workload="interactive") for contender in contenders)
-    chosen = find_baseline(Plan(study=plan.study, variants=(), cells=cells))
+    chosen = baseline_of(Plan(study=plan.study, variants=(), cells=cells))
     assert (chosen.name if chosen else None) == found
 
 

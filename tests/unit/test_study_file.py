@@ -25,7 +25,7 @@ def complaint(text: str) -> str:
 
 def test_the_starter_is_a_valid_study() -> None:
     study = parse_study(STARTER, name="starter")
-    assert study.measure.instances.min == 2
+    assert study.measure.budget == 600.0
     assert study.measure.target_precision == pytest.approx(0.02)
     assert study.engine("vllm").args == {"enforce-eager": True}
 

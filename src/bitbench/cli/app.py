@@ -83,20 +83,31 @@ def plan(study: StudyFile) -> None:
 
 
 @app.command()
-def run(study: StudyFile, into: Into = None) -> None:
-    """Run a study, or go on with an interrupted one, and report.
+def run(
+    study: StudyFile,
+    into: Into = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
+    ] = None,
+) -> None:
+    """Run a study, or resume an interrupted one, and report.
 
-    Cells that are complete are not run again. The report is DIR/report/index.html.
+    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
+    an open question are dropped, and the study ends early when everything is decided. The report is
+    DIR/report/index.html.
     """
     from rich.console import Console
 
     from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
+    from bitbench.ground.errors import StudyFileError
     from bitbench.lab.study import Lab
 
     lab, console = Lab(), Console()
+    budget_s = None if budget is None else seconds(budget, "--budget", StudyFileError)
     with RunDisplay(console) as display:
-        folder = lab.run(study, into, display)
+        folder = lab.run(study, into, display, budget_s=budget_s)
     show_outcome(lab, folder, console)
 
 

@@ -6,7 +6,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core import cell as cells
+from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.progress import LoadProgress, Percentiles
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
@@ -53,8 +54,8 @@ class LoadDisplay:
         if trials_done:
             self._print(Text(f"going on after {trials_done} trials"))
 
-    def visit_started(self, visit: Visit, remaining_s: float | None) -> None:
-        """Nothing is started: an endpoint has no visits."""
+    def group_started(self, group: cells.Group, remaining_s: float | None) -> None:
+        """Nothing is started: an endpoint runs already."""
 
     def instance_ready(self, record: InstanceRecord) -> None:
         """It was ready before."""

@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
@@ -47,9 +47,9 @@ class RunDisplay:
         if trials_done:
             self._print(f"going on after {trials_done} trials")
 
-    def visit_started(self, visit: Visit, remaining_s: float | None) -> None:
+    def group_started(self, group: Group, remaining_s: float | None) -> None:
         self._remaining_s, self._told_at = remaining_s, time.monotonic()
-        self._describe(f"{visit.contender.name}: starting")
+        self._describe(f"{group.name}: starting")
 
     def instance_ready(self, record: InstanceRecord) -> None:
         if record.outcome is not Outcome.OK:

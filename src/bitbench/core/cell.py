@@ -1,4 +1,4 @@
-"""The matrix of a study: who is compared (contenders), on what (workloads), in which order (visits)."""
+"""The matrix of a study: who is compared (contenders), on what (workloads), in which order (groups)."""
 
 from enum import StrEnum
 
@@ -64,12 +64,27 @@ class Expectation(Record):
     why: str
 
 
-class Visit(Record):
-    """One instance to start: which contender, in which block, with its workloads in this order."""
+class Member(Record):
+    """A contender of a group, and what it is asked there."""
 
-    block: int
     contender: Contender
     workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
+
+
+class Group(Record):
+    """Contenders of a block that are started together and take turns: one round after the other, in random order.
+
+    A block holds one fresh start of each contender. Where memory allows it, one group is all of it; else each contender
+    is a group of its own. It says all that another machine would need to know to run it.
+    """
+
+    block: int
+    members: tuple[Member, ...]
+    rounds: int  # trials of each workload that a member has in this block, those of an interrupted run included
+
+    @property
+    def name(self) -> str:
+        return ", ".join(member.contender.name for member in self.members)
 
 
 class Plan(Record):

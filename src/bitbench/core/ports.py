@@ -9,7 +9,7 @@ from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.environment import Environment
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
@@ -73,8 +73,14 @@ class Instance(Protocol):
     def failure(self) -> Failure | None:
         """Why it died, read from its exit code and log; None while it lives."""
 
+    def freeze(self) -> None:
+        """Take its processor time away while others are measured; it keeps its memory. Only where `can_freeze`."""
+
+    def thaw(self) -> None:
+        """Let it go on. Safe to call when it is not frozen."""
+
     def stop(self) -> None:
-        """End it and everything it started. Safe to call twice."""
+        """End it and everything it started, frozen or not. Safe to call twice."""
 
 
 class Engine(Protocol):
@@ -84,6 +90,7 @@ class Engine(Protocol):
     own_environment: Environment | None
     needs_model: bool
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+    overhead_bytes: int  # typical memory beside the weights, likewise
     scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not
     # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
     # `profiling.steps` reads them.
@@ -91,6 +98,10 @@ class Engine(Protocol):
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""
+
+    def can_freeze(self, setup: EngineSetup) -> bool:
+        """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose
+        processes watch each other, nor one that runs elsewhere."""
 
     def start(self, launch: Launch) -> Instance:
         """Start without waiting."""
@@ -135,7 +146,7 @@ class Observer(Protocol):
     """Told what happens while a study runs; the command line draws it."""
 
     def study_started(self, plan: Plan, trials_done: int) -> None: ...
-    def visit_started(self, visit: Visit, remaining_s: float | None) -> None: ...
+    def group_started(self, group: Group, remaining_s: float | None) -> None: ...
     def instance_ready(self, record: InstanceRecord) -> None: ...
     def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None: ...
     def trial_running(self, progress: LoadProgress) -> None: ...

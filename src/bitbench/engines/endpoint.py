@@ -72,10 +72,14 @@ class EndpointEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.1
+    overhead_bytes = 0
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return False
 
     def start(self, launch: Launch) -> Instance:
         return EndpointInstance(EndpointArguments.model_validate(launch.setup.args))
@@ -118,6 +122,12 @@ class EndpointInstance:
 
     def failure(self) -> Failure | None:
         return None
+
+    def freeze(self) -> None:
+        """It is not ours to stop."""
+
+    def thaw(self) -> None:
+        """It was never frozen."""
 
     def stop(self) -> None:
         """It was there before us and stays."""

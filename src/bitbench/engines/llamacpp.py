@@ -45,6 +45,7 @@ class LlamaCppEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
+    overhead_bytes = 300 * 2**20
     can_profile = False
 
     def __init__(self) -> None:
@@ -52,6 +53,9 @@ class LlamaCppEngine:
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return refuse_long_context(variant, workload)
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

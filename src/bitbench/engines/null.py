@@ -70,12 +70,16 @@ class NullEngine:
     needs_model = False
     scoring: Scoring | None = None
     start_s = 0.5
+    overhead_bytes = 60 * 2**20
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bitbench.engines.guardian import descendants, send
 from bitbench.ground.errors import BitbenchError
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -49,6 +51,7 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Ends the whole tree and returns when nothing of it is left. Safe to call twice."""
+        self.thaw()  # a frozen process could not end by itself
         with contextlib.suppress(OSError):  # the other end may be gone already
             self._leash.shutdown(socket.SHUT_RDWR)  # unlike close, seen even while a forked process holds a copy
         self._leash.close()
@@ -59,6 +62,17 @@ class ServerProcess:
                 f"Process {self.pid} or one that it started does not end, not even when killed; it would disturb "
                 "whatever is measured next, so end it (a driver may hold it) and give the same command again."
             ) from None
+
+    def freeze(self) -> None:
+        """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
+        stopped: set[int] = set()
+        while running := descendants(self._guardian.pid) - stopped:  # until none has been forked meanwhile
+            send(running, signal.SIGSTOP)
+            stopped |= running
+
+    def thaw(self) -> None:
+        """Lets it go on. Safe to call when it is not frozen."""
+        send(descendants(self._guardian.pid), signal.SIGCONT)
 
     def log(self) -> str:
         return _text(self.log_file.read_bytes())

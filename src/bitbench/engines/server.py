@@ -77,6 +77,12 @@ class ServerInstance:
         exit_code = self._process.exit_code()
         return None if exit_code is None else self._explain(exit_code)
 
+    def freeze(self) -> None:
+        self._process.freeze()
+
+    def thaw(self) -> None:
+        self._process.thaw()
+
     def stop(self) -> None:
         if self._process.exit_code() is None:
             self._was_stopped = True

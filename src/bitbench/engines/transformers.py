@@ -42,6 +42,7 @@ class TransformersEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 15.0
+    overhead_bytes = 700 * 2**20
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
@@ -51,6 +52,9 @@ class TransformersEngine:
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"transformers knows no {variant.at_load.quantize} here; it knows {' and '.join(_QUANTIZE)}."
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -24,6 +24,7 @@ _CONTEXT_MARGIN = 16
 _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _KV_VALUE_BYTES = 2  # bf16
 _LEAST_KV_GIB = 1
+_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -41,6 +42,7 @@ class VllmEngine:
     needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
+    overhead_bytes = 3 * 2**30  # most of it the least KV cache
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
@@ -51,6 +53,11 @@ class VllmEngine:
                 f"and max-model-len of {setup.name} is {longest:,}."
             )
         return refuse_long_context(variant, workload)
+
+    def can_freeze(self, setup: EngineSetup) -> bool:
+        """Not where several devices work together: their processes watch each other's pulse."""
+        chosen = spelled(setup.args)
+        return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -8,7 +8,7 @@ from bitbench.planning.estimate import Estimator
 
 @dataclass(frozen=True)
 class Amount:
-    """Each pair: at least, and at most where the intervals stay wide."""
+    """Each pair: at least, and at most where questions stay open."""
 
     cells: int
     starts: tuple[int, int]
@@ -21,12 +21,12 @@ def amount_of(plan: Plan, estimator: Estimator) -> Amount:
     contenders = len({cell.contender for cell in plan.cells})
     once = len(plan.contenders) - contenders  # only their quality is measured
     cells = len(plan.cells)
+    has_budget = measure.budget is not None
+    blocks = (2 if has_budget else measure.instances.min, measure.most_blocks)
+    rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
     return Amount(
         cells=cells,
-        starts=(contenders * measure.instances.min + once, contenders * measure.instances.max + once),
-        trials=(
-            cells * measure.instances.min * measure.trials.min,
-            cells * measure.instances.max * measure.trials.max,
-        ),
+        starts=(contenders * blocks[0] + once, contenders * blocks[1] + once),
+        trials=(cells * blocks[0] * rounds[0], cells * blocks[1] * rounds[1]),
         seconds=estimator.range_s(),
     )

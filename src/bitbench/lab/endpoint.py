@@ -16,14 +16,13 @@ from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Observer
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.errors import LoadError
 from bitbench.lab.bench import Bench
+from bitbench.lab.pace import OneBlock
 from bitbench.lab.trial import ReadyInstance, TrialRunner, now
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import held
 from bitbench.statistics.rate_search import next_rate, rate_trials
-from bitbench.statistics.stopping import enough_instances, enough_trials
-from bitbench.statistics.summarize import headline_value
 from bitbench.store.folder import Writer
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
@@ -37,13 +36,7 @@ class EndpointRun:
         self._bench = bench
         self._writer = writer
         self._observer = observer
-        headline = plan.study.measure.headline
-        self._progress = Progress(
-            plan,
-            headline=lambda trial: headline_value(trial, headline),
-            enough_trials=enough_trials,
-            enough_instances=enough_instances,
-        )
+        self._progress = Progress(plan, OneBlock(plan.study.measure.trials.min))
         self._trials = writer.folder.trials()
         self._progress.add(self._trials)
 

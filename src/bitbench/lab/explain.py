@@ -20,7 +20,7 @@ from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
-from bitbench.statistics.summarize import find_baseline
+from bitbench.statistics.standing import baseline_of
 from bitbench.store.folder import StudyFolder
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
@@ -68,7 +68,7 @@ def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Cont
 def _baseline(plan: Plan, contender: Contender) -> Contender:
     """On the engine of the contender: the variant of the study's baseline, or one that is not quantized; else that of
     the study."""
-    chosen = find_baseline(plan)
+    chosen = baseline_of(plan)
     same_engine = [one for one in plan.contenders if one.engine == contender.engine and one != contender]
     dense = {one.name for one in plan.variants if one.is_dense}
     wanted = [one for one in same_engine if chosen and one.variant == chosen.variant]

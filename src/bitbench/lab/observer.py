@@ -2,7 +2,7 @@
 
 import logging
 
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -16,9 +16,9 @@ class LogObserver:
     def study_started(self, plan: Plan, trials_done: int) -> None:
         _LOG.info("%s: %d cells, %d trials done", plan.study.name, len(plan.cells), trials_done)
 
-    def visit_started(self, visit: Visit, remaining_s: float | None) -> None:
+    def group_started(self, group: Group, remaining_s: float | None) -> None:
         left = "" if remaining_s is None else f", about {remaining_s:.0f} s left"
-        _LOG.info("%s: starting%s", visit.contender.name, left)
+        _LOG.info("%s: starting%s", group.name, left)
 
     def instance_ready(self, record: InstanceRecord) -> None:
         _LOG.info("%s %s: %s", record.id, record.contender.name, record.cause or "ready")

@@ -1,6 +1,6 @@
 """A study as it was asked for: by a file, or made in Python."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitbench.core.asked.study import Study
@@ -22,6 +22,13 @@ class StudySource:
         if isinstance(study, Study):
             return cls(study, study_text(study), folder)
         return cls(read_study(study), study.read_text(encoding="utf-8"), study.parent, study)
+
+    def with_budget(self, budget_s: float | None) -> "StudySource":
+        """The same study with another budget; its file stays as it is."""
+        if budget_s is None:
+            return self
+        measure = self.study.measure.model_copy(update={"budget": budget_s})
+        return replace(self, study=self.study.model_copy(update={"measure": measure}))
 
     def located(self, error: StudyFileError) -> StudyFileError:
         """The same error, with the line of the file that it is about."""

@@ -1,32 +1,30 @@
 """Joins the stages: a study file in, a study folder and its report out."""
 
 import os
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitbench import __version__, environments
 from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Plan
+from bitbench.core.cell import Plan
 from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import TrialRecord
 from bitbench.engines import registry
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
+from bitbench.lab.group import GroupRunner
 from bitbench.lab.load_study import PreparedLoad
+from bitbench.lab.pace import StudyPace
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
 from bitbench.lab.variants import Workshop
-from bitbench.lab.visit import VisitRunner
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
@@ -35,12 +33,13 @@ from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.host import collect_host_facts, has_cuda
+from bitbench.probes.memory import available_memory
 from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
-from bitbench.statistics.stopping import enough_instances, enough_trials
-from bitbench.statistics.summarize import headline_value, summarize
+from bitbench.statistics.budget_plan import BlockPlan
+from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder, Writer
 
 if TYPE_CHECKING:
@@ -77,9 +76,11 @@ class Lab:
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
-    def run(self, study: Path | Study, into: Path | None, observer: Observer) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it."""
-        source = StudySource.of(study)
+    def run(
+        self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
+    ) -> StudyFolder:
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own."""
+        source = StudySource.of(study).with_budget(budget_s)
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
@@ -88,7 +89,7 @@ class Lab:
             bench = self._bench(plan.study, load, source.folder)
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
-            _run_until_done(plan, bench, writer, observer)
+            _run_until_done(plan, bench, writer, observer, self._pace(plan, bench))
             run_profiles(plan, bench, writer, observer)
         return folder
 
@@ -172,6 +173,15 @@ class Lab:
             environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
         return workshop.make_missing(plan, observer)
 
+    def _pace(self, plan: Plan, bench: Bench) -> StudyPace:
+        return StudyPace(
+            plan,
+            bench.engines,
+            Estimator(plan, bench.engines),
+            available_bytes=available_memory(),
+            on_device=self.device != "cpu",
+        )
+
     def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
         return Bench(
             engines=self.engines_of(study),
@@ -233,45 +243,40 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
         )
 
 
-def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer) -> None:
-    headline = plan.study.measure.headline
-    progress = Progress(
-        plan,
-        headline=lambda trial: headline_value(trial, headline),
-        enough_trials=enough_trials,
-        enough_instances=enough_instances,
-    )
+def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer, pace: StudyPace) -> None:
     trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress.add([*trials, *instances, *writer.folder.quality_records()])
-    estimator = Estimator(plan, bench.engines, trials, instances)
-    done = Counter(_measured(trials))
-    starts = len(instances)
-    observer.study_started(plan, sum(done.values()))
-    while (visit := progress.next_visit()) is not None:
-        observer.visit_started(visit, estimator.remaining_s(done, starts))
-        instance_id, log_file = writer.new_instance()
-        before, measured_quality = sum(done.values()), False
-        for draft in VisitRunner(visit, plan, bench, progress, observer, instance_id, log_file).run():
+    progress = Progress(plan, pace)
+    progress.add([*trials, *writer.folder.quality_records()])
+    for trial in trials:
+        pace.add(trial)
+    for instance in instances:
+        pace.add(instance)
+    observer.study_started(plan, sum(trial.kind == "measured" for trial in trials))
+    if (planned := pace.planned()) is not None:
+        observer.note(f"the budget buys {_bought(planned)}")
+    while (group := progress.next_group()) is not None:
+        observer.group_started(group, pace.remaining_s())
+        count = 0
+        for draft in GroupRunner(group, plan, bench, progress, observer, writer.new_instance).run():
             if isinstance(draft, QualityDraft):
                 measured = writer.append_quality(draft.record, draft.scores)
                 progress.add([measured])
                 observer.quality_finished(measured)
-                measured_quality = True
             elif isinstance(draft, TrialDraft):
                 record = writer.append_trial(draft.record, draft.requests)
                 progress.add([record])
-                estimator.add(record)
-                done.update(_measured([record]))
+                pace.add(record)
                 observer.trial_finished(record)
             else:
                 writer.append_instance(draft)
-                progress.add([draft])
-                estimator.add(draft)
+                pace.add(draft)
                 observer.instance_ready(draft)
-        starts += 1
-        if sum(done.values()) == before and not measured_quality and progress.next_visit() == visit:
-            raise StoreError(f"the visit of {visit.contender.name} left no trial; see {log_file}")
+                continue
+            count += 1
+        if count == 0 and progress.next_group() == group:
+            raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
 
 
-def _measured(trials: Iterable[TrialRecord]) -> Iterable[Cell]:
-    return (trial.cell for trial in trials if trial.kind == "measured")
+def _bought(planned: BlockPlan) -> str:
+    """`3 starts × 4 rounds; ratios to about ±15 %`"""
+    return f"{planned.blocks} starts × {planned.rounds} rounds; ratios to about ±{planned.relative_half_width:.0%}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TrialKind = Literal["warmup", "measured"]
 
+TOUCH = Workload(name="touch", concurrency=1, input_tokens=8, output_tokens=2)
 # For an engine that does not look at its tokens; any model has at least so many.
 DEFAULT_VOCABULARY = 32_000
 # A connection breaks a moment before the exit of the process behind it can be seen.
@@ -105,6 +106,12 @@ class TrialRunner:
             }
         )
         return TrialDraft(record, requests)
+
+    def touch(self, ready: ReadyInstance) -> None:
+        """One short request that nobody counts: what was frozen gets its caches and clocks back. If it fails, the trial
+        after it will say why."""
+        seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
+        self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=self.study.limits, facts=ready.facts))
 
 
 def load_job(

@@ -151,6 +151,7 @@ class Estimator:
                 (measure.instances.max, measure.trials.max),
             )
         )
-        if measure.budget is not None:
-            high = max(low, min(high, measure.budget))
-        return low, high
+        if measure.budget is None:
+            return low, high
+        least_s = self._starts_s(2) + 2 * 2 * one_each_s + self._quality_s()  # two starts of one round, and warm-ups
+        return min(least_s, measure.budget), max(least_s, measure.budget)

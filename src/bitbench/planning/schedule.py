@@ -4,12 +4,12 @@ Nothing is remembered between runs but the records: a study that was killed goes
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 from random import Random
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.cell import Cell, Contender, Plan, Visit
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 
@@ -21,38 +21,38 @@ FAILED_BLOCKS_BEFORE_GIVING_UP = 2
 CLIENT_BOUND_REPEATS = 5
 
 T = TypeVar("T")
-EnoughTrials = Callable[[Sequence[float], Measure], bool]
-EnoughInstances = Callable[[Sequence[Sequence[float]], Measure], bool]
+
+
+class Pace(Protocol):
+    """How much is measured, decided from the blocks that are complete."""
+
+    def rounds(self, block: int) -> int:
+        """Trials of each cell in this block; 0: the study ends before it."""
+
+    def is_open(self, cell: Cell, block: int) -> bool:
+        """Whether a question is left for which this cell has to run in this block."""
+
+    def fit_together(self, contenders: Sequence[Contender]) -> bool:
+        """Whether these may be resident at once and take turns."""
 
 
 class Progress:
     """What has been recorded so far, and what that leaves to do."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        headline: Callable[[TrialRecord], float | None],
-        enough_trials: EnoughTrials,
-        enough_instances: EnoughInstances,
-    ) -> None:
+    def __init__(self, plan: Plan, pace: Pace) -> None:
         self._plan = plan
-        self._headline = headline
-        self._enough_trials = enough_trials
-        self._enough_instances = enough_instances
+        self._pace = pace
+        self._cells: dict[Contender, list[Cell]] = defaultdict(list)
+        for cell in plan.cells:
+            self._cells[cell.contender].append(cell)
         self._trials: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
         self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
-        self.spent_s = 0.0
 
     def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
         for record in records:
-            if isinstance(record, InstanceRecord):
-                self.spent_s += record.ready_s or 0.0
-                continue
-            self.spent_s += record.duration_s or 0.0
             if isinstance(record, QualityRecord):
                 self._quality[record.contender].append(record.outcome)
-            elif record.kind == "measured":
+            elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
 
     def trials_of(self, cell: Cell, block: int) -> Sequence[TrialRecord]:
@@ -63,17 +63,10 @@ class Progress:
         trials = self._trials[cell][block]
         if any(trial.outcome not in (Outcome.OK, Outcome.CLIENT_BOUND) for trial in trials):
             return False
-        if sum(trial.outcome is Outcome.CLIENT_BOUND for trial in trials) > CLIENT_BOUND_REPEATS:
+        counted = sum(trial.outcome is Outcome.OK for trial in trials)
+        if len(trials) - counted > CLIENT_BOUND_REPEATS or counted >= self._pace.rounds(block):
             return False
-        measure = self._plan.study.measure
-        values = self._values(trials)
-        if not values and self._given_up(cell):
-            return False
-        if len(values) >= measure.trials.min and self._budget_spent():
-            return False
-        if self._enough_trials(values, measure):
-            return False
-        return block < measure.instances.min or bool(values) or self._wants_more_instances(cell, block)
+        return self._pace.is_open(cell, block) and not (counted == 0 and self._given_up(cell))
 
     def wants_quality(self, contender: Contender) -> bool:
         """Once per contender; a failure that may be bad luck is tried again, in another instance."""
@@ -84,31 +77,39 @@ class Progress:
             return False
         return len(outcomes) < FAILED_BLOCKS_BEFORE_GIVING_UP
 
-    def next_visit(self) -> Visit | None:
-        """The next instance to start: blocks in order, contenders and workloads shuffled by the seed."""
-        study = self._plan.study
-        for block in range(study.measure.instances.max):
-            for contender in self._shuffled(self._plan.contenders, block, "contenders"):
-                workloads = tuple(
-                    study.workload(cell.workload)
-                    for cell in self._shuffled(self._cells_of(contender), block, contender.name)
-                    if self.wants_trial(cell, block)
-                )
-                if workloads or self.wants_quality(contender):
-                    return Visit(block=block, contender=contender, workloads=workloads)
+    def next_group(self) -> Group | None:
+        """The next contenders to start: blocks in order, contenders and workloads shuffled by the seed."""
+        for block in count():
+            rounds = self._pace.rounds(block)
+            members = [member for one in self._shuffled(block) if (member := self._member(one, block)) is not None]
+            if rounds == 0:
+                return self._quality_alone(members)
+            wanted = [member for member in members if member.workloads]
+            if wanted:
+                together = len(wanted) > 1 and self._pace.fit_together([one.contender for one in wanted])
+                return Group(block=block, members=tuple(wanted if together else wanted[:1]), rounds=rounds)
         return None
 
-    def _cells_of(self, contender: Contender) -> tuple[Cell, ...]:
-        return tuple(cell for cell in self._plan.cells if cell.contender == contender)
+    def _quality_alone(self, members: Sequence[Member]) -> Group | None:
+        """One whose speed is not asked for, or is known already."""
+        return Group(block=0, members=tuple(members[:1]), rounds=0) if members else None
 
-    def _shuffled(self, items: Sequence[T], block: int, salt: str) -> list[T]:
+    def _member(self, contender: Contender, block: int) -> Member | None:
+        """None where nothing is left to ask of it."""
+        workloads = tuple(
+            self._plan.study.workload(cell.workload)
+            for cell in self._mixed(self._cells[contender], block, contender.name)
+            if self.wants_trial(cell, block)
+        )
+        return Member(contender=contender, workloads=workloads) if workloads or self.wants_quality(contender) else None
+
+    def _shuffled(self, block: int) -> list[Contender]:
+        return self._mixed(self._plan.contenders, block, "contenders")
+
+    def _mixed(self, items: Sequence[T], block: int, salt: str) -> list[T]:
         shuffled = list(items)
         Random(f"{self._plan.study.seed}/{block}/{salt}").shuffle(shuffled)
         return shuffled
-
-    def _values(self, trials: Iterable[TrialRecord]) -> list[float]:
-        values = (self._headline(trial) for trial in trials if trial.outcome is Outcome.OK)
-        return [value for value in values if value is not None]
 
     def _given_up(self, cell: Cell) -> bool:
         failed_blocks = 0
@@ -118,14 +119,3 @@ class Progress:
                 return True
             failed_blocks += bool(outcomes)
         return failed_blocks >= FAILED_BLOCKS_BEFORE_GIVING_UP
-
-    def _budget_spent(self) -> bool:
-        budget = self._plan.study.measure.budget
-        return budget is not None and self.spent_s >= budget
-
-    def _wants_more_instances(self, cell: Cell, block: int) -> bool:
-        """Beyond the minimum: only while the interval over the blocks before this one is too wide."""
-        if self._budget_spent():
-            return False
-        groups = [self._values(self._trials[cell][earlier]) for earlier in range(block)]
-        return not self._enough_instances([group for group in groups if group], self._plan.study.measure)

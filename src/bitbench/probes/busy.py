@@ -1,6 +1,7 @@
 """Is somebody else using this machine? Then figures are not the engine's alone."""
 
 import time
+from collections.abc import Sequence
 
 import psutil
 
@@ -32,3 +33,27 @@ def _ours_s() -> float:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return float(total)
+
+
+def cores_of(pids: Sequence[int], look_s: float = 0.5) -> float:
+    """How many cores these processes and all that they started keep busy."""
+    trees = [process for pid in pids for process in _tree(pid)]
+    before = sum(_used_s(process) for process in trees)
+    time.sleep(look_s)
+    return max(0.0, sum(_used_s(process) for process in trees) - before) / look_s
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _used_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(times.user + times.system)

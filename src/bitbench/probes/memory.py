@@ -21,6 +21,11 @@ WATCH_PERIOD_S = 0.1
 EXACT_PERIOD_S = 1.0
 
 
+def available_memory() -> int:
+    """Bytes that new processes may take without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
 def read_memory(root_pid: int | None) -> Memory:
     """Now and at its peak so far; None where this system does not tell."""
     resident, peak, seen = 0, 0, False

@@ -29,6 +29,7 @@ from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.objectives import objectives_section
 from bitbench.report.sections.overview import overview_section
+from bitbench.report.sections.precision import precision_section
 from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.roofline import roofline_section
@@ -49,6 +50,7 @@ def study_document(
         imported_section(summary),
         *_speed(summary),
         objectives_section(summary),
+        precision_section(summary),
         crossover_section(summary),
         memory_section(summary),
         roofline_section(summary),

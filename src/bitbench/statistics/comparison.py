@@ -14,6 +14,11 @@ from scipy.special import stdtr
 from bitbench.core.found.summary import Interval, Ratio
 from bitbench.statistics.intervals import Sample, Uncertainty, sides
 
+# Of two studies that were each stopped when they looked precise: each look gave chance another opportunity. At this
+# share of the allowed error, about 3 % of equal pairs are told apart over all designs that were simulated; at all of
+# it, 5 to 6 % were.
+SHARE_OF_ERROR = 0.6
+
 
 def compare(first: Sample, second: Sample, confidence: float) -> Ratio | None:
     """`first` / `second`; None where a ratio is not defined (a mean that is not positive)."""

@@ -15,18 +15,16 @@ points alone the interval is therefore all that lies between them. Straight line
 simulated series that are precise or coarse they held the truth in 15 to 70 % of the cases.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
 from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
 from bitbench.core.found.summary import Ratio
-from bitbench.statistics.comparison import compare_speed
-from bitbench.statistics.intervals import Sample
-from bitbench.statistics.trial import DEFINITIONS
+from bitbench.statistics.speeds import Speeds
 
 ROUNDING = 1e-9  # of a place that goes through a logarithm and back
 
@@ -48,13 +46,11 @@ class _Knot:
         return _stands(self.low, self.high)
 
 
-def find_crossovers(
-    plan: Plan, samples: Mapping[Cell, Mapping[str, Sample]], baseline: Contender | None, metric: str
-) -> tuple[Crossover, ...]:
+def find_crossovers(plan: Plan, speeds: Speeds, baseline: Contender | None) -> tuple[Crossover, ...]:
     """Every contender along every series of the study in which it and the baseline have two results or more."""
     if baseline is None:
         return ()
-    confidence, better = plan.study.measure.confidence, DEFINITIONS[metric].higher_is_better
+    confidence, metric = plan.study.measure.confidence, speeds.metric
     found = []
     for axis, workloads in _series(plan.study.workloads):
         for contender in plan.contenders:
@@ -62,9 +58,7 @@ def find_crossovers(
                 continue
             ratios: dict[Workload, Ratio] = {}
             for workload in workloads:
-                cells = (Cell(contender=one, workload=workload.name) for one in (contender, baseline))
-                own, other = (samples.get(cell, {}).get(metric) for cell in cells)
-                if ratio := compare_speed(own, other, confidence, higher_is_better=better):
+                if ratio := speeds.between(contender, baseline, workload.name):
                     ratios[workload] = ratio
             if len(ratios) > 1:
                 knots = [_knot(_place(workload, axis), ratio) for workload, ratio in ratios.items()]

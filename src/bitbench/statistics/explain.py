@@ -11,12 +11,12 @@ from bitbench.core.found.model_cost import why_not
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.attribution import account, pick_profiles
-from bitbench.statistics.comparison import compare, compare_speed
+from bitbench.statistics.comparison import compare
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.phases import phase_side, step_sample
 from bitbench.statistics.sides import TRIALS, side_of, variant_of
-from bitbench.statistics.summarize import samples_by_cell
+from bitbench.statistics.summarize import samples_by_cell, speeds_of
 from bitbench.statistics.trial import DEFINITIONS
 
 
@@ -34,7 +34,7 @@ def explain(
     sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
     crossovers = tuple(
         one
-        for one in find_crossovers(plan, samples, baseline, metric)
+        for one in find_crossovers(plan, speeds_of(of), baseline)
         if one.contender == contender and any(point.workload == workload.name for point in one.points)
     )
     phases = tuple(_phases(of, pair, workload, sides))
@@ -60,16 +60,11 @@ def explain(
 
 def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
     """Every workload at which both have a result, by the headline of the study."""
-    metric = METRICS[of.plan.study.measure.headline].column
-    samples = samples_by_cell(of)
+    speeds = speeds_of(of)
     found = []
     for workload in of.plan.study.workloads:
         cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]
-        own, other = (samples.get(cell, {}).get(metric) for cell in cells)
-        ratio = compare_speed(
-            own, other, of.plan.study.measure.confidence, higher_is_better=DEFINITIONS[metric].higher_is_better
-        )
-        if ratio is not None:
+        if (ratio := speeds.between(contender, baseline, workload.name)) is not None:
             sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(cell))) for cell in cells)
             found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
     return found

@@ -16,22 +16,15 @@ A claim that was made at an earlier look stays (see `looks`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import combinations
 from math import log
 
 from bitbench.core.cell import Contender
+from bitbench.core.found.summary import AgainstBaseline
+from bitbench.statistics.holm import holm
 from bitbench.statistics.pairs import PairedRatio, PairTable
-from bitbench.statistics.ranking import holm
 
 Ordered = tuple[Contender, Contender]  # (faster, slower)
-
-
-class AgainstBaseline(StrEnum):
-    FASTER = "faster"
-    SLOWER = "slower"
-    EQUAL = "equal"  # within the margin that was asked for
-    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True)

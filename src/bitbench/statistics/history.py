@@ -8,9 +8,8 @@ from bitbench.core.found.history import History, HistoryPoint
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.ground.errors import StoreError
 from bitbench.statistics.comparability import differences
-from bitbench.statistics.comparison import compare
+from bitbench.statistics.comparison import SHARE_OF_ERROR, compare
 from bitbench.statistics.intervals import Sample, estimate
-from bitbench.statistics.ranking import SHARE_OF_ERROR
 from bitbench.statistics.studies import SHAPE, verdict_of
 from bitbench.statistics.summarize import samples_by_cell
 from bitbench.statistics.trial import DEFINITIONS

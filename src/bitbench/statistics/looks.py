@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bitbench.core.cell import Contender
-from bitbench.statistics.families import AgainstBaseline, Claims
+from bitbench.core.found.summary import AgainstBaseline
+from bitbench.statistics.families import Claims
 
 FIRST_LOOK = 2  # blocks: one difference has no variance
 

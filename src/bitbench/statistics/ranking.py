@@ -1,77 +1,95 @@
-"""Ranks with ties: two contenders are told apart only where a comparison says so, after Holm's correction.
+"""Ranks with ties: two contenders are told apart only where a claim says so, corrected for all that is asked at once.
 
-Many pairs are asked at once, so some would differ by chance; Holm keeps the chance of *any* false difference in a
-workload below the allowed error. A contender's rank is a range: from one more than the number that are surely better
-to the number of all less those that are surely worse.
+A contender's rank is a range: from one more than the number that are significantly better to the number of all less
+those that are significantly worse. Claims come from differences within blocks (`standing`); a study with one start of
+each contender has none, and falls back to what its trials say about that start.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Ranking, RankingEntry
+from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
 from bitbench.statistics.comparison import compare
+from bitbench.statistics.families import Claims, Ordered
+from bitbench.statistics.holm import holm
 from bitbench.statistics.intervals import Sample
-
-# A study stops when it is precise enough, and each such look gives chance another opportunity. Told apart at this share
-# of the allowed error, about 3 % of equal pairs are ranked apart over all designs that were simulated; at all of it,
-# 5 to 6 % were.
-SHARE_OF_ERROR = 0.6
+from bitbench.statistics.standing import Standing
 
 
 def rank(
     workload: str,
-    metric: str,
     samples: Mapping[Contender, Sample],
+    found: Standing,
     *,
-    higher_is_better: bool,
     baseline: Contender | None,
     confidence: float,
 ) -> Ranking:
     """Rank the contenders of one workload; `samples` are of the headline metric."""
-    order = sorted(samples, key=lambda contender: samples[contender].mean, reverse=higher_is_better)
-    apart = _told_apart(order, samples, confidence)
-    reference = samples.get(baseline) if baseline is not None else None
-    entries = []
-    for place, contender in enumerate(order):
-        better = sum((other, contender) in apart for other in order[:place])
-        worse = sum((contender, other) in apart for other in order[place + 1 :])
-        own = contender == baseline or reference is None
-        entries.append(
-            RankingEntry(
-                contender=contender,
-                rank_low=1 + better,
-                rank_high=len(order) - worse,
-                tied_with=tuple(
-                    other
-                    for other in order
-                    if other != contender and (other, contender) not in apart and (contender, other) not in apart
-                ),
-                ratio_to_baseline=None
-                if own or reference is None
-                else compare(samples[contender], reference, confidence),
-            )
+    order = sorted(samples, key=lambda contender: samples[contender].mean, reverse=found.headline.higher_is_better)
+    reference = baseline if baseline in samples else None
+    claims = found.claims.get(workload)
+    apart = claims.told_apart if claims else _of_one_start(order, samples, confidence)
+
+    def ratio(contender: Contender) -> Ratio | None:
+        if reference is None or contender == reference:
+            return None
+        paired = found.ratio(workload, contender, reference, confidence)
+        return paired or compare(samples[contender], samples[reference], confidence)
+
+    return Ranking(
+        workload=workload,
+        metric=found.headline.metric,
+        baseline=reference,
+        entries=_entries(order, apart, ratio, claims, reference),
+        possible_bests=tuple(one for one in order if one in claims.possible_bests) if claims else (),
+    )
+
+
+def _entries(
+    order: Sequence[Contender],
+    apart: frozenset[Ordered],
+    ratio: Callable[[Contender], Ratio | None],
+    claims: Claims | None,
+    baseline: Contender | None,
+) -> tuple[RankingEntry, ...]:
+    return tuple(
+        RankingEntry(
+            contender=contender,
+            rank_low=1 + sum((other, contender) in apart for other in order),
+            rank_high=len(order) - sum((contender, other) in apart for other in order),
+            tied_with=tuple(
+                other
+                for other in order
+                if other != contender and (other, contender) not in apart and (contender, other) not in apart
+            ),
+            ratio_to_baseline=ratio(contender),
+            against_baseline=_against(contender, apart, claims, baseline),
         )
-    return Ranking(workload=workload, metric=metric, baseline=baseline if reference else None, entries=tuple(entries))
+        for contender in order
+    )
 
 
-def _told_apart(
+def _against(
+    contender: Contender, apart: frozenset[Ordered], claims: Claims | None, baseline: Contender | None
+) -> AgainstBaseline | None:
+    if baseline is None or contender == baseline:
+        return None
+    if claims is not None:
+        return claims.against_baseline.get(contender, AgainstBaseline.UNDECIDED)
+    if (contender, baseline) in apart:
+        return AgainstBaseline.FASTER
+    return AgainstBaseline.SLOWER if (baseline, contender) in apart else AgainstBaseline.UNDECIDED
+
+
+def _of_one_start(
     order: Sequence[Contender], samples: Mapping[Contender, Sample], confidence: float
-) -> set[tuple[Contender, Contender]]:
-    """Pairs (better, worse) whose difference stands after the correction."""
+) -> frozenset[Ordered]:
+    """Pairs (better, worse) by trials alone, where no start is repeated; nothing where some have several."""
+    if any(sample.n_instances > 1 for sample in samples.values()):
+        return frozenset()  # it has not been looked at yet
     pairs = list(combinations(order, 2))
     ratios = [compare(samples[better], samples[worse], confidence) for better, worse in pairs]
     # A pair that cannot be compared (one trial) still counts as asked: leaving it out would favour the others.
-    p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
-    adjusted = holm(p_values)
-    return {pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < SHARE_OF_ERROR * (1 - confidence)}
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values in the order given (Holm 1979, step down)."""
-    adjusted = [0.0] * len(p_values)
-    reached = 0.0
-    for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        reached = max(reached, min(1.0, (len(p_values) - step) * p_values[place]))
-        adjusted[place] = reached
-    return adjusted
+    adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
+    return frozenset(pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < 1 - confidence)

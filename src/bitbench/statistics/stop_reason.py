@@ -1,25 +1,44 @@
-"""Why a cell has no more trials than it has, read from the trials themselves."""
+"""Why a cell has no more trials than it has, read from the records themselves."""
+
+from collections.abc import Sequence
 
 from bitbench.core.asked.study import Measure
-from bitbench.core.found.summary import Estimate, StopReason
-from bitbench.statistics.intervals import Groups
-from bitbench.statistics.stopping import enough_instances, enough_trials
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.found.summary import StopReason
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.statistics.looks import continuing
+from bitbench.statistics.standing import Standing, baseline_of
+from bitbench.statistics.stopping import enough_instances
 
 
-def stop_reason(blocks: Groups, headline: Estimate | None, measure: Measure, *, failed: bool) -> StopReason:
-    """`blocks` are the headline values that count, by block; `failed`: a trial or a start of this cell failed.
-
-    A block that was interrupted and taken up again has trials of two instances: the estimate knows them apart, the
-    schedule, whose reasons these are, does not.
-    """
-    width = None if headline is None else headline.relative_half_width
-    enough_blocks = len(blocks) >= measure.instances.min
-    if enough_blocks and width is not None and width <= measure.target_precision:
-        return StopReason.PRECISE
-    if not enough_blocks or any(len(block) < measure.trials.min for block in blocks):
+def stop_reason(plan: Plan, cell: Cell, counted: Sequence[TrialRecord], found: Standing, *, failed: bool) -> StopReason:
+    """`counted`: its trials that count; `failed`: a trial or a start of this cell failed."""
+    measure = plan.study.measure
+    if plan.imported_from is not None:
+        return StopReason.IMPORTED
+    if not counted or not _has_the_least(counted, measure):
         return StopReason.FAILED if failed else StopReason.UNFINISHED
-    if enough_instances(blocks, measure) and all(enough_trials(block, measure) for block in blocks):
-        return StopReason.LIMIT
-    if measure.budget is not None:
-        return StopReason.BUDGET
-    return StopReason.FAILED if failed else StopReason.UNFINISHED
+    if (claims := found.claims.get(cell.workload)) is not None:
+        if cell.contender not in continuing(claims, baseline_of(plan)):
+            return StopReason.DECIDED
+        return _limit(measure) if found.end is not None else StopReason.UNFINISHED
+    return _of_one_alone(counted, found, measure)
+
+
+def _has_the_least(counted: Sequence[TrialRecord], measure: Measure) -> bool:
+    """Of starts; with a budget, the looks say when there are enough."""
+    return len({trial.block for trial in counted}) >= (2 if measure.budget is not None else measure.instances.min)
+
+
+def _of_one_alone(counted: Sequence[TrialRecord], found: Standing, measure: Measure) -> StopReason:
+    """With no other to compare with, its own precision decides."""
+    groups: dict[int, list[float]] = {}
+    for trial in counted:
+        groups.setdefault(trial.block, []).append(getattr(trial.metrics, found.headline.metric) or 0.0)
+    if len(groups) > 1 and enough_instances(list(groups.values()), measure):
+        return StopReason.DECIDED if len(groups) < measure.instances.max else StopReason.LIMIT
+    return _limit(measure)
+
+
+def _limit(measure: Measure) -> StopReason:
+    return StopReason.LIMIT if measure.budget is None else StopReason.BUDGET

@@ -22,12 +22,13 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CannotCompareError
 from bitbench.statistics.changes import Change, Changes, Pair, changes_between, changes_within
 from bitbench.statistics.comparability import differences
+from bitbench.statistics.comparison import SHARE_OF_ERROR
 from bitbench.statistics.gate import Condition, judge
+from bitbench.statistics.holm import holm
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
-from bitbench.statistics.ranking import SHARE_OF_ERROR, holm
 from bitbench.statistics.trial import DEFINITIONS
 
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")

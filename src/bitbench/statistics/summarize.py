@@ -1,6 +1,6 @@
 """From the records of a study to everything a report may say."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from bitbench.core.asked.objective import Objective
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.metrics import HEADLINES, METRICS
-from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StopReason, StudySummary, WarmUp
+from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.statistics.contenders import failures_of, summarize_contender
@@ -16,6 +16,7 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
+from bitbench.statistics.precision import precision
 from bitbench.statistics.promises import judge_objective
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import summarize_quality
@@ -23,6 +24,8 @@ from bitbench.statistics.ranking import rank
 from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.speeds import Speeds
+from bitbench.statistics.standing import baseline_of, headline_of, standing
 from bitbench.statistics.stop_reason import stop_reason
 from bitbench.statistics.trial import DEFINITIONS
 
@@ -32,29 +35,28 @@ FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
 
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
-    plan, samples = of.plan, samples_by_cell(of)
-    headline = METRICS[plan.study.measure.headline].column
-    baseline = find_baseline(plan)
+    plan, speeds, baseline = of.plan, speeds_of(of), baseline_of(of.plan)
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
     return StudySummary(
         study=plan.study,
-        headline=headline,
+        headline=speeds.metric,
         baseline=baseline,
         definitions=DEFINITIONS,
         cells=tuple(
-            _with_requests(of, _summarize_cell(plan, cell, trials, samples[cell]), trials)
+            _with_requests(of, _summarize_cell(plan, cell, trials, speeds), trials)
             for cell, trials in _by_cell(of).items()
         ),
         contenders=tuple(
             summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
             for contender in plan.contenders
         ),
-        rankings=tuple(_rank(plan, workload.name, headline, samples, baseline) for workload in plan.study.workloads),
+        rankings=tuple(_rank(plan, workload.name, speeds, baseline) for workload in plan.study.workloads),
+        precision=precision(of, speeds.standing, baseline),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
-        crossovers=find_crossovers(plan, samples, baseline, headline),
+        crossovers=find_crossovers(plan, speeds, baseline),
         search=answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
@@ -62,6 +64,11 @@ def summarize(of: StudyRecords) -> StudySummary:
         roof=of.roof,
         cell_roofs=cell_roofs(of),
     )
+
+
+def speeds_of(of: StudyRecords) -> Speeds:
+    found = standing(of.plan, of.trials, of.instances, headline_of(of.plan), baseline_of(of.plan))
+    return Speeds(found, samples_by_cell(of), of.study.measure.confidence)
 
 
 def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, Sample]]:
@@ -100,18 +107,6 @@ def headline_value(record: TrialRecord, headline: str) -> float | None:
     return _metrics(record).get(METRICS[headline].column)
 
 
-def find_baseline(plan: Plan) -> Contender | None:
-    """The contender the study names, or the first on the engine it names; without a name the first of all."""
-    refused = (refusal.cell.contender for refusal in plan.refusals)
-    contenders = list(dict.fromkeys([*plan.contenders, *refused]))
-    wanted = plan.study.baseline
-    if wanted is None:
-        return contenders[0] if contenders else None
-    by_name = (contender for contender in contenders if contender.name == wanted)
-    by_engine = (contender for contender in contenders if contender.engine == wanted)
-    return next(by_name, None) or next(by_engine, None)
-
-
 def _metrics(record: TrialRecord) -> dict[str, float]:
     """Those that are defined, by the keys of DEFINITIONS."""
     known = {**dict(record.metrics), **dict(record.memory)}
@@ -129,20 +124,11 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 
-def _summarize_cell(
-    plan: Plan, cell: Cell, records: Sequence[TrialRecord], samples: Mapping[str, Sample]
-) -> CellSummary:
-    measure = plan.study.measure
+def _summarize_cell(plan: Plan, cell: Cell, records: Sequence[TrialRecord], speeds: Speeds) -> CellSummary:
+    measure, samples = plan.study.measure, speeds.samples[cell]
     counted = [record for record in records if record.counts]
     failures = failures_of(records)
     estimates = {name: estimate(samples[name], measure.confidence) for name in DEFINITIONS if name in samples}
-    blocks: dict[int, list[float]] = {}
-    for record in counted:
-        if (value := headline_value(record, measure.headline)) is not None:
-            blocks.setdefault(record.block, []).append(value)
-    stopped = stop_reason(
-        list(blocks.values()), estimates.get(METRICS[measure.headline].column), measure, failed=bool(failures)
-    )
     return CellSummary(
         cell=cell,
         metrics=estimates,
@@ -150,7 +136,7 @@ def _summarize_cell(
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
-        stop_reason=StopReason.IMPORTED if plan.imported_from else stopped,
+        stop_reason=stop_reason(plan, cell, counted, speeds.standing, failed=bool(failures)),
     )
 
 
@@ -220,22 +206,12 @@ def _mean_latency(metrics: Iterable[TrialMetrics]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _rank(
-    plan: Plan,
-    workload: str,
-    headline: str,
-    samples: Mapping[Cell, Mapping[str, Sample]],
-    baseline: Contender | None,
-) -> Ranking:
+def _rank(plan: Plan, workload: str, speeds: Speeds, baseline: Contender | None) -> Ranking:
+    of_workload = [cell for cell in plan.cells if cell.workload == workload]
     return rank(
         workload,
-        headline,
-        {
-            cell.contender: samples[cell][headline]
-            for cell in plan.cells
-            if cell.workload == workload and headline in samples[cell]
-        },
-        higher_is_better=DEFINITIONS[headline].higher_is_better,
+        {cell.contender: own[speeds.metric] for cell in of_workload if speeds.metric in (own := speeds.samples[cell])},
+        speeds.standing,
         baseline=baseline,
-        confidence=plan.study.measure.confidence,
+        confidence=speeds.confidence,
     )

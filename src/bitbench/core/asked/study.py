@@ -1,5 +1,6 @@
 """What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -16,6 +17,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 # YAML reads a bare `null` as nothing; here it is the name of an engine.
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
+MOST_STARTS = 64  # of each contender, where a budget decides and the study asks for no number
 
 
 class EngineSetup(Spec):
@@ -54,27 +56,47 @@ class Count(Spec):
         return self
 
 
-class Measure(Spec):
-    """How often, and until when."""
+class Schedule(StrEnum):
+    AUTO = "auto"
+    ROUNDS = "rounds"
+    VISITS = "visits"
 
+
+class Measure(Spec):
+    """How often, or how long: with a budget, starts and rounds are planned from it."""
+
+    budget: Seconds | None = Field(
+        default=None, gt=0, description="wall time to spend; starts and rounds are planned from it"
+    )
     instances: Count = Field(
         default=Count(min=3, max=12),
-        description="starts of each engine with each variant; a number or {min, max}",
+        description="starts of each contender, one per block; a number or {min, max}; more than min while it decides",
     )
     trials: Count = Field(
         default=Count(min=3, max=10),
-        description="trials of each workload in each instance; a number or {min, max}",
+        description="trials of each workload per start; a number or {min, max} for a budget to choose from",
+    )
+    schedule: Schedule = Field(
+        default=Schedule.AUTO,
+        description="rounds: all contenders resident, trials alternate; visits: one contender after the other; "
+        "auto: rounds where memory and the engines allow it",
+    )
+    equal_within: Fraction | None = Field(
+        default=None, gt=0, lt=1, description="a ratio known to lie within this of 1 is decided: equal"
     )
     target_precision: Fraction = Field(
-        default=0.02, gt=0, lt=1, description="half width of the interval of the headline metric, relative"
-    )
-    budget: Seconds | None = Field(
-        default=None, gt=0, description="time after which nothing beyond the minimum is started"
+        default=0.02, gt=0, lt=1, description="where a contender has no other to be compared with: when to stop"
     )
     confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
     headline: Headline = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
+
+    @property
+    def most_blocks(self) -> int:
+        """A budget ends a study that asks for no number of starts."""
+        chosen = "instances" in self.model_fields_set
+        return self.instances.max if chosen or self.budget is None else MOST_STARTS
 
     @field_validator("headline", mode="before")
     @classmethod

@@ -98,7 +98,9 @@ class FailureGroup(Record):
 class StopReason(StrEnum):
     """Why no more trials of a cell were made."""
 
-    PRECISE = "precise enough"
+    DECIDED = (
+        "decided"  # every question about it; where it has no other to compare with: known to the precision asked for
+    )
     LIMIT = "trial limit"
     BUDGET = "budget spent"
     FAILED = "failed"
@@ -186,14 +188,27 @@ class ContenderSummary(Record):
     notes: tuple[str, ...]
 
 
+class AgainstBaseline(StrEnum):
+    """What may be claimed of a contender, for all of a workload at once."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"  # within the margin that was asked for
+    UNDECIDED = "undecided"
+
+
 class RankingEntry(Record):
-    """The ranks this contender may have: one number where it is told apart from all others."""
+    """The ranks this contender may have: one number where it is told apart from all others.
+
+    `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
+    """
 
     contender: Contender
     rank_low: int
     rank_high: int
     tied_with: tuple[Contender, ...]
     ratio_to_baseline: Ratio | None
+    against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 
 
 class Ranking(Record):
@@ -203,6 +218,7 @@ class Ranking(Record):
     metric: str
     baseline: Contender | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
+    possible_bests: tuple[Contender, ...] = ()  # the best is one of these; empty where too little is known
 
 
 class SearchStop(StrEnum):
@@ -292,6 +308,18 @@ class ContenderQuality(Record):
         return sum(one.first_difference is None for one in known) if known else None
 
 
+class Precision(Record):
+    """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it cannot be told."""
+
+    blocks: int  # starts of each contender
+    start_sd: float | None = None  # from one start to the next, of one contender
+    trial_sd: float | None = None  # from one trial to the next within a start
+    probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
+    half_width: float | None = None  # of a ratio to the baseline: the median over contenders and workloads
+    next_block_s: float | None = None  # what one more block would cost
+    next_half_width: float | None = None  # and bring
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -300,6 +328,7 @@ class StudySummary(Record):
     cells: tuple[CellSummary, ...]
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
+    precision: Precision | None = None  # None: nothing to compare, or one start
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate

@@ -10,8 +10,8 @@ from bitbench.core.cell import Cell, Contender
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
-#   1  first published form; `kernel_choices` and `was_running` came later and have their
-#      defaults in lines from before
+#   1  first published form; `kernel_choices`, `was_running`, and of trials `round` to `idle_cores`, came later and have
+#      their defaults in lines from before
 
 
 class Outcome(StrEnum):
@@ -103,6 +103,12 @@ class TrialRecord(Record):
     cell: Cell
     block: int
     index: int  # within its block, counted over all instances that worked on that block
+    # Trials of one round of a block were run in turn, with their engines resident; None: one visit after the other.
+    round: int | None = None
+    probe_before_s: float | None = None  # a fixed piece of work just before and just after: how fast the machine was
+    probe_after_s: float | None = None
+    residents: int = 0  # other instances that lay in memory meanwhile
+    idle_cores: float | None = None  # that they kept busy all the same; None where they were frozen
     instance_id: str
     # Wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times. None: the file it came from does not say.
     started_at: str | None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import MemorySummary, Ranking, Ratio, StudySummary
+from bitbench.core.found.summary import AgainstBaseline, MemorySummary, Ranking, Ratio, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.model import Name, Phrase, Quantity, Table, Unit
 from bitbench.report.document.numbers import percent
@@ -13,7 +13,7 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, listing, names, plural, say, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, number, size, unit_of
-from bitbench.report.sections.ranked import entry_of, estimate_of, ratio_to_baseline, versus_baseline
+from bitbench.report.sections.ranked import entry_of, estimate_of, may_be_best, ratio_to_baseline, versus_baseline
 
 MAX_NAMED = 4  # of a tie, in a sentence or a cell
 TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
@@ -106,28 +106,29 @@ def best_table(summary: StudySummary) -> Table:
 
 
 def _tied(ranking: Ranking, labels: Labels) -> Phrase:
-    tied = names(labels[one] for one in ranking.entries[0].tied_with)
+    tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].contender)
     if len(tied) == len(ranking.entries) - 1 > 1:
         return say(f"all {len(tied)} others")
     return listing(tied, most=MAX_NAMED) or say("none")
 
 
 def _ahead(ranking: Ranking) -> list[Contender]:
-    """Those at the top that are significantly better than the baseline; without one, than any other."""
-    top = [entry for entry in ranking.entries if entry.rank_low == 1]
+    """Those that may be the best and are significantly better than the baseline; without one, than any other."""
+    top = may_be_best(ranking)
     if ranking.baseline is None:
-        return [entry.contender for entry in top] if len(top) < len(ranking.entries) else []
-    return [one.contender for one in top if one.contender != ranking.baseline and ranking.baseline not in one.tied_with]
+        return top if len(top) < len(ranking.entries) else []
+    faster = [one.contender for one in ranking.entries if one.against_baseline is AgainstBaseline.FASTER]
+    return [contender for contender in top if contender in faster]
 
 
 def _never_behind(found: _Found) -> list[Contender]:
-    """At the top everywhere, and nowhere below the baseline by the interval of the ratio alone."""
+    """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
     better = found.summary.definitions[found.summary.headline].higher_is_better
-    tops = [
-        [one.contender for one in ranking.entries if one.rank_low == 1 and not _behind(one.ratio_to_baseline, better)]
-        for ranking in found.answered
-    ]
-    return [one for one in tops[0] if all(one in top for top in tops)]
+    behind = {
+        one.contender for ranking in found.answered for one in ranking.entries if _behind(one.ratio_to_baseline, better)
+    }
+    first, *others = [may_be_best(ranking) for ranking in found.answered]
+    return [one for one in first if one not in behind and all(one in top for top in others)]
 
 
 def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
@@ -169,7 +170,7 @@ def _no_winner(found: _Found) -> Lead:
         others = listing(names(without))
         reason = say("Where the baseline ", own, " has a result, no contender is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
-    if all(one.entries[0].contender == baseline and not one.entries[0].tied_with for one in found.compared):
+    if all(may_be_best(one) == [baseline] for one in found.compared):
         return Lead(say("Keep the baseline ", own, "."), (say("It is significantly faster ", where, "."),))
     reason = say("No contender is significantly faster than the baseline ", own, " ", where, ".")
     return Lead(say("Tie: speed alone gives no reason to change."), (reason,))

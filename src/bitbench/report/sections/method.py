@@ -40,11 +40,13 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. The "
         "requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
         "percentiles of single trials (per trial).",
-        "vs. baseline": " is the ratio of the means, with an interval made the same way (Welch).",
+        "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
+        "contender, so what slows the whole machine cancels. Other contenders and workloads lend degrees of freedom. "
+        "With a single start it is the ratio of the means (Welch).",
         "Rank": f" is by {headline}. Two contenders get different ranks only where their difference is significant at "
-        f"{confidence} after a correction for all pairs of the workload (Holm) and for stopping early; the others are "
-        "tied, and a rank is the range of places that this leaves. The correction asks for more than a single interval "
-        "does, so a ratio whose interval just excludes 1 may still be a tie.",
+        f"{confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
+        "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "
+        "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
         "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
         "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
         f"is the interval of the crossing, at {confidence}.",

@@ -35,6 +35,11 @@ def entry_of(ranking: Ranking, contender: Contender) -> RankingEntry | None:
     return next((entry for entry in ranking.entries if entry.contender == contender), None)
 
 
+def may_be_best(ranking: Ranking) -> list[Contender]:
+    """Those that may be the best; without claims, those that share the first rank."""
+    return list(ranking.possible_bests) or [entry.contender for entry in ranking.entries if entry.rank_low == 1]
+
+
 def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
     if entry is None:
         return None

@@ -22,7 +22,6 @@ from bitbench.report.document.model import (
     Table,
     Unit,
 )
-from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, bullets, listing, paragraph, say
@@ -166,8 +165,8 @@ def _outliers(summary: StudySummary, cells: Sequence[CellSummary], labels: Label
 def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> list[Words]:
     measure = summary.study.measure
     reasons = {
-        StopReason.PRECISE: f"precise enough (half width of {percent(measure.target_precision)} or less)",
-        StopReason.LIMIT: f"limit of {measure.instances.max} instances × {measure.trials.max} trials",
+        StopReason.DECIDED: "every question about it is decided",
+        StopReason.LIMIT: f"limit of {measure.instances.max} starts",
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",

@@ -1,0 +1,210 @@
+"""A group of a block: its contenders are started, warmed up, and take turns until each has its trials; then all end.
+
+It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking for
+the next one: here that is `lab.study`, on a cluster it would be the node that owns the folder.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Group, Member, Plan
+from bitbench.core.ports import InstanceFailed, Observer
+from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
+from bitbench.lab.bench import Bench
+from bitbench.lab.quality import QualityDraft, measure_contender, new_draft, with_failure
+from bitbench.lab.residents import Residents, Turn
+from bitbench.lab.trial import ReadyInstance, TrialDraft, TrialKind, TrialRunner, new_record, now
+from bitbench.planning.schedule import Progress
+from bitbench.probes.device_memory import find_devices
+from bitbench.probes.memory import MemoryWatch
+
+# After these the instance cannot be trusted with another trial.
+ENDS_THE_INSTANCE = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.OOM})
+
+Draft = InstanceRecord | TrialDraft | QualityDraft
+
+
+@dataclass(frozen=True)
+class GroupRunner:
+    group: Group
+    plan: Plan
+    bench: Bench
+    progress: Progress
+    observer: Observer
+    new_instance: Callable[[], tuple[str, Path]]  # an id and a log file
+
+    def run(self) -> Iterator[Draft]:
+        with ExitStack() as stack:
+            residents = stack.enter_context(self._residents())
+            members: list[tuple[Member, ReadyInstance]] = []
+            for member in self.group.members:
+                ready = yield from self._start(member, stack)
+                if ready is not None:
+                    residents.join(ready)
+                    yield from self._warm_up(member, ready, residents)
+                    members.append((member, ready))
+            yield from self._rounds(members, residents)
+            for member, ready in members:
+                if ready.id in residents and self.progress.wants_quality(member.contender):
+                    with residents.turn(ready):
+                        yield self._quality(ready)
+
+    def _residents(self) -> Residents:
+        setups = {member.contender: self.plan.study.engine(member.contender.engine) for member in self.group.members}
+        return Residents(
+            {one: self.bench.engine_of(self.plan, one).can_freeze(setup) for one, setup in setups.items()},
+            self.observer,
+        )
+
+    def _start(self, member: Member, stack: ExitStack) -> Generator[Draft, None, ReadyInstance | None]:
+        """One after the other, so that the time to ready is each one's own. None where it did not come up."""
+        instance_id, log_file = self.new_instance()
+        started_at, started, contender = now(), time.monotonic(), member.contender
+        instance = self.bench.start(self.plan, contender, log_file, occasion=str(self.group.block))
+        stack.callback(instance.stop)
+        limits = self.plan.study.limits
+        watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, find_devices()))
+        record = InstanceRecord(
+            id=instance_id,
+            contender=contender,
+            block=self.group.block,
+            started_at=started_at,
+            outcome=Outcome.OK,
+            log_file=f"logs/{log_file.name}",
+        )
+        try:
+            endpoint = instance.wait_ready(limits.start)
+        except InstanceFailed as failed:
+            yield from self._never_ready(member, record, watch.failure or failed.failure)
+            instance.stop()
+            return None
+        ready_s = time.monotonic() - started
+        yield record.model_copy(update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()})
+        facts = self.plan.variant(contender.variant).facts
+        return ReadyInstance(instance_id, contender, self.group.block, instance, endpoint, facts, watch)
+
+    def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
+        """An instance that did not come up is the result of each of its cells."""
+        words = {"outcome": failure.outcome, "cause": failure.cause, "log_lines": failure.log_lines}
+        yield record.model_copy(update=words)
+        for workload in member.workloads:
+            cell = Cell(contender=member.contender, workload=workload.name)
+            index = len(self.progress.trials_of(cell, record.block))
+            yield TrialDraft(
+                new_record(
+                    cell, kind="measured", block=record.block, index=index, instance_id=record.id, failure=failure
+                )
+            )
+        if self.progress.wants_quality(member.contender):
+            draft = new_draft(member.contender, record.id, record.started_at or now())
+            yield QualityDraft(with_failure(draft, failure, 0.0))
+
+    def _warm_up(self, member: Member, ready: ReadyInstance, residents: Residents) -> Iterator[Draft]:
+        """Once per workload; a warm-up that fails is the result of its cell."""
+        with residents.turn(ready):
+            for workload in member.workloads:
+                draft = self._trial(ready, workload, "warmup")
+                yield draft
+                if draft.record.outcome in ENDS_THE_INSTANCE:
+                    residents.leave(ready)
+                    return
+
+    def _rounds(self, members: Sequence[tuple[Member, ReadyInstance]], residents: Residents) -> Iterator[Draft]:
+        """Every cell that wants a trial gets one in each round, in a new order; what our client spoiled is repeated."""
+        number = self._rounds_done(members)
+        while wanted := self._wanted(members, residents):
+            for ready, workload in self._shuffled(wanted, number):
+                while self._wants(ready, workload, residents):
+                    draft = yield from self._turn(ready, workload, number, residents)
+                    if draft.record.outcome is not Outcome.CLIENT_BOUND:
+                        break
+            number += 1
+
+    def _turn(
+        self, ready: ReadyInstance, workload: Workload, number: int, residents: Residents
+    ) -> Generator[Draft, None, TrialDraft]:
+        with residents.turn(ready, self._touch) as turn:
+            draft = self._trial(ready, workload, "measured")
+        draft = TrialDraft(draft.record.model_copy(update=_circumstances(turn, number)), draft.requests)
+        if draft.record.outcome in ENDS_THE_INSTANCE:
+            residents.leave(ready)
+        yield draft
+        return draft
+
+    def _wanted(
+        self, members: Sequence[tuple[Member, ReadyInstance]], residents: Residents
+    ) -> list[tuple[ReadyInstance, Workload]]:
+        return [
+            (ready, workload)
+            for member, ready in members
+            for workload in member.workloads
+            if self._wants(ready, workload, residents)
+        ]
+
+    def _wants(self, ready: ReadyInstance, workload: Workload, residents: Residents) -> bool:
+        cell = Cell(contender=ready.contender, workload=workload.name)
+        return ready.id in residents and self.progress.wants_trial(cell, ready.block)
+
+    def _shuffled(
+        self, wanted: list[tuple[ReadyInstance, Workload]], number: int
+    ) -> Iterator[tuple[ReadyInstance, Workload]]:
+        """Workload by workload, so that the trials of one lie close together; contenders in a new order each time."""
+        random = Random(f"{self.plan.study.seed}/{self.group.block}/{number}")
+        names = list(dict.fromkeys(workload.name for _, workload in wanted))
+        random.shuffle(names)
+        for name in names:
+            turns = [pair for pair in wanted if pair[1].name == name]
+            random.shuffle(turns)
+            yield from turns
+
+    def _rounds_done(self, members: Sequence[tuple[Member, ReadyInstance]]) -> int:
+        """Of an earlier run that was interrupted in this block: its rounds keep their numbers."""
+        cells = [
+            Cell(contender=one.contender, workload=workload.name) for one, _ in members for workload in one.workloads
+        ]
+        rounds = [trial.round for cell in cells for trial in self.progress.trials_of(cell, self.group.block)]
+        return max((number + 1 for number in rounds if number is not None), default=0)
+
+    def _trial(self, ready: ReadyInstance, workload: Workload, kind: TrialKind) -> TrialDraft:
+        cell = Cell(contender=ready.contender, workload=workload.name)
+        return self._runner.run(ready, workload, kind, len(self.progress.trials_of(cell, ready.block)))
+
+    def _touch(self, ready: ReadyInstance) -> None:
+        self._runner.touch(ready)
+
+    @property
+    def _runner(self) -> TrialRunner:
+        return TrialRunner(self.plan.study, self.bench.load, self.bench.folder, self.observer)
+
+    def _quality(self, ready: ReadyInstance) -> QualityDraft:
+        """After its speed: so that it can disturb nothing."""
+        model = self.plan.variant(ready.contender.variant).model
+        measured = measure_contender(
+            ready.endpoint,
+            plan=self.plan,
+            engine=self.bench.engine_of(self.plan, ready.contender),
+            kit=self.bench.quality[model],
+            draft=new_draft(ready.contender, ready.id, now()),
+            on_step=lambda step: self.observer.quality_running(ready.contender, step),
+        )
+        record = measured.record
+        if record.outcome is Outcome.OK:
+            return measured
+        failure = ready.cause_of_death(Failure(outcome=record.outcome, cause=record.cause or ""))
+        return QualityDraft(with_failure(record, failure, record.duration_s))
+
+
+def _circumstances(turn: Turn, number: int) -> dict[str, float | int | None]:
+    """A contender that was alone took no turns: its trials have no round."""
+    return {
+        "round": number if turn.residents else None,
+        "probe_before_s": turn.probe_before_s,
+        "probe_after_s": turn.probe_after_s,
+        "residents": turn.residents,
+        "idle_cores": turn.idle_cores,
+    }

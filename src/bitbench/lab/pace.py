@@ -1,0 +1,174 @@
+"""How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+
+from bitbench.core.asked.study import Schedule
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.ports import Engine
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.planning.estimate import Estimator
+from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
+from bitbench.statistics.components import VarianceComponents
+from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.standing import Standing, baseline_of, headline_of, open_cells, standing
+from bitbench.statistics.stopping import enough_instances
+
+STOP_S = 1.0  # of one instance
+PROBE_AND_TOUCH_S = 0.5  # around each trial of contenders that take turns
+RESIDENT_SHARE = (
+    0.85  # of the memory that is available: the rest is for the load client, page cache, and the peak of one
+)
+
+
+@dataclass(frozen=True)
+class OneBlock:
+    """A `planning.schedule.Pace`: so many trials of each cell, as on an endpoint that is not started anew."""
+
+    trials: int
+
+    def rounds(self, block: int) -> int:
+        return self.trials if block == 0 else 0
+
+    def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
+        return True
+
+    def fit_together(self, contenders: Sequence[Contender]) -> bool:  # noqa: ARG002
+        return False
+
+
+class StudyPace:
+    """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided."""
+
+    def __init__(
+        self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
+    ) -> None:
+        self._plan = plan
+        self._engines = engines
+        self._estimator = estimator
+        self._available_bytes = available_bytes
+        self._on_device = on_device
+        self._trials: list[TrialRecord] = []
+        self._instances: list[InstanceRecord] = []
+        self._standings: dict[int, Standing] = {}  # after so many blocks
+        self._rounds: dict[int, int] = {}
+
+    def add(self, record: TrialRecord | InstanceRecord) -> None:
+        self._estimator.add(record)
+        if isinstance(record, TrialRecord):
+            self._trials.append(record)
+        else:
+            self._instances.append(record)
+
+    def rounds(self, block: int) -> int:
+        measure = self._plan.study.measure
+        if block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block)):
+            return 0
+        if measure.budget is None:
+            return measure.trials.min
+        if block == 0:  # what the first trials take is the better estimate for the rest of the block
+            return self._rounds_for(measure.budget, block)
+        if block not in self._rounds:
+            self._rounds[block] = self._rounds_for(measure.budget, block)
+        return self._rounds[block]
+
+    def is_open(self, cell: Cell, block: int) -> bool:
+        return cell in self._open(block)
+
+    def fit_together(self, contenders: Sequence[Contender]) -> bool:
+        schedule = self._plan.study.measure.schedule
+        if schedule is Schedule.VISITS or (schedule is Schedule.AUTO and not self._suits_rounds(contenders)):
+            return False
+        needed = sum(self._peak_bytes(contender) for contender in contenders)
+        return needed <= RESIDENT_SHARE * self._available_bytes
+
+    def planned(self) -> BlockPlan | None:
+        """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
+        measure = self._plan.study.measure
+        if measure.budget is None:
+            return None
+        return plan_blocks(self._design(self._plan.cells), measure.budget, measure.confidence, self._components())
+
+    def remaining_s(self) -> float:
+        """Of the budget; without one, for the least that is left."""
+        measure = self._plan.study.measure
+        if measure.budget is not None:
+            ends_s = block_ends(self._trials, self._instances)
+            return max(0.0, measure.budget - (ends_s[-1] if ends_s else 0.0))
+        done = Counter(trial.cell for trial in self._trials if trial.kind == "measured")
+        return self._estimator.remaining_s(done, len(self._instances))
+
+    def standing(self, blocks: int) -> Standing:
+        """What the records of the first blocks say. Asked for once they are complete."""
+        if blocks not in self._standings:
+            self._standings[blocks] = standing(
+                self._plan,
+                [trial for trial in self._trials if trial.block < blocks],
+                [instance for instance in self._instances if instance.block < blocks],
+                headline_of(self._plan),
+                baseline_of(self._plan),
+            )
+        return self._standings[blocks]
+
+    def _open(self, block: int) -> set[Cell]:
+        """The cells with an undecided question, from the blocks before this one."""
+        measure = self._plan.study.measure
+        if block < max(measure.instances.min, 2) and block < measure.most_blocks:
+            return set(self._plan.cells)
+        found = self.standing(block)
+        if found.end is not None:
+            return set()
+        alone = {cell for cell in self._plan.cells if cell.workload not in found.claims}
+        return open_cells(found, baseline_of(self._plan)) | {cell for cell in alone if self._is_vague(cell, block)}
+
+    def _is_vague(self, cell: Cell, blocks: int) -> bool:
+        """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
+        metric = headline_of(self._plan).metric
+        groups: dict[int, list[float]] = {}
+        for trial in self._trials:
+            if trial.counts and trial.cell == cell and trial.block < blocks:
+                groups.setdefault(trial.block, []).append(getattr(trial.metrics, metric))
+        return bool(groups) and not enough_instances(list(groups.values()), self._plan.study.measure)
+
+    def _rounds_for(self, budget_s: float, block: int) -> int:
+        """At least one; a block that would not end in time with one is begun only while two are not complete."""
+        measure = self._plan.study.measure
+        design = self._design([cell for cell in self._plan.cells if cell in self._open(block)])
+        wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
+        rounds = wanted.rounds if wanted else 1
+        if block > 0:
+            ends_s = block_ends(self._trials, self._instances)
+            left_s = budget_s - (ends_s[block - 1] if len(ends_s) >= block else 0.0)
+            rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
+        return max(1, min(rounds, measure.trials.max))
+
+    def _components(self) -> VarianceComponents:
+        blocks = len({trial.block for trial in self._trials if trial.counts})
+        return measured_components(self.standing(blocks - 1).speeds if blocks > 1 else {})
+
+    def _design(self, cells: Sequence[Cell]) -> Design:
+        contenders = {cell.contender for cell in cells}
+        trials_s = sum(self._estimator.trial_s(cell) for cell in cells)
+        starts_s = sum(self._estimator.start_s(one.engine) + STOP_S for one in contenders) + trials_s  # and warm-ups
+        return Design(
+            contenders=max(len(contenders), 2),
+            starts_s=starts_s,
+            round_s=max(trials_s + PROBE_AND_TOUCH_S * len(cells), 1e-3),
+        )
+
+    def _suits_rounds(self, contenders: Sequence[Contender]) -> bool:
+        """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
+        study = self._plan.study
+        setups = [study.engine(contender.engine) for contender in contenders]
+        return not self._on_device and all(self._engines[setup.engine].can_freeze(setup) for setup in setups)
+
+    def _peak_bytes(self, contender: Contender) -> int:
+        """As measured; before that, from its weights and what its engine usually takes besides."""
+        seen = [trial.memory.peak_bytes for trial in self._trials if trial.cell.contender == contender]
+        if known := [size for size in seen if size is not None]:
+            return max(known)
+        variant = self._plan.variant(contender.variant)
+        engine = self._engines[self._plan.study.engine(contender.engine).engine]
+        return engine.overhead_bytes + 2 * (variant.weight_bytes or 0)

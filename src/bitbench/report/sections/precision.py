@@ -1,0 +1,40 @@
+"""How exact the ratios are, where their noise comes from, and what one more block would cost and bring."""
+
+from math import exp
+
+from bitbench.core.found.summary import Precision, StudySummary
+from bitbench.ground.units import show_duration
+from bitbench.report.document.model import Bullets, Phrase, Quantity, Section, Unit
+from bitbench.report.document.words import plural, say
+
+
+def precision_section(summary: StudySummary) -> Section | None:
+    """None where no two contenders met in two blocks."""
+    found = summary.precision
+    if found is None or summary.imported_from:
+        return None
+    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
+
+
+def _sentences(found: Precision) -> list[Phrase]:
+    said = [say(f"{plural(found.blocks, 'start')} of each contender; ratios to the baseline are known to about ± ",
+                _relative(found.half_width), " (median).")]  # fmt: skip
+    if found.start_sd is not None and found.trial_sd is not None:
+        noise = say("One contender varies by ", _share(found.start_sd), " from start to start and by ")
+        said.append(say(noise, _share(found.trial_sd), " from trial to trial (standard deviations)."))
+    if found.probe_share is not None:
+        said.append(say("The machine's own speed, read around each trial, explains ", _share(found.probe_share),
+                        " of the variation within starts."))  # fmt: skip
+    if found.next_block_s is not None and found.next_half_width is not None:
+        cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
+        said.append(say(cost, _relative(found.next_half_width), "."))
+    return said
+
+
+def _share(value: float) -> Quantity:
+    return Quantity(value, Unit.SHARE)
+
+
+def _relative(half_width: float | None) -> Quantity:
+    """From the scale of logarithms."""
+    return Quantity(None if half_width is None else exp(half_width) - 1, Unit.SHARE)

@@ -1,0 +1,44 @@
+"""How exact the ratios of a study are, where their noise comes from, and what one more block would bring."""
+
+from math import sqrt
+from statistics import fmean, median
+
+from scipy.special import stdtrit
+
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import Precision
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.statistics.components import variance_components
+from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.pairs import PairedRatio
+from bitbench.statistics.standing import Standing
+
+
+def precision(of: StudyRecords, found: Standing, baseline: Contender | None) -> Precision | None:
+    """None where no two contenders met in two blocks."""
+    pairs = [pair for table in found.tables.values() for pair in table.pairs if baseline in (pair.first, pair.second)]
+    if not pairs:
+        return None
+    confidence = of.study.measure.confidence
+    noise = variance_components(found.speeds)
+    ends_s = block_ends(of.trials, of.instances)
+    half_width = median(pair.half_width(confidence) for pair in pairs)
+    return Precision(
+        blocks=max(pair.blocks for pair in pairs),
+        start_sd=noise.start_sd if noise else None,
+        trial_sd=noise.trial_sd if noise else None,
+        probe_share=fmean(found.explained.values()) if found.explained else None,
+        half_width=half_width,
+        next_block_s=ends_s[-1] - ends_s[-2] if len(ends_s) > 1 else None,
+        next_half_width=half_width * median(_narrower(pair, confidence) for pair in pairs),
+    )
+
+
+def _narrower(pair: PairedRatio, confidence: float) -> float:
+    """The half width after one more block, as a share of today's: more degrees of freedom, and a smaller error."""
+    now, then = (float(stdtrit(freedom, (1 + confidence) / 2)) for freedom in _freedom(pair))
+    return then / now * sqrt(pair.blocks / (pair.blocks + 1))
+
+
+def _freedom(pair: PairedRatio) -> tuple[float, float]:
+    return pair.degrees_of_freedom, pair.degrees_of_freedom + 1

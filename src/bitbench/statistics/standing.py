@@ -1,0 +1,166 @@
+"""What a study may claim by now: its records, looked at after each block, with one error for all looks together."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bitbench.core.asked.study import Measure
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.summary import Ratio
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.statistics.adjustment import adjust, machine_speed
+from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.families import Claims, claim
+from bitbench.statistics.log_speeds import Floats, LogSpeeds, Turn, log_speeds, spread_out
+from bitbench.statistics.looks import FIRST_LOOK, End, Look, continuing, end, looks
+from bitbench.statistics.pairs import PairTable, paired_ratios
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The figure that contenders are compared by."""
+
+    metric: str
+    higher_is_better: bool
+
+
+def headline_of(plan: Plan) -> Headline:
+    metric = METRICS[plan.study.measure.headline]
+    return Headline(metric.column, metric.higher_is_better)
+
+
+def baseline_of(plan: Plan) -> Contender | None:
+    """The contender the study names, or the first on the engine it names; without a name the first of all."""
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    contenders = list(dict.fromkeys([*plan.contenders, *refused]))
+    wanted = plan.study.baseline
+    if wanted is None:
+        return contenders[0] if contenders else None
+    by_name = (contender for contender in contenders if contender.name == wanted)
+    by_engine = (contender for contender in contenders if contender.engine == wanted)
+    return next(by_name, None) or next(by_engine, None)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """By workload, where at least two contenders have a figure. `speeds` are at the machine's mean speed."""
+
+    headline: Headline
+    speeds: Mapping[str, LogSpeeds]
+    tables: Mapping[str, PairTable]
+    claims: Mapping[str, Claims]
+    looks: Sequence[Look]
+    end: End | None  # None: it goes on, or was never looked at
+    explained: Mapping[str, float]  # share of the variation within starts that the probe accounts for
+
+    def speed(self, workload: str, one: Contender, other: Contender, confidence: float) -> Ratio | None:
+        """Above 1 where `one` is faster; None where the two have no two blocks in common."""
+        table = self.tables.get(workload)
+        pair = table.between(one, other) if table else None
+        return None if pair is None else pair.ratio(confidence)
+
+    def ratio(self, workload: str, one: Contender, other: Contender, confidence: float) -> Ratio | None:
+        """Of the figures themselves, one / other, whichever way is better."""
+        return self.speed(workload, *((one, other) if self.headline.higher_is_better else (other, one)), confidence)
+
+
+def standing(
+    plan: Plan,
+    trials: Sequence[TrialRecord],
+    instances: Sequence[InstanceRecord],
+    headline: Headline,
+    baseline: Contender | None,
+) -> Standing:
+    """`trials`: all of the study; those that do not count are passed over."""
+    counted = [trial for trial in trials if trial.counts]
+    blocks = sorted({trial.block for trial in counted})
+    taken = _looks(plan, len(blocks), block_ends(trials, instances))
+    claims: dict[str, Claims] = {}
+    ended: End | None = None
+    for look in taken:
+        known = set(blocks[: look.blocks])
+        speeds, _ = _speeds([trial for trial in counted if trial.block in known], headline)
+        for workload, table in paired_ratios(speeds, baseline).items():
+            claims[workload] = claim(
+                table,
+                baseline,
+                look.alpha,
+                equal_within=plan.study.measure.equal_within,
+                earlier=claims.get(workload),
+            )
+        ended = end(claims, baseline, look)
+        if ended is not None:
+            break
+    speeds, explained = _speeds(counted, headline)
+    return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, taken, ended, explained)
+
+
+def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
+    """Those with an undecided question."""
+    return {
+        Cell(contender=contender, workload=workload)
+        for workload, claims in found.claims.items()
+        for contender in continuing(claims, baseline)
+    }
+
+
+def _looks(plan: Plan, blocks: int, ends_s: Sequence[float]) -> list[Look]:
+    measure = plan.study.measure
+    alpha = 1 - measure.confidence
+    if plan.imported_from is not None:  # it was all there at once
+        return [Look(blocks, 0.0, alpha, is_last=True)] if blocks >= FIRST_LOOK else []
+    if measure.budget is not None:
+        return looks(ends_s[:blocks], measure.budget, alpha)
+    return _looks_by_count(measure, blocks, alpha)
+
+
+def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
+    """Without a budget of time, that of starts is what looks have to share."""
+    found: list[Look] = []
+    spent = 0.0
+    for count in range(max(FIRST_LOOK, measure.instances.min), blocks + 1):
+        is_last = count >= measure.instances.max
+        reached = alpha if is_last else alpha * count / measure.instances.max
+        found.append(Look(count, 0.0, reached - spent, is_last))
+        spent = reached
+        if is_last:
+            break
+    return found
+
+
+def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str, LogSpeeds], dict[str, float]]:
+    """Of each workload with two contenders, at the machine's mean speed; and how much that explained."""
+    speeds: dict[str, LogSpeeds] = {}
+    explained: dict[str, float] = {}
+    for workload in dict.fromkeys(trial.cell.workload for trial in trials):
+        turns = _turns([trial for trial in trials if trial.cell.workload == workload])
+        figures = {turn: getattr(trial.metrics, headline.metric) for turn, trial in turns.items()}
+        found = log_speeds(figures, higher_is_better=headline.higher_is_better)
+        if len(found.contenders) < 2:
+            continue
+        adjusted = adjust(found, _machine(turns, found.contenders))
+        speeds[workload] = adjusted.speeds
+        if adjusted.explained is not None:
+            explained[workload] = adjusted.explained
+    return speeds, explained
+
+
+def _turns(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
+    """Where trials did not alternate, a round is a trial's place among those of its block that count."""
+    places: Counter[tuple[Contender, int]] = Counter()
+    found = {}
+    for trial in trials:
+        contender = trial.cell.contender
+        round_ = trial.round if trial.round is not None else places[contender, trial.block]
+        places[contender, trial.block] += 1
+        found[Turn(contender, trial.block, round_)] = trial
+    return found
+
+
+def _machine(turns: Mapping[Turn, TrialRecord], contenders: tuple[Contender, ...]) -> Floats:
+    before = {turn: trial.probe_before_s or np.nan for turn, trial in turns.items()}
+    after = {turn: trial.probe_after_s or np.nan for turn, trial in turns.items()}
+    return machine_speed(spread_out(before, contenders), spread_out(after, contenders))

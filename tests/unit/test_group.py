@@ -1,0 +1,176 @@
+"""A group: contenders take turns in a new order each round, the others are frozen, and one that dies leaves."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.cell import Plan
+from bitbench.core.ports import Endpoint, Launch, LoadJob, LoadResult
+from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
+from bitbench.lab import residents
+from bitbench.lab.bench import Bench
+from bitbench.lab.group import GroupRunner
+from bitbench.lab.trial import TOUCH, TrialDraft
+from bitbench.planning.schedule import Progress
+from tests.unit.synthetic import request_rows
+from tests.unit.test_schedule import plan_of, progress_of
+
+
+@dataclass
+class Tape:
+    """What was done to whom, in order."""
+
+    events: list[tuple[str, str]] = field(default_factory=list)
+
+    def note(self, what: str, who: str) -> None:
+        self.events.append((what, who))
+
+    def running(self) -> Iterator[set[str]]:
+        """Who was not frozen, at each trial."""
+        awake: set[str] = set()
+        for what, who in self.events:
+            if what in ("ready", "thaw"):
+                awake.add(who)
+            elif what in ("freeze", "stop"):
+                awake.discard(who)
+            elif what == "trial":
+                yield set(awake)
+
+
+@dataclass
+class Resident:
+    name: str
+    tape: Tape
+    pid: int = field(default_factory=os.getpid)
+
+    def wait_ready(self, timeout_s: float) -> Endpoint:
+        self.tape.note("ready", self.name)
+        return Endpoint(f"http://127.0.0.1:1/{self.name}", self.name, "key")
+
+    def facts(self) -> InstanceFacts:
+        return InstanceFacts()
+
+    def failure(self) -> Failure | None:
+        return Failure(outcome=Outcome.CRASHED, cause="it died")
+
+    def freeze(self) -> None:
+        self.tape.note("freeze", self.name)
+
+    def thaw(self) -> None:
+        self.tape.note("thaw", self.name)
+
+    def stop(self) -> None:
+        self.tape.note("stop", self.name)
+
+
+@dataclass
+class Engine:
+    tape: Tape
+    name = "null"
+    environment = None
+    scoring = None
+
+    def start(self, launch: Launch) -> Resident:
+        return Resident(launch.setup.name, self.tape)
+
+    def can_freeze(self, setup: EngineSetup) -> bool:
+        return True
+
+
+@dataclass
+class Load:
+    """Answers at once; requests to `deadly` break from its third trial on."""
+
+    tape: Tape
+    deadly: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def run(self, job: LoadJob, on_progress: object = None) -> LoadResult:
+        name = job.endpoint.model
+        self.tape.note("touch" if job.workload == TOUCH else "trial", name)
+        self.counts[name] += job.workload != TOUCH
+        breaks = name == self.deadly and self.counts[name] > 3
+        row = {"planned_s": 0.0, "chunk_s": [0.1, 0.2], "asked_input_tokens": 1, "input_tokens": 1}
+        rows = request_rows({**row, "status": "broken", "error": "gone"} if breaks else row)
+        health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)
+        return LoadResult(rows, health, "2026-11-02T10:00:00.000+00:00", 0.2)
+
+
+class NoLoad:
+    def run(self, job: LoadJob) -> LoadResult:
+        pytest.fail("nothing was left to be measured")
+
+
+class Silent:
+    def __getattr__(self, name: str) -> object:
+        return lambda *_, **__: None
+
+
+@pytest.fixture(autouse=True)
+def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents.SpeedProbe, "read", lambda _: 0.01)
+
+
+def run(plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str = "") -> list[TrialRecord]:
+    group = progress.next_group()
+    assert group is not None
+    bench = Bench({"null": Engine(tape)}, lambda _: tmp_path, Load(tape, deadly))  # type: ignore[dict-item]
+    ids = (f"i{number:04d}" for number in range(1, 100))
+    runner = GroupRunner(group, plan, bench, progress, Silent(), lambda: (next(ids), tmp_path / "log"))  # type: ignore[arg-type]
+    trials = []
+    for draft in runner.run():
+        if isinstance(draft, TrialDraft):
+            assert isinstance(draft.requests, pa.Table)
+            progress.add([draft.record])
+            trials.append(draft.record)
+        else:
+            assert isinstance(draft, InstanceRecord)
+    return trials
+
+
+def test_contenders_take_turns_and_the_others_rest(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=3, workloads=2), Tape()
+    trials = run(plan, tape, progress_of(plan, together=True, trials=3), tmp_path)
+    measured = [trial for trial in trials if trial.kind == "measured"]
+    turns = Counter((trial.round, trial.cell) for trial in measured)
+    assert set(turns.values()) == {1}
+    assert len(turns) == 3 * 6
+    assert all(len(awake) == 1 for awake in tape.running())
+    by_round = [[trial.cell for trial in measured if trial.round == number] for number in range(3)]
+    assert len({tuple(cells) for cells in by_round}) > 1  # in an order of its own
+    assert all(trial.residents == 2 and trial.probe_before_s and trial.probe_after_s for trial in measured)
+    touches = sum(what == "touch" for what, _ in tape.events)
+    assert touches == len(measured)
+
+
+def test_one_that_dies_leaves_the_others_to_go_on(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=3, workloads=1), Tape()
+    trials = run(plan, tape, progress_of(plan, together=True, trials=4), tmp_path, deadly="e1")
+    counts = Counter((trial.cell.contender.engine, trial.outcome) for trial in trials if trial.kind == "measured")
+    assert counts[("e1", Outcome.OK)] == 2
+    assert counts[("e1", Outcome.CRASHED)] == 1
+    assert counts[("e0", Outcome.OK)] == counts[("e2", Outcome.OK)] == 4
+
+
+def test_one_alone_is_neither_frozen_nor_probed(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=2, workloads=1), Tape()
+    trials = run(plan, tape, progress_of(plan, trials=2), tmp_path)
+    assert {trial.round for trial in trials} == {None}
+    assert {trial.residents for trial in trials} == {0}
+    assert not any(what in ("freeze", "touch") for what, _ in tape.events)
+
+
+def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) -> None:
+    plan = plan_of(engines=2, workloads=1)
+    progress = progress_of(plan, together=True, trials=1)
+    run(plan, Tape(), progress, tmp_path)
+    longer = progress_of(plan, together=True, trials=3)
+    longer.add(trial for cell in plan.cells for trial in progress.trials_of(cell, 0))
+    again = run(plan, Tape(), longer, tmp_path)
+    assert [trial.round for trial in again if trial.kind == "measured"] == [1, 1, 2, 2]
