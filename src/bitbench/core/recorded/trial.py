@@ -169,7 +169,7 @@ class InstanceFacts(Record):
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
-    was_running: bool = False  # nobody started it for us: its trials say nothing about another start
+    was_running: bool = False  # bitbench did not start it: its trials say nothing about another start
     notes: tuple[str, ...] = ()
 
 
