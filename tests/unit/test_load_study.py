@@ -100,7 +100,7 @@ def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
         id="t1", cell=cell, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
         outcome=Outcome.CLIENT_BOUND, cause="late",
     )  # fmt: skip
-    assert "rate-0.61875 client_bound: late" in trial_line(record, "again", None).plain
+    assert "rate-0.61875 rejected: late" in trial_line(record, "again", None).plain
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_short_answers_are_invalid(tmp_path: Path) -> None:
     with running({"fail": "short", "ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
         assert failure_of(endpoint) == (
             Outcome.INVALID,
-            "Asked for 20 output tokens, the engine counted 10 (1 of 1 requests).",
+            "Requested 20 output tokens, the engine counted 10 (1 of 1 requests).",
         )
 
 

@@ -67,7 +67,7 @@ def test_a_queue_that_grows_fails_even_while_its_p99_holds() -> None:
     assert result is not None
     assert result.growth == pytest.approx(0.03, abs=0.003)
     assert not result.holds
-    assert "more came than was served" in (result.why_not or "")
+    assert "the offered rate exceeds capacity" in (result.why_not or "")
 
 
 def test_noise_below_the_capacity_is_no_growth() -> None:

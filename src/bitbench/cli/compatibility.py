@@ -1,4 +1,4 @@
-"""The compatibility table as a person reads it: what runs where, and why not."""
+"""The compatibility table in the terminal: what runs where, and why not."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,7 @@ def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Dev
     table = Table(
         Column("recipe", no_wrap=True),
         *columns,
-        Column("what it is"),
+        Column("description"),
         box=None,
         header_style="bold",
         pad_edge=False,
@@ -44,7 +44,7 @@ def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -
                 alike = row.model_copy(update={"form": ""})  # one reason may hold for several forms
                 named.setdefault(alike, []).append(recipe.name)
     for row, names in named.items():
-        known = "from its documentation" if row.checked == DOCUMENTATION else row.checked
+        known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
         yield f"\n[bold]{row.engine}[/] {_shown(row)}: {', '.join(names)}"
         yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
 

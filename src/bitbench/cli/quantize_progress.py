@@ -1,4 +1,4 @@
-"""What a person sees while a variant is made: the step, the layer, and how long it may still take."""
+"""The terminal while a variant is created: the step, the layer, and the time left."""
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

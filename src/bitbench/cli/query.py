@@ -1,4 +1,4 @@
-"""`bitbench query`: all studies below a folder, asked in SQL."""
+"""`bitbench query`: SQL over all studies below a folder."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -21,12 +21,14 @@ class Format(StrEnum):
 def query(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="a folder or an object-store URL [default: .], then the query", metavar="[FOLDER] [SQL]"),
+        typer.Argument(help="A folder or an object-store URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
-    form: Annotated[Format, typer.Option("--format", help="how the answer is written")] = Format.TABLE,
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,
 ) -> None:
-    """Ask all studies below a folder in SQL (DuckDB); without a query, list the tables and their columns.
+    """Query all studies below a folder in SQL (DuckDB).
+
+    Without a query it lists the tables and their columns.
 
     bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
     BY ALL"
