@@ -62,7 +62,7 @@ class StandIn:
             tensors |= {name: ("I8", (rows, columns)), f"{name}_scale": ("BF16", (rows, 1))}
         time.sleep(self.seconds)
         if work.recipe.name in self.cannot_make:
-            raise QuantizeError(f"the stand-in could not make {work.recipe.name}: ValueError: no luck")
+            raise QuantizeError(f"the stand-in could not create {work.recipe.name}: ValueError: no luck")
         if self.error:
             raise self.error
         write_tensors(work.checkpoint / "model.safetensors", tensors)

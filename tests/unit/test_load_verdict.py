@@ -145,7 +145,7 @@ def test_long_gaps_do_not_hide_a_late_first_token() -> None:
     late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token
     failure = verdict(row(0, **slow), row(1, **slow), health=late)
     assert failure is not None
-    assert "added 30.0 ms to one time to first token in a hundred, 30.0 % of 100 ms" in failure.cause
+    assert "+30.0 ms on TTFT p99, limit 10.0 ms" in failure.cause
 
 
 @pytest.mark.parametrize(("lag_s", "counts"), [(0.019, True), (0.030, False)])

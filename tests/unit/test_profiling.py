@@ -117,13 +117,13 @@ def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, chunk: int, monke
 
 
 def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"made\.trace\.json\.gz is no complete trace.*ends in the middle"):
+    with pytest.raises(ProfileError, match=r"made\.trace\.json\.gz is not a complete trace.*ends in the middle"):
         read_trace(written(tmp_path, EVENTS, cut=400))
     with pytest.raises(ProfileError, match="no traceEvents"):
         read_trace(written(tmp_path, EVENTS, cut=20))
     path = written(tmp_path, EVENTS)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ProfileError, match="no complete trace"):
+    with pytest.raises(ProfileError, match="not a complete trace"):
         read_trace(path)
     odd = [
         None,

@@ -79,7 +79,7 @@ def test_files_that_a_user_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}\n", r"line 1: each line holds \{\"text\""),
+        (b"{}\n", r"line 1: each line must be \{\"text\""),
         (b"nothing", "line 1: not JSON"),
         (b"", "is empty"),
         (b"\xff\xfe", "not UTF-8"),
@@ -104,7 +104,7 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
         (1, *range(500, 509)),
         (1, *range(509, 518)),
     )
-    with pytest.raises(QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, and 4 are asked"):
+    with pytest.raises(QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"):
         cut(parts, 8, 10, [])
 
 
@@ -145,7 +145,7 @@ def test_answers_end_before_the_first_special_token(server: QualityServer) -> No
         ((200, b"[]"), Outcome.INVALID, "not a completion"),
         ((200, b'{"choices": []}'), Outcome.INVALID, "not a completion"),
         ((200, b"no"), Outcome.INVALID, "not JSON"),
-        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "no `prompt_logprobs`"),
+        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "lacks `prompt_logprobs`"),
         (
             (200, json.dumps({"choices": [{"prompt_logprobs": [None, {}, {}, {}]}]}).encode()),
             Outcome.INVALID,

@@ -84,14 +84,14 @@ def test_answers_are_greedy_and_end_before_a_token_that_ends_a_text(asker: Asker
     [
         ((503, b"loading"), Outcome.INVALID, "HTTP 503: loading"),
         ((500, b"out of luck"), Outcome.INVALID, "HTTP 500: out of luck"),
-        ((200, b"{}"), Outcome.UNSUPPORTED, "no `completion_probabilities`"),
+        ((200, b"{}"), Outcome.UNSUPPORTED, "lacks `completion_probabilities`"),
         (
             (
                 200,
                 b'{"completion_probabilities": [{"id": 5, "logprob": 0, "top_logprobs": [{"id": 5, "logprob": 0}]}]}',
             ),
             Outcome.INVALID,
-            "no log-probability of token 9",
+            "no log-probability for token 9",
         ),
     ],
 )

@@ -49,8 +49,12 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
 @pytest.mark.parametrize(
     ("line", "ending", "message"),
     [
-        ('{"event": "failed", "cause": "ValueError: no"}', "exit 1", "could not make w8a8-smooth-gptq: ValueError: no"),
-        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for want of memory"),
+        (
+            '{"event": "failed", "cause": "ValueError: no"}',
+            "exit 1",
+            "could not create w8a8-smooth-gptq: ValueError: no",
+        ),
+        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for lack of memory"),
         ('{"event": "stage", "name": "x"}', "exit 3", "ended with 3"),
         ('{"event": "stage", "name": "x"}', "exit 0", "ended with 0"),
     ],

@@ -109,7 +109,7 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
     setup = EngineSetup(name="vllm", engine="vllm")
     assert engine.refuse(setup, variant(), short) is None
     assert "16,416 tokens" in (engine.refuse(setup, variant(), long) or "")
-    assert "made for 8,192" in (engine.refuse(setup, variant(), long) or "")
+    assert "supports 8,192" in (engine.refuse(setup, variant(), long) or "")
     narrow = EngineSetup(name="narrow", engine="vllm", args={"max_model_len": 128})
     assert "max-model-len of narrow is 128" in (engine.refuse(narrow, variant(), short) or "")
 

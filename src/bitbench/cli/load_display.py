@@ -72,7 +72,9 @@ class LoadDisplay:
         holds = held(record, self._study.objectives)
         counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
         self._done += counts
-        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
+        self._print(
+            trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds if counts else None)
+        )
 
     def quality_running(self, contender: Contender, step: str) -> None:
         """An endpoint is not asked for quality."""
@@ -110,7 +112,7 @@ class LoadDisplay:
 
 
 def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
-    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets objectives`"""
+    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`"""
     metrics = record.metrics
     line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}} ", overflow="fold")
     if record.outcome is Outcome.OK:
@@ -125,7 +127,7 @@ def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
         line.append(word, style="yellow")
         line.append(f": {record.cause}")
     if holds is not None:
-        line.append("  meets objectives" if holds else "  fails", style="green" if holds else "red")
+        line.append("  meets" if holds else "  fails", style="green" if holds else "red")
     if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
         line.append(f": {record.objectives.why_not}", style="dim")
     return line

@@ -110,8 +110,8 @@ class EndpointInstance:
     def facts(self) -> InstanceFacts:
         return InstanceFacts(
             notes=(
-                f"{self._arguments.model} at {self._arguments.url}, which was running already: "
-                "nothing is known of its arguments, and intervals say nothing about another start of it.",
+                f"bitbench did not start this server ({self._arguments.model} at {self._arguments.url}): its "
+                f"flags are unknown, and the intervals do not cover a restart.",
             )
         )
 

@@ -56,8 +56,8 @@ class ServerProcess:
             self._guardian.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise BitbenchError(
-                f"Process {self.pid} or one that it started does not end, not even when killed; it would disturb "
-                "whatever is measured next, so end it (a driver may hold it) and give the same command again."
+                f"Process {self.pid} or one that it started cannot be killed and would disturb the next "
+                f"measurement. End it (a driver may block it), then repeat the command."
             ) from None
 
     def log(self) -> str:

@@ -23,9 +23,9 @@ def read(text: str) -> Reading:
     host: dict[str, Json] = {"cpu_model": first.get("cpu_info")}
     if first.get("gpu_info"):
         host["accelerators"] = [{"name": first["gpu_info"]}]
-    notes = ["No server and no request: a test is one batch of tokens, without sampling or tokenizing."]
+    notes = ["No server and no requests: a test is one batch of tokens, without sampling or tokenizing."]
     if not all(one.get("samples_ns") for one in found):
-        notes.append("Without its single repetitions (samples_ns): one figure per test, and no spread.")
+        notes.append("The file lacks single repetitions (samples_ns): one figure per test, no spread.")
     return Reading(runs=[run for one in found for run in _runs(one)], notes=notes, host=host)
 
 

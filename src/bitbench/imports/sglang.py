@@ -16,9 +16,9 @@ def read(text: str) -> Reading:
     return Reading(
         runs=[_run(one) for one in found],
         notes=[
-            "Latencies count from when a request was really sent, not from when it was planned.",
+            "Latencies count from the actual send, not from the planned one.",
             "Its input throughput is input tokens / duration; bitbench divides by the time spent waiting for first "
-            "tokens, so it was left out.",
+            "tokens, so it was not imported.",
         ],
     )
 

@@ -18,8 +18,10 @@ def read(text: str) -> Reading:
     reading = Reading(runs=[_run(one) for one in found])
     for one in found:
         if failed := whole(one.get("failed")):
-            reading.notes.append(f"{failed} of {one.get('num_prompts')} requests failed; figures are of the others.")
-    reading.notes.append("Latencies count from when a request was really sent, not from when it was planned.")
+            reading.notes.append(
+                f"{failed} of {one.get('num_prompts')} requests failed; figures are computed from the others."
+            )
+    reading.notes.append("Latencies count from the actual send, not from the planned one.")
     return reading
 
 

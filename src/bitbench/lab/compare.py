@@ -1,4 +1,4 @@
-"""Two study folders, or two variants of one, held against each other."""
+"""Compares two study folders, or two variants of one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +52,6 @@ def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
             if pairs:
                 return pairs
     raise CannotCompareError(
-        f"{old} and {new} are no two variants, engines or contenders of this study that can be paired; "
-        f"it has {', '.join(one.name for one in plan.contenders)}"
+        f"{old} and {new} are not two variants, engines or contenders of this study that can be paired; it has "
+        f"{', '.join(contender.name for contender in plan.contenders)}"
     )

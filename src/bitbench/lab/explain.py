@@ -35,7 +35,7 @@ def explain_variant(
     contender = _contender(records.plan, variant)
     baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
     if baseline == contender:
-        raise CannotExplainError(f"{contender.name} is the baseline itself; give another one with --against")
+        raise CannotExplainError(f"{contender.name} is the baseline itself; name another one with --against")
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
     records = replace(records, roof=roof, lock=_with_shapes(records.lock))
     chosen = _workload(records, contender, baseline, workload)
@@ -47,14 +47,16 @@ def _contender(plan: Plan, name: str) -> Contender:
     for everyone in (plan.contenders, tuple(dict.fromkeys(one.cell.contender for one in plan.refusals))):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
-            raise CannotExplainError(f"{name} could be {', '.join(one.name for one in found)}; give the whole name")
+            raise CannotExplainError(
+                f"{name} is ambiguous: {', '.join(one.name for one in found)}; give the whole name"
+            )
         if found and found[0] in plan.contenders:
             return found[0]
         if found:
             reason = next(one.reason for one in plan.refusals if one.cell.contender == found[0])
             raise CannotExplainError(f"{found[0].name} was not run: {reason}")
     raise CannotExplainError(
-        f"{name} is no variant of this study; it has {', '.join(one.name for one in plan.contenders)}"
+        f"{name} is not a variant of this study; it has {', '.join(one.name for one in plan.contenders)}"
     )
 
 
@@ -74,7 +76,7 @@ def _baseline(plan: Plan, contender: Contender) -> Contender:
     wanted = [one for one in same_engine if chosen and one.variant == chosen.variant]
     found = next(iter([*wanted, *(one for one in same_engine if one.variant in dense)]), chosen)
     if found is None:
-        raise CannotExplainError("this study has no baseline; give one with --against")
+        raise CannotExplainError("this study has no baseline; name one with --against")
     return found
 
 
@@ -86,11 +88,11 @@ def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name:
         return of.plan.study.workload(name)
     if name is not None and name not in [one.name for one in of.plan.study.workloads]:
         all_names = ", ".join(one.name for one in of.plan.study.workloads)
-        raise CannotExplainError(f"{name} is no workload of this study; it has {all_names}")
+        raise CannotExplainError(f"{name} is not a workload of this study; it has {all_names}")
     if name is not None or not speeds:
         where = f"at {name}" if name else "at any workload"
         raise CannotExplainError(
-            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` says why"
+            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
     return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
 
@@ -129,11 +131,11 @@ def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[Mac
 
 def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
     if host == HostFacts():
-        return "the study does not say which machine it ran on"
+        return "the study does not record its machine"
     if host.accelerators:
-        return "it ran on an accelerator, and bitbench measures the roof of processors only"
+        return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
     if any(getattr(host, name) != getattr(here, name) for name in TELLING_FACTS):
-        return "the study ran on another machine; give this command there once"
+        return "the study ran on another machine; run this command there once"
     if (busy := cores_in_use()) > TOO_BUSY_CORES:
-        return f"not measured while other work keeps {busy:.1f} cores busy; give this command again when it is quiet"
+        return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"
     return None

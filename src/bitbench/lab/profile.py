@@ -158,7 +158,7 @@ class ProfileRun:
         for row in rows:
             if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
                 cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
-                raise ProfileError(f"{self.contender.name}: a request of its profile failed: {cause}")
+                raise ProfileError(f"{self.contender.name}: a request failed while profiling: {cause}")
         return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
 
     def _note(self, what: str) -> None:
@@ -178,7 +178,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
             continue
         engine = bench.engine_of(plan, contender)
         if not engine.can_profile:
-            message = f"{engine.name} has no profiler that bitbench can use; {contender.name} has no operator profile"
+            message = f"{engine.name} has no profiler that bitbench supports; {contender.name} gets no operator profile"
             if is_all:
                 raise ProfileError(message)
             observer.warn(message)

@@ -33,7 +33,7 @@ class Table:
         return self._read()
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame; pandas is no part of bitbench and has to be installed."""
+        """A pandas.DataFrame; pandas must be installed separately."""
         try:
             import_module("pandas")
         except ImportError as error:

@@ -69,7 +69,7 @@ class Workshop:
             )
         except (ModelError, QuantizeError, RecipeError) as error:
             failure = _failure(error)
-            observer.warn(f"{name} {failure}; the others go on, and the same command tries it again")
+            observer.warn(f"{name} {failure}; the others continue, and the same command retries it")
             return variant.model_copy(update={"failure": failure})
         return _on_disk(variant, made)
 
@@ -116,7 +116,7 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
     """The model as it is, and what the engine is told to do with it; its hash stands for both."""
     content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
     stored = base.facts.quantization
-    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this one is stored as {stored}"
+    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
     return base.model_copy(
         update={
             "at_load": recipe.at_load,
@@ -137,10 +137,10 @@ def _refusal(order: variants.Order) -> str | None:
 def _failure(error: BitbenchError) -> str:
     """With the name of the log and not its folder, which is this machine's; before the cause, which may be long."""
     if isinstance(error, QuantizeError) and error.log_file is not None:
-        return f"could not be made (log: variants/{error.log_file.name}): {error.cause}"
-    return f"could not be made: {error}"
+        return f"could not be created (log: variants/{error.log_file.name}): {error.cause}"
+    return f"could not be created: {error}"
 
 
 def _shown(name: str, progress: Progress) -> str:
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    return f"making {name}: {progress.place}{left}"
+    return f"creating {name}: {progress.place}{left}"

@@ -46,7 +46,7 @@ def read_answer(response: ResponseReader) -> Answer:
             error = error or f"an event is not a JSON object: {_quote(event.data)}"
             continue
         if message.get("error"):
-            error = error or f"the server broke off: {_sentence(message) or _quote(event.data)}"
+            error = error or f"the server aborted: {_sentence(message) or _quote(event.data)}"
         usage = message.get("usage") or usage
         choice = _first_choice(message)
         if choice is None:
@@ -76,7 +76,7 @@ def _missing(done: bool, input_tokens: int | None, output_tokens: int | None) ->
     if not done:
         return "the stream ended without [DONE]"
     if input_tokens is None or output_tokens is None:
-        return "the stream ended without usage, so nothing says how many tokens it had"
+        return "the stream ended without usage, so its token count is unknown"
     return None
 
 

@@ -63,10 +63,10 @@ def usable_texts(workload: Workload, folder: Path) -> list[Text]:
     path = folder / workload.text.file
     texts = read_texts(path)
     if workload.api is not Api.CHAT and not all(isinstance(text, str) for text in texts):
-        raise StudyFileError(f"the texts {path} hold `messages`, which only `api: chat` can send")
+        raise StudyFileError(f"the texts {path} contain `messages`, which need `api: chat`")
     chosen = choose_texts(texts, workload.text)
     if not chosen:
-        raise StudyFileError(f"none of the {len(texts)} texts {path} has {workload.text.min_characters} characters")
+        raise StudyFileError(f"none of the {len(texts)} texts {path} is {workload.text.min_characters} characters long")
     return chosen
 
 

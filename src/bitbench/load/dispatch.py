@@ -152,7 +152,7 @@ class Dispatcher:
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
-            why = str(problem) or "no answer to the attempt to connect"
+            why = str(problem) or "the connection attempt timed out"
             exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
             exchange.end = monotonic()
             self.ended(None, exchange)

@@ -50,7 +50,7 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     result = client.run(job)
     (row,) = result.requests.to_pylist()
     if row["status"] != "ok" or row["output_tokens"] != longest(job.workload.output_tokens):
-        raise LoadError(f"A request was not answered as asked ({row['status']}): {row['error']}")
+        raise LoadError(f"A request was not answered as requested ({row['status']}): {row['error']}")
     return float((longest(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
 
 
@@ -66,7 +66,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
             data = connection.recv(65_536)
             now = time.monotonic()
             if not data:
-                raise LoadError("The server closed the connection of the bare client in mid-stream.")
+                raise LoadError("The server closed the connection of the bare client mid-stream.")
             seen = seen[-16:] + data
             if first is None and b"data:" in seen:
                 first = now

@@ -63,9 +63,9 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
 def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: Row | None) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
-        return f"{engine.name} runs no variant of ours."
+        return f"{engine.name} does not run bitbench's variants."
     if engine.scoring is None:
-        return f"The {engine.name} engine gives no log-probabilities of a text, which quality is measured from."
+        return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
@@ -116,7 +116,7 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):
-        raise StudyFileError("none of the engines of this study runs a model; leave `models` out", ("models",))
+        raise StudyFileError("no engine of this study runs a model; remove `models`", ("models",))
 
 
 def _check_shapes(study: Study) -> None:
@@ -139,7 +139,7 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is not a contender of this study; they are {names}", ("baseline",))
     if len(matching) > 1:
         names = ", ".join(f"`{contender.name}`" for contender in matching)
-        raise StudyFileError(f"{wanted!r} could be {names}; give the whole name", ("baseline",))
+        raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
 def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:

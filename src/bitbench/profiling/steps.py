@@ -53,7 +53,7 @@ def steps_in(trace: Trace, shape: Shape) -> list[Step]:
         seen = ", ".join(sorted({mark.name for mark in marks})[:5]) or "none"
         raise ProfileError(
             f"the trace has no {shape.phase.value} step of {shape.batch} sequences that another one follows "
-            f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not divide"
+            f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not split"
         )
     # While the first ones are computed the other prompts are still arriving; the client leaves them out as well.
     return steps[_ARRIVING:] if shape.phase is Phase.PREFILL and len(steps) > _ARRIVING else steps

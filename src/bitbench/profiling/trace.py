@@ -54,7 +54,7 @@ def read_trace(path: Path) -> Trace:
                 _sort_in(event, trace)
         except (ValueError, EOFError, OSError) as error:
             raise ProfileError(
-                f"{path.name} is no complete trace of torch's profiler ({error}); profile again"
+                f"{path.name} is not a complete trace of torch's profiler ({error}); profile again"
             ) from None
     return trace
 

@@ -57,7 +57,9 @@ class NextToken:
             found = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
             if token in found:
                 return found
-        raise AskingFailed(Outcome.INVALID, f"It tells no log-probability of token {token}: is the vocabulary another?")
+        raise AskingFailed(
+            Outcome.INVALID, f"It returned no log-probability for token {token}; is its vocabulary different?"
+        )
 
     def _after(self, before: Sequence[int], written: int | str, count: int) -> Json:
         """What it tells about the place after these tokens while it writes what it is made to."""
@@ -74,10 +76,10 @@ class NextToken:
         places = said.get("completion_probabilities")
         if not isinstance(places, list) or len(places) != 1 or not places[0].get("top_logprobs"):
             raise AskingFailed(
-                Outcome.UNSUPPORTED, "Its answer holds no `completion_probabilities`: the server does not know them."
+                Outcome.UNSUPPORTED, "Its answer lacks `completion_probabilities`: the server does not support them."
             )
         if isinstance(written, int) and places[0].get("id") != written:
-            raise AskingFailed(Outcome.UNSUPPORTED, "It did not write the token that `logit_bias` left it.")
+            raise AskingFailed(Outcome.UNSUPPORTED, "It did not generate the token that `logit_bias` forces.")
         return places[0]
 
 

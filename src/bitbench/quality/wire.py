@@ -45,7 +45,7 @@ class Connection:
             response = self._connection.getresponse()
             content = response.read()
         except TimeoutError as error:
-            raise AskingFailed(Outcome.TIMEOUT, "It gave no answer within the study's limit for a request.") from error
+            raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
         except (OSError, http.client.HTTPException) as error:
             raise AskingFailed(Outcome.CRASHED, f"The connection broke: {error}") from error
         if response.status != http.client.OK:

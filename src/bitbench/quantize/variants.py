@@ -133,7 +133,7 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
         place.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place)
         with locks.hold(
-            place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process makes it"))
+            place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process is creating it"))
         ) as lock_fd:
             if (there := find(wanted, home)) is not None:
                 return there
@@ -162,8 +162,8 @@ def get(name: str, home: Path) -> MadeVariant:
         return (exact or matching)[0]
     if matching:
         names = ", ".join(variant.folder.name for variant in matching)
-        raise QuantizeError(f"{name} could be {names}; give more of the name.")
-    raise QuantizeError(f"There is no variant {name}; `bitbench variant list` shows those that are there.")
+        raise QuantizeError(f"{name} is ambiguous: {names}; give more of the name.")
+    raise QuantizeError(f"No variant {name}; `bitbench variant list` shows the existing ones.")
 
 
 def remove(variant: MadeVariant) -> None:

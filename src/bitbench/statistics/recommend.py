@@ -169,7 +169,7 @@ def _held_against(name: str, unit: str, limit: float, known: Estimate | None) ->
     elif known.interval is None:
         standing, reason = Standing.UNSURE, "one trial has no interval"
     elif not known.covers_starts:
-        standing, reason = Standing.UNSURE, "one start says nothing about the next"
+        standing, reason = Standing.UNSURE, "one start does not cover a restart"
     else:
         standing, reason = decide(known.interval, limit)
     return Finding(
@@ -249,12 +249,12 @@ def _notes(summary: StudySummary, limits: Limits, rankings: Sequence[Ranking]) -
         most = "one request" if max(few) == 1 else f"at most {max(few)} requests"
         yield (
             f"A p99 is taken within each trial, and then the mean over trials. With {most} per trial it is the slowest "
-            "of them; longer trials (requests or duration of a workload) would say more about the tail."
+            "of them; longer trials (requests or duration of a workload) would measure the tail better."
         )
     if limits.quality_loss is not None and not summary.quality:
         yield "To have quality checked, add quality: {} to the study and run it again."
     if summary.imported_from is not None:
-        yield "The figures were imported: they are those of another tool, by its own definitions."
+        yield "The figures were imported: they follow the other tool's definitions."
 
 
 def objectives_to_count(objectives: Iterable[Objective]) -> list[Objective]:

@@ -104,7 +104,7 @@ class Studies:
         if is_remote:
             self._connection.register_filesystem(_remote(place))
         elif not Path(place).is_dir():
-            raise StoreError(f"there is no folder {place}; give one that holds study folders, or a URL such as s3://…")
+            raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
         self._connection.execute("SET TimeZone = 'UTC'")
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
@@ -116,7 +116,7 @@ class Studies:
             found = self._connection.execute(sql)
             rows = found.fetchall()
         except duckdb.Error as error:
-            raise StoreError(f"the query cannot be answered: {error}") from error
+            raise StoreError(f"the query failed: {error}") from error
         return [str(column[0]) for column in found.description or ()], rows
 
     def arrow(self, name: str) -> "pa.Table":
@@ -280,11 +280,11 @@ def _remote(place: str) -> Any:
         return fsspec.filesystem(protocol)
     except ImportError as error:
         raise StoreError(
-            f"{protocol}:// needs fsspec and its part for this store ({error}); `pip install bitbench[remote] s3fs` "
-            "brings them for S3"
+            f"{protocol}:// needs fsspec and its driver for this store ({error}); for S3: `pip install "
+            f"bitbench[remote] s3fs`"
         ) from error
     except ValueError as error:
-        raise StoreError(f"no store is known by {protocol}://: {error}") from error
+        raise StoreError(f"unknown store {protocol}://: {error}") from error
 
 
 def shown_columns(name: str) -> Sequence[tuple[str, str, str]]:

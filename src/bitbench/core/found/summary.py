@@ -42,7 +42,7 @@ class Interval(Record):
 
 
 class Estimate(Record):
-    """The mean of instance means, and how well it is known. None where the records cannot tell."""
+    """The mean of instance means, and how well it is known. None where the records are insufficient."""
 
     mean: float
     interval: Interval | None
@@ -131,7 +131,7 @@ class Spread(Record):
 
 
 class MemorySummary(Record):
-    """What a contender takes; None where neither the engine nor this system tells."""
+    """What a contender takes; None where neither the engine nor this system reports it."""
 
     weight_bytes_stored: int | None = None
     weight_bytes_loaded: Spread | None = None
@@ -164,7 +164,7 @@ class ContenderSummary(Record):
 
 
 class RankingEntry(Record):
-    """The ranks this contender may have: one number where it is told apart from all others."""
+    """The ranks this contender may have: one number where it differs significantly from all others."""
 
     contender: Contender
     rank_low: int
@@ -187,14 +187,14 @@ class SearchStop(StrEnum):
 
     PRECISE = "precise enough"
     TRIALS = "trials used up"
-    HIGHEST = "holds even at the highest rate"
+    HIGHEST = "meets them even at the highest rate"
     LOWEST = "fails even at the lowest rate"
 
 
 class RateAnswer(Record):
-    """The highest rate that holds the objectives, in requests per second, and its interval.
+    """The highest rate that meets the objectives, in requests per second, and its interval.
 
-    `rate` and `low` are None where nothing held, `high` where nothing failed. `stop` is None while it goes on.
+    `rate` and `low` are None where no trial met them, `high` where none failed. `stop` is None while it continues.
     """
 
     rate: float | None

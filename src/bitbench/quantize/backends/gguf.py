@@ -29,7 +29,7 @@ def _job(work: Work) -> dict[str, Json]:
     converter = next(environment.glob(_CONVERTER), None)
     if converter is None or not quantize.exists():
         raise QuantizeError(
-            f"{environment} lacks llama.cpp's converter or llama-quantize; make it anew: bitbench env create llamacpp"
+            f"{environment} lacks llama.cpp's converter or llama-quantize; recreate it: bitbench env create llamacpp"
         )
     return {
         "model": str(work.model),

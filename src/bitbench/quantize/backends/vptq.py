@@ -43,7 +43,7 @@ class _Estimate:
 def _job(work: Work) -> dict[str, Json]:
     step = work.recipe.vptq
     if step is None or work.calibration is None:
-        raise QuantizeError(f"{work.recipe.name} has no `vptq` step, or no text to look at; give it both.")
+        raise QuantizeError(f"{work.recipe.name} needs a `vptq` step and calibration text.")
     calibration_file = work.folder / "calibration.jsonl"
     calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
     settings = step.model_dump(mode="json", exclude={"step", "ignore", "dampening"})

@@ -115,7 +115,7 @@ def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) ->
 
 def ended(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
-        return "was killed by signal 9, most often for want of memory"
+        return "was killed by signal 9, most often for lack of memory"
     return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
 
 
@@ -123,7 +123,7 @@ def said(lines: Sequence[str]) -> str:
     """The line that says what went wrong, the last of them."""
     spoken = [line for line in lines if line]
     telling = [line for line in spoken if TELLING.search(line)] or spoken
-    return f": {telling[-1]}" if telling else " and said nothing"
+    return f": {telling[-1]}" if telling else " without output"
 
 
 if __name__ == "__main__":
