@@ -104,7 +104,9 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
         (1, *range(500, 509)),
         (1, *range(509, 518)),
     )
-    with pytest.raises(QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"):
+    with pytest.raises(
+        QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"
+    ):
         cut(parts, 8, 10, [])
 
 

@@ -125,7 +125,7 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         (OPEN + "{rate: 5}\n", "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, "),
         (
             OPEN + "{kind: gamma, rate: 5, burstiness: 1, bursty: 2}\n",
-            "s.yaml:8: workloads[0].arrival.bursty: unknown field; did you mean `burstiness`? known fields: kind, rate, b",
+            "s.yaml:8: workloads[0].arrival.bursty: unknown field; did you mean `burstiness`? known fields: kind, rate",
         ),
         (OPEN + "{kind: poisson, rate: 0}\n", "workloads[0].arrival.rate: input should be greater than 0, but it is 0"),
         (OPEN + "{kind: ramp, from: 0, to: 0}\n", "a ramp from 0 to 0 sends nothing"),
@@ -139,7 +139,7 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         ("    input_tokens: {min: 9, max: 5}\n    concurrency: 1\n", "must be in ascending order"),
         (
             "    input_tokens: {min: 9, mix: 50}\n    concurrency: 1\n",
-            "s.yaml:6: workloads[0].input_tokens.mix: unknown field; did you mean `min`? known fields: min, max, mean, sd",
+            "s.yaml:6: workloads[0].input_tokens.mix: unknown field; did you mean `min`? known fields: min, max, mean",
         ),
         (
             "    input_tokens: some\n    concurrency: 1\n",

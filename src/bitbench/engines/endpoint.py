@@ -1,4 +1,4 @@
-"""A server that runs already, anywhere: bitbench sends requests to it and neither starts nor stops it."""
+"""A running server, anywhere: bitbench sends requests to it and neither starts nor stops it."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def base_url(url: str) -> str:
 
 
 class EndpointEngine:
-    """`core.ports.Engine` whose instance is there before it is started."""
+    """`core.ports.Engine` whose instance runs before it is started."""
 
     name = "endpoint"
     environment: str | None = None
@@ -119,7 +119,7 @@ class EndpointInstance:
         return None
 
     def stop(self) -> None:
-        """It was there before us and stays."""
+        """It ran before us and stays."""
 
 
 class EndpointUnusable(Exception):

@@ -27,7 +27,7 @@ _FIRST_POLL_S, _SLOWEST_POLL_S = 0.01, 0.1
 
 
 class ProcessEnded(Exception):
-    """The process ended while somebody waited for it to be ready."""
+    """The process ended before it was ready."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"ended with {exit_code}")
@@ -121,7 +121,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listened on a moment ago."""
+    """A port of the loopback interface that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -36,7 +36,7 @@ class CaseSource:
         return self.module.partition(".")[0]
 
     def warn_that_unusable(self, cause: str) -> None:
-        """For a case that nobody asked for by name: the others are run without it."""
+        """For a case that was not requested by name: the others run without it."""
         warn_of_plugin(broken_plugin(self.point, cause))
 
 

@@ -22,7 +22,7 @@ class Dispatcher:
     """Sends planned requests: at their time after zero, or a pause (or none) after the one before on their stream.
 
     A request that is due while its stream is still busy is sent when that ends, and its latency counts from when it
-    was due. Requests without a stream wait for nobody. Connecting is no part of the time to the first token, for a
+    was due. Requests without a stream never wait. Connecting is no part of the time to the first token, for a
     server in use has its clients connected; a request that finds no open connection opens one within its time.
 
     `timers` are those of others that reading must not delay.

@@ -40,7 +40,7 @@ class _Columns(NamedTuple):
 def read_trace(path: Path) -> Sequence[TraceRow]:
     """The requests in the order of their times, the first at zero; raises StudyFileError with the line that is wrong.
 
-    Requests without a token in or out are left out: BurstGPT notes failed ones so, and nobody can ask for nothing.
+    Requests without input or output tokens are skipped: BurstGPT records failed ones this way.
     """
     try:
         state = path.stat()

@@ -1,4 +1,4 @@
-"""What can be known before the work starts: is it a causal LM, does the group size fit, is there room on the disk?"""
+"""Checks before the work starts: causal LM, group size, free disk space."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, made once.
+"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, created once.
 
-A variant is made in a folder of another name and renamed when it is complete, so that none is ever half there.
-Whoever makes it holds its lock; a second process waits and then uses what the first one made.
+A variant is created in a temporary folder and renamed when it is complete, so no partial variant is ever visible.
+The process that creates it holds its lock; a second one waits and then uses the result.
 """
 
 import hashlib
@@ -124,7 +124,7 @@ def find(wanted: Order, home: Path) -> MadeVariant | None:
 
 
 def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
-    """The variant, made now unless it is there. Raises before any work where it is known not to be possible."""
+    """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there
     refuse_impossible(wanted)
@@ -240,7 +240,7 @@ def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Unfinished folders whose lock nobody holds: their makers are dead."""
+    """Unfinished folders whose lock no process holds: their creators are dead."""
     for folder in place.glob(f"{_UNFINISHED}*"):
         with locks.try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
             if got_it:

@@ -54,7 +54,7 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
 
 
 def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
-    """Did the server keep its objectives? None where the trial cannot tell.
+    """Whether the server met its objectives; None where the trial is inconclusive.
 
     A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
     may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it

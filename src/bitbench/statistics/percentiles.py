@@ -74,7 +74,7 @@ def highest_carried(events: int) -> float | None:
 def percentile(
     starts: Starts, percent: float, confidence: float, *, batch_is_one_event: bool = False
 ) -> PercentileEstimate | None:
-    """None without a request. With one start nothing is known of the next: both ends are open.
+    """None without a request. One start does not cover the next: both ends are open.
 
     Where no start is in question, as on an endpoint that runs already, give its trials as starts.
     """

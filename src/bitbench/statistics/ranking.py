@@ -1,8 +1,8 @@
-"""Ranks with ties: two contenders are told apart only where a comparison says so, after Holm's correction.
+"""Ranks with ties: two contenders differ in rank only where the difference is significant after Holm's correction.
 
 Many pairs are asked at once, so some would differ by chance; Holm keeps the chance of *any* false difference in a
-workload below the allowed error. A contender's rank is a range: from one more than the number that are surely better
-to the number of all less those that are surely worse.
+workload below the allowed error. A contender's rank is a range: from one more than the number that are
+significantly better to the number of all less those that are significantly worse.
 """
 
 from collections.abc import Mapping, Sequence

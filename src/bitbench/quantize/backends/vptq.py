@@ -13,7 +13,7 @@ _WORKER = Path(__file__).parents[1] / "workers" / "vptq_worker.py"
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Goes on with the layers that an earlier try has finished."""
+    """Resumes after the layers that an earlier try finished."""
     estimate = _Estimate()
 
     def show(event: Json) -> None:
