@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}
 DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4}
@@ -53,7 +53,7 @@ class StandIn:
 
     def compress(self, work: Work, on_progress: OnProgress) -> WorkerFacts:
         self.made += 1
-        on_progress(Progress("quantize", 1, 1, 0.0))
+        on_progress(QuantizeProgress("quantize", 1, 1, 0.0))
         work.checkpoint.mkdir()
         work.log_file.write_text("what it said\n")
         (work.folder / "job.json").write_text("{}")

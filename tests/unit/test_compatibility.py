@@ -17,7 +17,7 @@ from bitbench.core.ports import Engine, Instance, Launch
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.lab.variants import Workshop
 from bitbench.models.library import ResolvedModel
-from bitbench.planning.compatibility import Row, Table, look_up, rows
+from bitbench.planning.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
 from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
 
@@ -85,11 +85,11 @@ def test_what_one_engine_makes_while_it_loads_is_not_tried_on_another() -> None:
 def test_a_table_that_contradicts_itself_is_not_read() -> None:
     row = {"form": "f", "engine": "e", "device": "cpu", "verdict": "runs", "checked": "x"}
     with pytest.raises(ValidationError, match="more than one row for f, e, cpu"):
-        Table.model_validate({"rows": [row, row]})
+        CompatibilityTable.model_validate({"rows": [row, row]})
     with pytest.raises(ValidationError, match="`why` is missing"):
-        Row.model_validate(row | {"verdict": "does_not_run"})
+        CompatibilityRow.model_validate(row | {"verdict": "does_not_run"})
     with pytest.raises(ValidationError, match="a form that runs cannot be refused"):
-        Row.model_validate(row | {"refuse": True})
+        CompatibilityRow.model_validate(row | {"refuse": True})
 
 
 class AnyEngine:

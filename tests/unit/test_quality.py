@@ -31,7 +31,7 @@ from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
@@ -112,7 +112,7 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
     seen: list[int] = []
-    with Connection(server.endpoint, 5.0) as connection:
+    with InstanceConnection(server.endpoint, 5.0) as connection:
         table = score_windows(PromptLogprobs(connection), WINDOWS, 3, seen.append)
     rows = table.to_pylist()
     assert seen == [0, 1]
@@ -131,7 +131,7 @@ def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) 
 
 
 def test_answers_end_before_the_first_special_token(server: QualityServer) -> None:
-    with Connection(server.endpoint, 5.0) as connection:
+    with InstanceConnection(server.endpoint, 5.0) as connection:
         asker = PromptLogprobs(connection)
         (whole,) = ask_answers(asker, MATERIAL.prompts, 5, (0,), lambda _: None)
         (none,) = ask_answers(asker, MATERIAL.prompts, 5, (7,), lambda _: None)
@@ -160,7 +160,7 @@ def test_an_answer_that_is_none_becomes_an_outcome(
 ) -> None:
     server.answers_with = answer
     with (
-        Connection(server.endpoint, 5.0) as connection,
+        InstanceConnection(server.endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match=message) as caught,
     ):
         score_windows(PromptLogprobs(connection), WINDOWS, 3, lambda _: None)
@@ -172,7 +172,7 @@ def test_a_server_that_is_gone_is_a_crash(server: QualityServer) -> None:
     server.shutdown()
     server.server_close()
     with (
-        Connection(endpoint, 5.0) as connection,
+        InstanceConnection(endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match="connection broke") as caught,
     ):
         connection.ask("/v1/completions", prompt=[1], max_tokens=1)
@@ -201,7 +201,7 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     plan = planned("bf16", "w8a8-rtn", "gguf-q4_0")
     assert [one.name for one in plan.quality] == ["m/bf16 @ transformers", "m/w8a8-rtn @ transformers"]
     (refusal,) = plan.quality_refusals
-    assert "no GGUF files" in refusal.reason
+    assert "not GGUF files" in refusal.reason
     assert plan.cells == ()
     assert plan.contenders == plan.quality
     assert launch_size(plan, plan.study.engines[0]) == (256 + 48, 1)

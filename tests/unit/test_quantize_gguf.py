@@ -18,7 +18,7 @@ from bitbench.quantize.backends import maker_of
 from bitbench.quantize.gguf_header import read_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits
-from bitbench.quantize.work import Progress, Work
+from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
 from tests.unit.stand_in_environment import stand_in_python
 
@@ -92,7 +92,7 @@ def work_on(recipe: str, environment: Environment, tmp_path: Path) -> Work:
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
-    def note(progress: Progress) -> None:
+    def note(progress: QuantizeProgress) -> None:
         if said is not None:
             said.append(progress.place)
 

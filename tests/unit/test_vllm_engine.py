@@ -126,7 +126,7 @@ def test_facts_of_an_eager_start() -> None:
     assert facts.compile_s is None
     assert facts.prefix_caching is False
     assert facts.kernels == ("dense bfloat16: no layer is quantized",)
-    assert any("computes on CPU 0, and keeps 1 free" in note for note in facts.notes)
+    assert any("computes on CPU 0, and reserves 1 for" in note for note in facts.notes)
     assert any("without libiomp and libtcmalloc" in note for note in facts.notes)
 
 

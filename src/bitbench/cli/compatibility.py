@@ -10,7 +10,7 @@ from bitbench.core.asked.recipe import Recipe
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
 from bitbench.ground.units import UNKNOWN
-from bitbench.planning.compatibility import DOCUMENTATION, Row, look_up
+from bitbench.planning.compatibility import DOCUMENTATION, CompatibilityRow, look_up
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
 DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
@@ -36,7 +36,7 @@ def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Dev
 
 def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""
-    named: dict[Row, list[str]] = {}
+    named: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
             row = look_up(recipe.form, engine, device, recipe.at_load)
@@ -49,7 +49,7 @@ def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -
         yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
 
 
-def _shown(row: Row | None) -> str:
+def _shown(row: CompatibilityRow | None) -> str:
     if row is None:
         return UNKNOWN
     return f"[{'dim' if row.refuse else STYLES[row.verdict]}]{row.word}[/]"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bitbench.store.query import Row, Studies
 
 
-class Format(StrEnum):
+class QueryFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -24,7 +24,7 @@ def query(
         typer.Argument(help="A folder or an object-store URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,
+    form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
 ) -> None:
     """Query all studies below a folder in SQL (DuckDB).
 
@@ -45,7 +45,7 @@ def query(
         _list_tables(studies)
         return
     names, rows = studies.query(given[0])
-    {Format.TABLE: _table, Format.CSV: _csv, Format.JSON: _json}[form](names, rows)
+    {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
 
 
 def _list_tables(studies: "Studies") -> None:

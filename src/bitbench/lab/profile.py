@@ -25,7 +25,7 @@ from bitbench.lab.trial import load_job
 from bitbench.profiling.groups import built_in_table
 from bitbench.profiling.hook import start_profile, stop_profile
 from bitbench.profiling.operators import divide
-from bitbench.profiling.steps import Shape, decode_seconds, prefill_seconds, steps_in
+from bitbench.profiling.steps import StepShape, decode_seconds, prefill_seconds, steps_in
 from bitbench.profiling.trace import read_trace
 from bitbench.store.folder import Writer
 
@@ -120,7 +120,7 @@ class ProfileRun:
         """What the trace says, beside what the client saw."""
         spec = self._spec
         trace = read_trace(path)
-        steps = steps_in(trace, Shape(phase, self.batch, spec.input_tokens))
+        steps = steps_in(trace, StepShape(phase, self.batch, spec.input_tokens))
         operators, groups, step_s = divide(trace, steps, built_in_table())
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(

@@ -14,7 +14,7 @@ from bitbench.models import library
 from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
-from bitbench.quantize.work import OnProgress, Progress
+from bitbench.quantize.work import OnProgress, QuantizeProgress
 
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
@@ -141,6 +141,6 @@ def _failure(error: BitbenchError) -> str:
     return f"could not be created: {error}"
 
 
-def _shown(name: str, progress: Progress) -> str:
+def _shown(name: str, progress: QuantizeProgress) -> str:
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
     return f"creating {name}: {progress.place}{left}"

@@ -17,7 +17,7 @@ _WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Ver
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
 
-class Row(Spec):
+class CompatibilityRow(Spec):
     """One line of the table. It also holds for more special forms, unless they have a line of their own."""
 
     form: str
@@ -34,7 +34,7 @@ class Row(Spec):
         return "not applicable" if self.refuse else _WORDS[self.verdict]
 
     @model_validator(mode="after")
-    def _says_why(self) -> "Row":
+    def _says_why(self) -> "CompatibilityRow":
         if self.verdict is not Verdict.RUNS and not self.why:
             raise ValueError(f"{self.form} on {self.engine}: `why` is missing")
         if self.verdict is Verdict.RUNS and self.refuse:
@@ -42,11 +42,11 @@ class Row(Spec):
         return self
 
 
-class Table(Spec):
-    rows: tuple[Row, ...]
+class CompatibilityTable(Spec):
+    rows: tuple[CompatibilityRow, ...]
 
     @model_validator(mode="after")
-    def _one_row_for_one_question(self) -> "Table":
+    def _one_row_for_one_question(self) -> "CompatibilityTable":
         keys = [(row.form, row.engine, row.device) for row in self.rows]
         repeated = sorted({", ".join(key) for key in keys if keys.count(key) > 1})
         if repeated:
@@ -55,15 +55,17 @@ class Table(Spec):
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[CompatibilityRow, ...]:
     text = _FILE.read_text(encoding="utf-8")
-    return yaml_file.parse(text, Table, name=_FILE.name, outline="`rows:` and a list", error=ValueError).rows
+    return yaml_file.parse(
+        text, CompatibilityTable, name=_FILE.name, outline="`rows:` and a list", error=ValueError
+    ).rows
 
 
-def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> Row | None:
+def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> CompatibilityRow | None:
     """The most special row that holds. None: unknown, so it is tried."""
     if at_load is not None and at_load.engine != engine:
-        return Row(
+        return CompatibilityRow(
             form=form,
             engine=engine,
             device=device,

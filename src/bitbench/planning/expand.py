@@ -11,7 +11,7 @@ from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
-from bitbench.planning.compatibility import Row, look_up
+from bitbench.planning.compatibility import CompatibilityRow, look_up
 
 
 def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
@@ -60,7 +60,9 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
     return plan
 
 
-def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: Row | None) -> str | None:
+def _no_quality(
+    quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: CompatibilityRow | None
+) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
         return f"{engine.name} does not run bitbench's variants."
@@ -72,7 +74,7 @@ def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: V
     return engine.refuse(setup, variant, longest) or variant.refusal
 
 
-def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:
+def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
     return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
 
 

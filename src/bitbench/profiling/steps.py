@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bitbench.core.recorded.profile import Phase
 from bitbench.ground.errors import ProfileError
-from bitbench.profiling.trace import Span, Trace
+from bitbench.profiling.trace import ChromeTrace, Span
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 _ARRIVING = 2  # full steps
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     end: float
 
 
-class Shape(NamedTuple):
+class StepShape(NamedTuple):
     phase: Phase
     batch: int
     input_tokens: int
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         return sequences == 0 and prompts == self.batch and prompt_tokens == self.batch * self.input_tokens
 
 
-def steps_in(trace: Trace, shape: Shape) -> list[Step]:
+def steps_in(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
     marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
     steps = [

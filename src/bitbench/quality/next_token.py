@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import Outcome
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 
 _SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning
 _SURE = 1e6  # added to a logit, whose size is some tens: nothing else can be written
@@ -24,7 +24,7 @@ _VANISHED = math.log(2.0**-149)
 class NextToken:
     """`quality.asking.Asker` of llama.cpp."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import Outcome
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 
 
 class PromptLogprobs:
     """`quality.asking.Asker` of vLLM and of our transformers server."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:

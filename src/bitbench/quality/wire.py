@@ -20,7 +20,7 @@ class AskingFailed(Exception):
         self.status = status  # of HTTP
 
 
-class Connection:
+class InstanceConnection:
     """Opened again where the server closes it."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
@@ -28,7 +28,7 @@ class Connection:
         parts = urlsplit(endpoint.url)
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "InstanceConnection":
         return self
 
     def __exit__(self, *_: object) -> None:

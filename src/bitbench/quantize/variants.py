@@ -31,7 +31,7 @@ from bitbench.quantize.checks import (
 )
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 # Counts up when the same recipe would give other weights although no package has changed.
 WORKER_REVISION = 1
@@ -133,7 +133,9 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
         place.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place)
         with locks.hold(
-            place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process is creating it"))
+            place,
+            wanted.folder_name,
+            on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
         ) as lock_fd:
             if (there := find(wanted, home)) is not None:
                 return there
@@ -188,7 +190,7 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
         except QuantizeError as error:
             log = _keep_log(work, place / f"{wanted.folder_name}.log")
             raise QuantizeError(_with_advice(error.cause), log) from error
-        on_progress(Progress("writing the manifest"))
+        on_progress(QuantizeProgress("writing the manifest"))
         manifest = _describe(wanted, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
             leftover.unlink()

@@ -75,7 +75,7 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
         raise JobError(f"{name} {ended(tool.returncode)}{said(recent)}")
 
 
-class Parts:
+class StepProgress:
     """Reports each tenth of a step, once: a progress bar says the same thing many times."""
 
     def __init__(self, reports: Reports, name: str, counted: str) -> None:
@@ -92,7 +92,7 @@ class Parts:
 
 
 def show_conversion(reports: Reports) -> Callable[[str], None]:
-    parts = Parts(reports, "converting to GGUF", "percent")
+    parts = StepProgress(reports, "converting to GGUF", "percent")
 
     def show(line: str) -> None:
         if found := CONVERTED.search(line):
@@ -102,7 +102,7 @@ def show_conversion(reports: Reports) -> Callable[[str], None]:
 
 
 def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
-    parts = Parts(reports, f"quantizing to {wanted}", "tensor")
+    parts = StepProgress(reports, f"quantizing to {wanted}", "tensor")
 
     def show(line: str) -> None:
         if found := QUANTIZED.match(line):
