@@ -30,14 +30,15 @@ from bitbench.report.document.model import (
     Unit,
 )
 from bitbench.report.document.numbers import shown
-from bitbench.report.document.words import listing, names, number_column, paragraph, plural, say, words_column
+from bitbench.report.document.tables import number_column, ratio_column, table, words_column
+from bitbench.report.document.words import listing, names, paragraph, plural, say
 
 TABLE = Table(
     (
-        words_column("Contender"),
-        number_column("TTFT", Unit.SECONDS),
-        number_column("vs. baseline", Unit.RATIO, intervals_from=0),
-        number_column("Value", shown_from=100),
+        Column(say("Contender"), is_words=True),
+        Column(say("TTFT"), Unit.SECONDS),
+        Column(say("vs. baseline"), Unit.RATIO, intervals_from=0),
+        Column(say("Value"), shown_from=100),
     ),
     (
         Row((say(Name("a|b")), Quantity(0.5, Unit.SECONDS, 0.4, 0.6), Quantity(1.5, Unit.RATIO, 1.4, 1.6), None)),
@@ -174,3 +175,22 @@ def test_sentences() -> None:
     assert plural(2, "cell") == "2 cells"
     assert Section(say("What failed, and why"), ()).anchor == "what-failed-and-why"
     assert Column(say("x")).is_words is False
+
+
+def test_a_table_is_a_list_of_columns_and_drops_those_that_nobody_knows() -> None:
+    items = [("a", 0.5, None), ("b", 0.25, None)]
+    made = table(
+        items,
+        words_column("Name", lambda item: Name(item[0])),
+        number_column("Time", Unit.SECONDS, lambda item: item[1]),
+        ratio_column("Ratio", lambda item: item[2]),
+        mark=lambda item: Mark.BEST if item[0] == "b" else None,
+        drop_empty=True,
+    )
+    assert [column.title for column in made.columns] == [("Name",), ("Time",)]
+    assert made.rows[1] == Row(((Name("b"),), Quantity(0.25, Unit.SECONDS, digits=3)), Mark.BEST)
+
+
+def test_what_is_not_known_is_said_so_in_a_sentence() -> None:
+    assert say("It takes ", None, ".") == ("It takes ", "–", ".")
+    assert markdown.phrase_text(listing(["a", "b", "c", "d"], most=2)) == "a, b and 2 more"

@@ -24,9 +24,9 @@ from bitbench.imports import vendor_backends
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from bitbench.report.document.rst import escape, grid_table
 from bitbench.report.forms.choices import Form
 from bitbench.report.forms.registry import STUDY_FORMS
-from bitbench.report.forms.rst import grid_table, rst
 from bitbench.report.forms.tidy import json_text, trial_columns
 from bitbench.report.study import study_document
 from bitbench.store.folder import StudyFolder
@@ -139,7 +139,7 @@ def test_a_grid_table_joins_what_repeats() -> None:
     "text", ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"]
 )
 def test_rst_text_is_only_text(text: str) -> None:
-    tree = parsed(grid_table(["a"], [[rst(text)]]))
+    tree = parsed(grid_table(["a"], [[escape(text)]]))
     assert cells_of(next(iter(tree.findall(table))))[1] == [text]
 
 

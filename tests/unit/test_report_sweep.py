@@ -8,9 +8,9 @@ from rich.console import Console
 
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.cell import Cell, Contender
+from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.summary import RateAnswer, SearchStop, StudySummary
-from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics
+from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.report.charts.curves import load_figures
 from bitbench.report.charts.svg import svg
@@ -38,8 +38,8 @@ def point(rate: float) -> Workload:
     )
 
 
-def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> StudySummary:
-    """Holds up to 40 requests/s; at 160 one of two trials fails and the other is refused."""
+def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
+    """Meets its objective up to 40 requests/s; at 160 one of two trials fails it and the other is overloaded."""
     plan = make_plan([name], [point(rate) for rate in reversed(RATES)], ONE_START, objectives={"ttft_p99": "200ms"})
     trials = []
     for rate in RATES:
@@ -60,7 +60,11 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
             if rate > 100 and index == 1:
                 given = {"outcome": Outcome.OVERLOADED, "cause": "HTTP 429: no.", "failed_requests": 7}
             trials.append(make_trial(cell, 0, index, **given))
-    return summarize(plan, trials, []).model_copy(update={"search": search})
+    return plan, trials
+
+
+def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> StudySummary:
+    return summarize(*sweep_study(name), []).model_copy(update={"search": search})
 
 
 def document_of(summary: StudySummary) -> Document:

@@ -12,17 +12,17 @@ from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.requests import request_figures
 from bitbench.report.charts.trade import trade_figures
 from bitbench.report.charts.trials import trials_figure
-from bitbench.report.document.model import Block, Chart, Document, Link, Paragraph, Phrase, Section
+from bitbench.report.document.model import Block, Chart, Document, Link, Paragraph, Section
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, paragraph, say, small_print, strong
+from bitbench.report.document.words import bullets, paragraph, say, small_print
 from bitbench.report.labels import Labels
-from bitbench.report.sections.answer import remarks, verdicts
+from bitbench.report.sections.answer import remarks
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
 from bitbench.report.sections.failures import failures_section, refusals_section
 from bitbench.report.sections.host import host_section
-from bitbench.report.sections.imported import imported_section, source
+from bitbench.report.sections.imported import imported, imported_section
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
@@ -75,7 +75,7 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
     if summary.study.description:
         yield Paragraph(say(summary.study.description), is_small_print=True)
     if summary.imported_from:
-        yield paragraph(strong("Imported"), ", not measured by bitbench: ", source(summary.imported_from), ".")
+        yield imported(summary.imported_from)
     if sweep_cells(summary):
         yield from bullets(sweep_answer(summary))
     else:
@@ -91,15 +91,12 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
 
 def _what_to_use(summary: StudySummary) -> Iterator[Block]:
     """What to use; the best of each workload; what is missing."""
-    first, several = lead(summary), len(summary.rankings) > 1
-    if first is not None:
+    if (first := lead(summary)) is not None:
         yield Paragraph(first.phrase)
     if shared := Labels.of(summary, MAX_NAME).shared:
         yield paragraph(shared)
-    if several:
-        yield best_table(summary)
-    sentences: list[Phrase] = [] if several else verdicts(summary)
-    yield from bullets([*sentences, *remarks(summary), *quality_sentences(summary)])
+    yield best_table(summary)
+    yield from bullets([*remarks(summary), *quality_sentences(summary)])
 
 
 def _speed(summary: StudySummary, requests: Sequence[RequestSpread]) -> Iterator[Section | None]:

@@ -1,37 +1,15 @@
 """A comparison of two studies, or of two contenders: for a pull request, and for a terminal."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell
 from bitbench.core.found.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Verdict
-from bitbench.report.document.model import (
-    Block,
-    Column,
-    Document,
-    Mark,
-    Name,
-    Paragraph,
-    Phrase,
-    Quantity,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    Unit,
-)
+from bitbench.report.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.words import (
-    Words,
-    bullets,
-    joined,
-    listing,
-    names,
-    number_column,
-    say,
-    strong,
-    words_column,
-)
-from bitbench.report.quantities import count, estimated, times, unit_of
+from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, joined, listing, names, say, strong
+from bitbench.report.quantities import estimated, times, unit_of
 
 MAX_NAMED = 4
 WORST_FIRST = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
@@ -63,10 +41,8 @@ def _verdicts(comparison: Comparison, metric: str) -> Phrase:
     cells = _cells_of(comparison, metric)
     said: list[Words] = []
     for verdict in Verdict:
-        found = names(cell.candidate.name for cell in cells if cell.verdict is verdict)
-        if found:
-            more = [f"{len(found) - MAX_NAMED} more"] if len(found) > MAX_NAMED else []
-            said.append(say(f"{verdict.value} (", listing([*found[:MAX_NAMED], *more]), ")"))
+        if found := names(cell.candidate.name for cell in cells if cell.verdict is verdict):
+            said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
     return say(what, joined(said, "; ") or "no cell has a result on both sides", ".")
 
@@ -82,66 +58,54 @@ def _limits(comparison: Comparison) -> Phrase:
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code}.")
 
 
-def _table(cells: Sequence[Cell], columns: Sequence[Column], rows: Sequence[Row]) -> Table:
-    """With the names before the figures; without that of the contender where there is only one."""
-    named: dict[str, Callable[[Cell], str]] = {
-        "Contender": lambda cell: cell.contender.name,
-        "Workload": lambda cell: cell.workload,
-    }
-    if len({cell.contender for cell in cells}) == 1:
-        named.pop("Contender")
-    full = (
-        Row((*(say(Name(name_of(cell))) for name_of in named.values()), *row.cells), row.mark)
-        for cell, row in zip(cells, rows, strict=True)
-    )
-    return Table((*(words_column(title) for title in named), *columns), tuple(full))
+class _OfCandidate(Protocol):
+    @property
+    def candidate(self) -> Cell: ...
+
+
+Compared = TypeVar("Compared", bound=_OfCandidate)
+
+
+def _names(rows: Sequence[Compared]) -> Iterator[ColumnOf[Compared]]:
+    """The columns before the figures; without that of the contender where there is only one."""
+    if len({row.candidate.contender for row in rows}) > 1:
+        yield words_column("Contender", lambda row: Name(row.candidate.contender.name))
+    yield words_column("Workload", lambda row: Name(row.candidate.workload))
 
 
 def _metric_section(comparison: Comparison, metric: str, cells: Sequence[ComparedCell]) -> Section:
     definition = comparison.definitions[metric]
-    columns = (
-        number_column("Before", unit_of(definition)),
-        number_column("After", unit_of(definition)),
-        number_column(f"Ratio ({percent(comparison.confidence)})", Unit.RATIO, intervals_from=0),
-        number_column("Starts before", Unit.COUNT, shown_from=110),
-        number_column("Starts after", Unit.COUNT, shown_from=110),
-        words_column("Verdict"),
+    figures = table(
+        cells,
+        *_names(cells),
+        number_column("Before", unit_of(definition), lambda cell: estimated(cell.before, definition)),
+        number_column("After", unit_of(definition), lambda cell: estimated(cell.after, definition)),
+        ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda cell: times(cell.ratio)),
+        number_column("Starts before", Unit.COUNT, lambda cell: cell.before.n_instances, shown_from=110),
+        number_column("Starts after", Unit.COUNT, lambda cell: cell.after.n_instances, shown_from=110),
+        words_column("Verdict", lambda cell: cell.verdict.value),
     )
-    rows = [
-        Row(
-            (
-                estimated(cell.before, definition),
-                estimated(cell.after, definition),
-                times(cell.ratio),
-                count(cell.before.n_instances),
-                count(cell.after.n_instances),
-                say(cell.verdict.value),
-            )
-        )
-        for cell in cells
-    ]
-    table = _table([cell.candidate for cell in cells], columns, rows)
-    return Section(say(_title(comparison, metric)), (table,), in_terminal=True)
+    return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
 
 
 def _gate_section(comparison: Comparison, condition: str) -> Section:
     """What failed first; below it, what would decide the rest."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
     gates.sort(key=lambda gate: WORST_FIRST.index(gate.outcome))
-    columns = (
-        number_column("Change", Unit.SHARE),
-        number_column(f"Ratio ({percent(_single(comparison))})", Unit.RATIO, intervals_from=0),
-        number_column("Starts needed", Unit.COUNT),
-        words_column("Outcome"),
+    outcomes = table(
+        gates,
+        *_names(gates),
+        number_column("Change", Unit.SHARE, _change),
+        ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
+        number_column("Starts needed", Unit.COUNT, lambda gate: gate.needed_starts),
+        words_column("Outcome", lambda gate: gate.outcome.value),
+        mark=lambda gate: Mark.ALARM if gate.outcome is GateOutcome.FAILED else None,
     )
-    rows = [Row(_gate_cells(gate), Mark.ALARM if gate.outcome is GateOutcome.FAILED else None) for gate in gates]
-    blocks: tuple[Block, ...] = (_table([gate.candidate for gate in gates], columns, rows), *bullets(_doubts(gates)))
-    return Section(say(f"Fails if {condition}"), blocks, in_terminal=True)
+    return Section(say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True)
 
 
-def _gate_cells(gate: GateResult) -> tuple[TableCell, ...]:
-    change = Quantity(gate.ratio.value - 1, Unit.SHARE, is_signed=True) if gate.ratio else None
-    return change, times(gate.ratio), count(gate.needed_starts), say(gate.outcome.value)
+def _change(gate: GateResult) -> Quantity | None:
+    return Quantity(gate.ratio.value - 1, Unit.SHARE, is_signed=True) if gate.ratio else None
 
 
 def _single(comparison: Comparison) -> float:

@@ -6,36 +6,12 @@ from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.explanation import Explanation, PhaseAccount, PhaseSide, Source
 from bitbench.core.found.model_cost import StepCost
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.answers.explain_sentences import (
-    CAUSE_NAMES,
-    NOT_KNOWN,
-    cause_sentence,
-    expected_sentence,
-    gap_sentence,
-    kernel_sentence,
-    measured_sentence,
-    path_sentence,
-    phase_name,
-    reached_sentence,
-    shares_sentence,
-    unexplained_sentence,
-)
-from bitbench.report.document.model import (
-    Block,
-    Bullets,
-    Document,
-    Name,
-    Paragraph,
-    Phrase,
-    Quantity,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    Unit,
-)
+from bitbench.report.answers import explain_sentences as sentences
+from bitbench.report.answers.explain_sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
+from bitbench.report.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import shown
-from bitbench.report.document.words import Words, bullets, joined, number_column, say, words_column
+from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, joined, say
 from bitbench.report.quantities import ROUGH, number, seconds, share, size, times
 from bitbench.report.sections.crossover import verdict
 from bitbench.report.sections.roofline import BOUNDS, COUNTED, roof_sentence
@@ -91,25 +67,25 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     if any(one.own.cost and one.baseline.cost for one in of.phases):
         yield _cost_section(of, records)
     yield from (_parts_section(of, one, records) for one in of.phases if one.expected_gain is not None)
-    kernels = [(kernel_sentence(side), (side.instances,)) for side in (of.own, of.baseline)]
+    kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
     yield Section(say("Kernels"), records.cited(kernels))
     yield _crossover_section(of, records)
     if of.gaps:
-        yield Section(say(NOT_KNOWN), bullets(gap_sentence(of, gap) for gap in of.gaps))
+        yield Section(say(NOT_KNOWN), bullets(sentences.gap(of, gap) for gap in of.gaps))
 
 
 def _short(of: Explanation) -> Iterator[Said]:
     trials = (of.own.trials, of.baseline.trials)
-    yield measured_sentence(of), trials
+    yield sentences.measured(of), trials
     if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
         loaded = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
         roof = [ROOF] if any(one.is_roofline for one in of.phases) else []
-        yield expected_sentence(of), (LOCK, *loaded, *roof)
-    if reached := reached_sentence(of):
+        yield sentences.expected(of), (LOCK, *loaded, *roof)
+    if reached := sentences.reached(of):
         yield reached, (ROOF, LOCK, *trials)
     for crossover in of.beyond:
         yield say("This workload is beyond the crossover: ", verdict(crossover), "."), _trials(of, crossover)
-    if how := path_sentence(of):
+    if how := sentences.path(of):
         yield how, (of.own.instances,)
     if of.known_beforehand:
         yield f"Known beforehand: {of.known_beforehand}", (LOCK,)
@@ -122,9 +98,9 @@ def _short(of: Explanation) -> Iterator[Said]:
 def _causes(of: Explanation, phase: PhaseAccount) -> Iterator[Said]:
     for part in phase.parts[:MOST_NAMED]:
         if part.excess_s > LEAST_NAMED * phase.own.step.mean:
-            yield cause_sentence(of, phase, part), part.sources
+            yield sentences.cause(of, phase, part), part.sources
     if phase.unexplained is not None:
-        yield unexplained_sentence(phase), phase.unexplained.sources
+        yield sentences.unexplained(phase), phase.unexplained.sources
 
 
 def _cost_section(of: Explanation, records: _Records) -> Section:
@@ -134,61 +110,64 @@ def _cost_section(of: Explanation, records: _Records) -> Section:
         for phase in of.phases
         for name, side in (("variant", phase.own), ("baseline", phase.baseline))
     ]
-    lines: dict[str, Callable[[StepCost, PhaseSide], TableCell]] = {
+    lines: dict[str, Callable[[StepCost, PhaseSide], Words]] = {
         "weights": lambda cost, _: size(cost.weight_bytes),
         "KV cache": lambda cost, _: size(cost.kv_bytes),
         "activations": lambda cost, _: size(cost.activation_bytes),
         "operations": lambda cost, _: number(cost.flops / 1e9, "Gflop"),
         "fastest here": lambda _, side: seconds(side.attainable.seconds if side.attainable else None),
-        "bound by": lambda _, side: say(BOUNDS[side.attainable.bound]) if side.attainable else None,
+        "bound by": lambda _, side: BOUNDS[side.attainable.bound] if side.attainable else None,
         "measured": lambda _, side: seconds(side.step.mean),
         "share of the roof": lambda _, side: share(side.roof_share),
     }
-    rows = []
-    for name, show in lines.items():
-        cells = [show(side.cost, side) if side.cost else None for _, side in sides]
-        if any(cell is not None for cell in cells):
-            rows.append(Row((say(name), *cells)))
-    table = Table((words_column(""), *(number_column(title) for title, _ in sides)), tuple(rows))
+
+    def column(title: str, side: PhaseSide) -> ColumnOf[str]:
+        return number_column(title, Unit.NONE, lambda line: lines[line](side.cost, side) if side.cost else None)
+
+    known = [
+        line for line, of_side in lines.items() if any(side.cost and of_side(side.cost, side) for _, side in sides)
+    ]
+    first: ColumnOf[str] = words_column("", lambda line: line)
+    costs = table(known, first, *(column(*side) for side in sides))
     roof: list[Said] = [(roof_sentence(of.roof), (ROOF,))] if of.roof else []
     counted: Said = (COUNTED, (LOCK, of.own.trials, of.baseline.trials))
-    return Section(say("What a step asks for"), (table, *records.cited([*roof, counted])))
+    return Section(say("What a step asks for"), (costs, *records.cited([*roof, counted])))
 
 
 def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> Section:
     parts = (*phase.parts, *([phase.unexplained] if phase.unexplained else []))
-    rows = [_part_row(CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts]
-    rows.append(_part_row("a step", phase.baseline.step.mean, phase.own.step.mean, phase.excess_s))
-    titles = ("Baseline", "Variant", "More than expected")
-    table = Table((words_column(""), *(number_column(title) for title in titles)), tuple(rows))
+    lines = [(CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts]
+    where = table(
+        [*lines, ("a step", phase.baseline.step.mean, phase.own.step.mean, phase.excess_s)],
+        words_column("", lambda line: line[0]),
+        number_column("Baseline", Unit.NONE, lambda line: seconds(line[1])),
+        number_column("Variant", Unit.NONE, lambda line: seconds(line[2])),
+        number_column(
+            "More than expected",
+            Unit.NONE,
+            lambda line: Quantity(line[3], Unit.SECONDS, digits=ROUGH, is_signed=True),
+        ),
+    )
     sources = dict.fromkeys(source for part in phase.parts for source in part.sources)
-    said: Said = (shares_sentence(phase), (*sources, of.own.trials, of.baseline.trials))
-    return Section(say(f"{phase_name(phase)}: where the difference is"), (table, *records.cited([said])))
-
-
-def _part_row(name: str, baseline_s: float | None, own_s: float | None, excess_s: float | None) -> Row:
-    excess = Quantity(excess_s, Unit.SECONDS, digits=ROUGH, is_signed=True)
-    return Row((say(name), seconds(baseline_s), seconds(own_s), excess))
+    said: Said = (sentences.shares(phase), (*sources, of.own.trials, of.baseline.trials))
+    return Section(say(f"{phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
 
 
 def _crossover_section(of: Explanation, records: _Records) -> Section:
-    blocks: list[Block] = []
-    if of.elsewhere:
-        columns = (
-            words_column("Workload"),
-            number_column("Speed", Unit.RATIO, intervals_from=0),
-            words_column("Records"),
-        )
-        rows = (
-            Row((say(Name(one.workload)), times(one.speed), say(records.mark(one.sources)))) for one in of.elsewhere
-        )
-        blocks.append(Table(columns, tuple(rows)))
+    elsewhere = table(
+        of.elsewhere,
+        words_column("Workload", lambda one: Name(one.workload)),
+        ratio_column("Speed", lambda one: times(one.speed)),
+        words_column("Records", lambda one: records.mark(one.sources)),
+    )
     found: list[Said] = [
         (say(f"Along {one.axis.value.replace('_', ' ')}: ", verdict(one), "."), _trials(of, one))
         for one in of.crossovers
     ]
     nothing = "No other workload differs from this one in concurrency or input length alone: no crossover can be found."
-    return Section(say("Where it stops being faster"), (*blocks, *records.cited(found or [(nothing, ())])))
+    said = records.cited(found or [(nothing, ())])
+    blocks: tuple[Block, ...] = (elsewhere, *said) if of.elsewhere else said
+    return Section(say("Where it stops being faster"), blocks)
 
 
 def _trials(of: Explanation, crossover: Crossover) -> tuple[Source, ...]:

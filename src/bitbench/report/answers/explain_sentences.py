@@ -5,7 +5,7 @@ from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.report.document.model import Name, Phrase, Quantity, Unit
 from bitbench.report.document.words import Words, joined, say
-from bitbench.report.quantities import ROUGH, mean_of, times
+from bitbench.report.quantities import mean_of, seconds, share, size, times, with_interval
 from bitbench.report.sections.roofline import BOUNDS
 
 NOT_KNOWN = "What is not known"  # the section that says what would tell more
@@ -20,6 +20,11 @@ CAUSE_NAMES = {
     Cause.FRAMEWORK: "framework",
     Cause.UNEXPLAINED: "unexplained",
 }
+REASONS = {
+    Cause.DEQUANTIZATION: "its kernel expands the weights to dense ones before each product",
+    Cause.KERNEL: "the products take longer than the bytes and operations of their weights ask for",
+    Cause.ATTENTION: "attention and the KV cache do not shrink with the weights",
+}
 PATHS = {
     KernelPath.QUANTIZED: "multiplies low-bit weights with low-bit activations",
     KernelPath.WEIGHT_ONLY: "reads low-bit weights and expands them inside the product",
@@ -28,23 +33,11 @@ PATHS = {
 }
 
 
-def _time(value: float) -> Quantity:
-    return Quantity(value, Unit.SECONDS, digits=ROUGH)
-
-
-def _size(value: float | None) -> Quantity:
-    return Quantity(value, Unit.BYTES, digits=ROUGH)
-
-
-def _share(value: float) -> Quantity:
-    return Quantity(value, Unit.SHARE)
-
-
 def phase_name(account: PhaseAccount) -> str:
     return "Prefill" if account.phase is Phase.PREFILL else "Decode"
 
 
-def measured_sentence(of: Explanation) -> Phrase:
+def measured(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
     own, baseline = (mean_of(one, of.definition) for one in (of.own_headline, of.baseline_headline))
@@ -64,11 +57,11 @@ def _standing(of: Explanation) -> str:
     return "it is significantly slower" if interval.high < 1 else "it is significantly faster"
 
 
-def expected_sentence(of: Explanation) -> Phrase:
+def expected(of: Explanation) -> Phrase:
     own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
     assert own is not None
     assert baseline is not None
-    takes = say("Expected: its weights take ", _size(own), " where the baseline's take ", _size(baseline))
+    takes = say("Expected: its weights take ", size(own), " where the baseline's take ", size(baseline))
     parts: list[Words] = [
         say(takes, ", so a step that only reads them would be ", Quantity(baseline / own, Unit.RATIO), " as fast")
     ]
@@ -82,35 +75,31 @@ def expected_sentence(of: Explanation) -> Phrase:
     return say(joined(parts, "; "), ".")
 
 
-def reached_sentence(of: Explanation) -> Phrase:
+def reached(of: Explanation) -> Phrase:
     """`Reached: in decode 21.0 % of this machine's roof, the baseline 34.0 %.` Empty where no share is known."""
-    known = [
-        (account.phase, account.own.roof_share, account.baseline.roof_share)
-        for account in of.phases
-        if account.own.roof_share is not None and account.baseline.roof_share is not None
-    ]
+    known = [one for one in of.phases if one.own.roof_share is not None and one.baseline.roof_share is not None]
     if not known:
         return ()
-    parts = [
-        say(f"in {phase.value} ", _share(own), " of this machine's roof, the baseline ", _share(baseline))
-        for phase, own, baseline in known
-    ]
-    exceeded = (
-        " More than all of it: the roof was measured while this machine was slower; remove roof.json to repeat it."
-        if max(max(own, baseline) for _, own, baseline in known) > 1
-        else ""
-    )
+    parts = []
+    for account in known:
+        own, baseline = share(account.own.roof_share), share(account.baseline.roof_share)
+        parts.append(say(f"in {account.phase.value} ", own, " of this machine's roof, the baseline ", baseline))
+    exceeded = ""
+    if any((side.roof_share or 0) > 1 for account in known for side in (account.own, account.baseline)):
+        exceeded = (
+            " More than all of it: the roof was measured while this machine was slower; remove roof.json to repeat it."
+        )
     return say("Reached: ", joined(parts, "; "), ".", exceeded)
 
 
-def path_sentence(of: Explanation) -> Phrase:
+def path(of: Explanation) -> Phrase:
     """That its weights are made dense again, where the records show it; else empty."""
     if of.own.is_expanded:
         return say(
             "It runs dense: its weights were expanded while they were loaded (",
-            _size(of.own.stored_bytes),
+            size(of.own.stored_bytes),
             " stored, ",
-            _size(of.own.loaded_bytes),
+            size(of.own.loaded_bytes),
             " in memory), so a step reads no fewer bytes than the baseline's.",
         )
     if of.own.path is not KernelPath.DEQUANTIZED or not of.own.is_quantized:
@@ -120,75 +109,57 @@ def path_sentence(of: Explanation) -> Phrase:
     return say(f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}.")
 
 
-def cause_sentence(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
+def cause(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
     head = f"{phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
-    return say(head, _time(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
+    return say(head, seconds(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
 
 
 def _grown(part: Part) -> Phrase:
     if part.own_s is None or part.baseline_s is None:
         return ()
-    return say(", ", _time(part.own_s), " where the baseline takes ", _time(part.baseline_s))
+    return say(", ", seconds(part.own_s), " where the baseline takes ", seconds(part.baseline_s))
 
 
 def _why(of: Explanation, part: Part) -> Phrase:
-    match part.cause:
-        case Cause.DEQUANTIZATION if of.own.is_expanded:
-            stored, loaded = _size(of.own.stored_bytes), _size(of.own.loaded_bytes)
-            return say(
-                "the weights are stored in ",
-                stored,
-                " but take ",
-                loaded,
-                " in memory, so each step reads dense weights",
-            )
-        case Cause.DEQUANTIZATION:
-            return say("its kernel expands the weights to dense ones before each product")
-        case Cause.KERNEL:
-            return say("the products take longer than the bytes and operations of their weights ask for")
-        case Cause.ATTENTION:
-            return say("attention and the KV cache do not shrink with the weights")
-        case Cause.FRAMEWORK:
-            return say(f"work between the operators does not shrink at a batch of {of.workload.concurrency}")
-        case _:
-            return say("they do not shrink with the weights")
+    if part.cause is Cause.DEQUANTIZATION and of.own.is_expanded:
+        stored, loaded = size(of.own.stored_bytes), size(of.own.loaded_bytes)
+        memory = say("the weights are stored in ", stored, " but take ", loaded, " in memory")
+        return say(memory, ", so each step reads dense weights")
+    if part.cause is Cause.FRAMEWORK:
+        return say(f"work between the operators does not shrink at a batch of {of.workload.concurrency}")
+    return say(REASONS.get(part.cause, "they do not shrink with the weights"))
 
 
-def unexplained_sentence(account: PhaseAccount) -> Phrase:
+def unexplained(account: PhaseAccount) -> Phrase:
     assert account.unexplained is not None
-    assert account.expected_s is not None
     rest, interval = account.unexplained.excess_s, account.unexplained_interval
     step = account.own.step.mean
-    head = say(f"{phase_name(account)}: a step takes ", _time(step), ", expected ", _time(account.expected_s), "; ")
-    if interval is not None:
-        left = Quantity(rest, Unit.SECONDS, interval.low, interval.high)
-        if interval.low <= 0 <= interval.high:
-            within = " is left unexplained, which is within the error of the trials: it may be nothing."
-            return say(head, left, within)
-    else:
-        left = _time(rest)
+    expected_step = seconds(account.expected_s)
+    head = say(f"{phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
+    left = with_interval(rest, Unit.SECONDS, interval) if interval else seconds(rest)
+    if interval is not None and interval.low <= 0 <= interval.high:
+        return say(head, left, " is left unexplained, which is within the error of the trials: it may be nothing.")
     if rest < 0:
-        return say(head, _time(-rest), " less than the causes add up to, and that is unexplained.")
-    return say(
-        head, left, " of it (", _share(rest / step), " of the step) is unexplained: no record says where it goes."
-    )
+        return say(head, seconds(-rest), " less than the causes add up to, and that is unexplained.")
+    of_step = share(rest / step)
+    return say(head, left, " of it (", of_step, " of the step) is unexplained: no record says where it goes.")
 
 
-def shares_sentence(account: PhaseAccount) -> Phrase:
+def shares(account: PhaseAccount) -> Phrase:
     """How the lines of a phase's table are made."""
     assert account.expected_gain is not None
     how = "by the roofline" if account.is_roofline else "by bytes alone"
     said = say(
         "Expected is ",
-        _share(1 / account.expected_gain),
+        share(1 / account.expected_gain),
         f" of the baseline's time ({how}). A line's excess is what it takes beyond that share of the baseline's line: "
         "it did not shrink, or it grew.",
     )
     if account.profiler_overheads is None:
         return said
     own, baseline = (
-        "by less than they vary" if overhead is None else _share(overhead) for overhead in account.profiler_overheads
+        "by less than they vary" if overhead is None else share(overhead) for overhead in account.profiler_overheads
     )
     return say(
         said,
@@ -201,27 +172,25 @@ def shares_sentence(account: PhaseAccount) -> Phrase:
     )
 
 
-def kernel_sentence(side: Side) -> Phrase:
+def kernel(side: Side) -> Phrase:
     how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
     return say(Name(side.contender.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
 
 
-def gap_sentence(of: Explanation, gap: Gap) -> Phrase:
+def gap(of: Explanation, found: Gap) -> Phrase:
+    """What is not known, and what would tell."""
     batch = of.workload.concurrency
+    said = {
+        Missing.PROFILE: "Which operators take the time: there is no operator profile of both; ",
+        Missing.PROFILE_BATCH: f"Which operators take the time at a batch of {batch}: profiles are of batch "
+        f"{found.detail}; ",
+        Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
+        Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
+        Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",
+        Missing.STARTS: "How much a restart would change: one side has a single start of its engine.",
+    }[found.missing]
+    if found.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):
+        return say(said)
     setting = Name(f"profile: {{batch: {batch}}}")
-    command = say("add ", setting, " to study.yaml and repeat ", Name("bitbench run"), ".")
-    match gap.missing:
-        case Missing.PROFILE:
-            return say("Which operators take the time: there is no operator profile of both; ", command)
-        case Missing.PROFILE_BATCH:
-            what = f"Which operators take the time at a batch of {batch}: profiles are of batch {gap.detail}; "
-            return say(what, command)
-        case Missing.ROOF:
-            return say(f"What this machine can do at most, and so what prefill could gain: {gap.detail}.")
-        case Missing.COST:
-            return say(f"What a step of this model has to read and compute: {gap.detail}.")
-        case Missing.PHASES:
-            return say("Prefill and decode apart: the records have no times of single tokens.")
-        case Missing.STARTS:
-            return say("How much a restart would change: one side has a single start of its engine.")
+    return say(said, "add ", setting, " to study.yaml and repeat ", Name("bitbench run"), ".")

@@ -6,30 +6,11 @@ from bitbench.core.found.facts import Fact
 from bitbench.core.found.history import History, HistoryPoint
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts.history import history_figure, when
-from bitbench.report.document.model import (
-    Chart,
-    Document,
-    Name,
-    Phrase,
-    Quantity,
-    Row,
-    Section,
-    Table,
-    Unit,
-)
+from bitbench.report.document.model import Chart, Document, Name, Phrase, Section, Table
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.words import (
-    Words,
-    bullets,
-    joined,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    say,
-    words_column,
-)
-from bitbench.report.quantities import ROUGH, estimated, times, unit_of
+from bitbench.report.document.tables import number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say
+from bitbench.report.quantities import estimated, number, times, unit_of
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_CHANGES = 3  # in words; the rest is counted
@@ -41,7 +22,7 @@ def history_document(found: History) -> Document:
     if not found.points:
         return Document(title, (paragraph("No study has this figure for this cell."),))
     means = [point.estimate.mean for point in found.points]
-    lowest, highest = (Quantity(mean, unit_of(found.definition), digits=ROUGH) for mean in (min(means), max(means)))
+    lowest, highest = (number(mean, unit_of(found.definition)) for mean in (min(means), max(means)))
     changes = bullets(
         say("* ", Name(point.folder), ": ", _changes(point), ".") for point in found.points if point.changes
     )
@@ -64,35 +45,29 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _table(found: History) -> Table:
-    columns = (
-        words_column("Begun (UTC)"),
-        words_column("Study"),
-        number_column(found.definition.label, unit_of(found.definition), intervals_from=0),
-        number_column("vs. the one before", Unit.RATIO, intervals_from=0),
-        words_column("Verdict"),
+    unit = unit_of(found.definition)
+    return table(
+        found.points,
+        words_column("Begun (UTC)", when),
+        words_column("Study", lambda point: Name(point.folder)),
+        number_column(
+            found.definition.label, unit, lambda point: estimated(point.estimate, found.definition), intervals_from=0
+        ),
+        ratio_column("vs. the one before", lambda point: times(point.ratio)),
+        words_column("Verdict", _verdict),
     )
-    rows = (
-        Row(
-            (
-                say(when(point)),
-                say(Name(point.folder)),
-                estimated(point.estimate, found.definition),
-                times(point.ratio),
-                say(f"{point.verdict.value if point.verdict else UNKNOWN}{' *' if point.changes else ''}"),
-            )
-        )
-        for point in found.points
-    )
-    return Table(columns, tuple(rows))
+
+
+def _verdict(point: HistoryPoint) -> str:
+    return f"{point.verdict.value if point.verdict else UNKNOWN}{' *' if point.changes else ''}"
 
 
 def _changes(point: HistoryPoint) -> Phrase:
     said: list[Words] = []
-    for one in point.changes[:MAX_CHANGES]:
+    for one in point.changes:
         subject = say(" (", Name(one.subject), ")") if one.fact in NAMED_SUBJECTS else ()
         said.append(say(one.fact.value, subject, ": ", Name(one.before), " → ", Name(one.after)))
-    more = len(point.changes) - MAX_CHANGES
-    return joined([*said, *([f"{more} more"] if more > 0 else [])], "; ")
+    return listing(said, most=MAX_CHANGES)
 
 
 def _notes(found: History) -> Iterator[Words]:

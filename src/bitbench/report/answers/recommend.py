@@ -1,37 +1,28 @@
 """A recommendation: what to use on each workload, and why not the others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from bitbench.core.found.recommendation import Choice, Finding, Judged, Recommendation, Standing
 from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
+    Block,
     Document,
     Mark,
     Name,
     Paragraph,
     Phrase,
     Quantity,
-    Row,
     Section,
     Table,
-    TableCell,
     Unit,
 )
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import Shown, number_column, ratio_column, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import (
-    bullets,
-    joined,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    say,
-    strong,
-    words_column,
-)
+from bitbench.report.document.words import bullets, joined, listing, names, paragraph, say, strong
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import ROUGH, estimated, size, times, unit_of
+from bitbench.report.quantities import ROUGH, estimated, size, times, unit_of, with_interval
 
 MARKS = {Standing.MET: "✓", Standing.BROKEN: "✗", Standing.UNSURE: "?"}
 VERDICTS = {Standing.MET: "meets", Standing.UNSURE: "inconclusive", Standing.BROKEN: "ruled out"}
@@ -82,14 +73,12 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
-    figure = estimated(judged.figure, found.headline)
-    assert figure is not None  # what has no result is not chosen
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
     failed = f" Caution: {judged.failed_trials} of its {judged.trials} trials failed." if judged.failed_trials else ""
     return say(
         strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
         f" Its {found.headline.name} is ",
-        figure,
+        estimated(judged.figure, found.headline),
         _gain(found, judged),
         ".",
         cost,
@@ -115,14 +104,13 @@ def _ties(found: Recommendation, choice: Choice, chosen: Judged) -> Phrase:
     least: Phrase = ()
     if len(known) > 1:
         mean, smallest = min(known, key=lambda pair: pair[0])
-        memory = Quantity(mean, Unit.BYTES, digits=ROUGH)
-        least = say("; of these ", Name(smallest.contender.name), " takes the least memory (", memory, ")")
+        least = say("; of these ", Name(smallest.contender.name), " takes the least memory (", size(mean), ")")
     return say(" Tied with ", listing(names(one.contender.name for one in tied)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
     limits = listing(list(dict.fromkeys(one.name for one in nearest.findings)))
-    by = joined([_missed(one) for one in nearest.findings if one.standing is nearest.standing], "; ")
+    by = _missed(nearest, nearest.standing)
     where = say(" The nearest is ", Name(nearest.contender.name), ": ", by, ".")
     if nearest.standing is Standing.BROKEN:
         return say(strong("No contender meets ", limits, " on ", Name(choice.workload), "."), where)
@@ -143,11 +131,11 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
-    blocks = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
+    blocks: list[Block] = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
     if any(one.figure for one in choice.judged):
         labels = Labels((one.contender for one in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
-        return Section(say(Name(choice.workload)), (*shared, _table(found, choice, labels), *blocks), in_terminal=True)
+        blocks = [*shared, _table(found, choice, labels), *blocks]
     return Section(say(Name(choice.workload)), tuple(blocks), in_terminal=True)
 
 
@@ -158,11 +146,8 @@ def _better_but_open(choice: Choice) -> Iterator[Phrase]:
     places = [one.contender for one in choice.judged]
     for one in choice.judged[: places.index(choice.chosen)]:
         if one.standing is Standing.UNSURE:
-            open_ones = [_missed(finding) for finding in one.findings if finding.standing is Standing.UNSURE]
-            name = Name(one.contender.name)
-            yield say(
-                name, " may be better; whether it meets the limits is inconclusive: ", joined(open_ones, "; "), "."
-            )
+            why = " may be better; whether it meets the limits is inconclusive: "
+            yield say(Name(one.contender.name), why, _missed(one, Standing.UNSURE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
@@ -174,22 +159,26 @@ def _ruled_out(choice: Choice) -> Iterator[Phrase]:
         elif one.contender == choice.nearest:  # the verdict says why
             continue
         else:
-            reason = joined([_missed(each) for each in one.findings if each.standing is Standing.BROKEN], "; ")
+            reason = _missed(one, Standing.BROKEN)
         reasons.setdefault(reason, []).append(one.contender.name)
     for reason, contenders in reasons.items():
         yield say("Ruled out: ", listing(names(contenders)), ": ", reason, ".")
 
 
-def _missed(finding: Finding) -> Phrase:
-    if finding.value is None:
-        return say(f"{finding.name}: {finding.reason}")
-    why = f" ({finding.reason})" if finding.reason else ""
-    return say(f"{finding.name} ", _value(finding), f" against {_limit(finding.unit, finding.limit)}{why}")
+def _missed(judged: Judged, standing: Standing) -> Phrase:
+    """The limits of which it has this standing, with its figures."""
+    said = []
+    for finding in judged.findings:
+        if finding.standing is standing:
+            why = f" ({finding.reason})" if finding.reason else ""
+            limit = f" against {_limit(finding.unit, finding.limit)}{why}"
+            known = say(f"{finding.name} ", _value(finding), limit)
+            said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
+    return joined(said, "; ")
 
 
 def _value(finding: Finding, note: str = "") -> Quantity:
-    low, high = (finding.interval.low, finding.interval.high) if finding.interval else (None, None)
-    return Quantity(finding.value, finding.unit, low, high, note=note)
+    return with_interval(finding.value, finding.unit, finding.interval, note)
 
 
 def _cost(judged: Judged) -> Quantity:
@@ -199,39 +188,35 @@ def _cost(judged: Judged) -> Quantity:
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     """A column per limit, then memory, where that is no limit, and cost."""
-    measured = [one for one in choice.judged if one.figure is not None]
-    asked = measured[0].findings
-    more = [(one.name, one.unit) for one in asked]
-    has_memory = all(one.name != "memory" for one in asked) and any(one.memory for one in measured)
-    if has_memory:
-        more.append(("Memory", Unit.BYTES))
+    asked = next(one for one in choice.judged if one.figure is not None).findings
+    figures: list[tuple[str, str, Callable[[Judged], Shown]]] = [
+        (limit.name, limit.unit, partial(_finding, place)) for place, limit in enumerate(asked)
+    ]
+    if all(one.name != "memory" for one in asked) and any(one.memory for one in choice.judged):
+        figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
     if found.price_per_hour is not None:
-        more.append(("Cost/Mtok", Unit.NONE))
-    columns = (
-        words_column("Verdict"),
-        words_column("Contender"),
-        number_column(found.headline.label, unit_of(found.headline)),
-        number_column("vs. baseline", Unit.RATIO, intervals_from=0),
-        *(
-            number_column(*one, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
-            for place, one in enumerate(more)
+        figures.append(("Cost/Mtok", Unit.NONE, _cost))
+    return table(
+        choice.judged,
+        words_column("Verdict", lambda one: _standing(choice, one)),
+        words_column("Contender", lambda one: Name(labels[one.contender])),
+        number_column(found.headline.label, unit_of(found.headline), lambda one: estimated(one.figure, found.headline)),
+        ratio_column(
+            "vs. baseline",
+            lambda one: "baseline" if one.contender == found.baseline else times(one.ratio_to_baseline),
         ),
+        *(
+            number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
+            for place, figure in enumerate(figures)
+        ),
+        mark=lambda one: Mark.BEST if one.contender == choice.chosen else None,
     )
-    rows = []
-    for one in choice.judged:
-        cells: list[TableCell] = [
-            say(_standing(choice, one)),
-            say(Name(labels[one.contender])),
-            estimated(one.figure, found.headline),
-            say("baseline") if one.contender == found.baseline else times(one.ratio_to_baseline),
-        ]
-        cells += [_value(own, MARKS[own.standing]) for own in one.findings] or [None] * len(asked)
-        if has_memory:
-            cells.append(size(one.memory.mean if one.memory else None))
-        if found.price_per_hour is not None:
-            cells.append(_cost(one))
-        rows.append(Row(tuple(cells), Mark.BEST if one.contender == choice.chosen else None))
-    return Table(columns, tuple(rows))
+
+
+def _finding(place: int, judged: Judged) -> Quantity | None:
+    """None of one without a result, which is not held against the limits."""
+    finding = judged.findings[place] if judged.findings else None
+    return None if finding is None else _value(finding, MARKS[finding.standing])
 
 
 def _standing(choice: Choice, judged: Judged) -> str:

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import Literal
+from typing import Any, Literal
 
 import altair as alt
 
 from bitbench.core.base import Json
-from bitbench.core.found.summary import Estimate, MetricDefinition
-from bitbench.report.document.numbers import Scale, scale_for, shown
+from bitbench.core.found.summary import MetricDefinition
+from bitbench.report.document.model import Quantity
+from bitbench.report.document.numbers import Scale
 from bitbench.report.document.text import plain
-from bitbench.report.quantities import estimated, unit_of
 
 ROWS = "rows"  # the name of a figure's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
@@ -35,26 +35,38 @@ class Figure:
     narrow: dict[str, Json] | None = None
 
 
-def scale_of(definition: MetricDefinition, values: Iterable[float]) -> Scale:
-    """One unit for all values of a metric in a figure."""
-    return scale_for(unit_of(definition), values)
+def drawn(
+    name: str,
+    title: str,
+    caption: Iterable[str],
+    layers: Sequence[alt.Chart],
+    rows: list[Row],
+    *,
+    height: int | alt.Step,
+) -> Figure:
+    """Of the sentences of a caption, those that there are."""
+    spec = specification(layers, height=height, title=title)
+    return Figure(name, title, " ".join(sentence for sentence in caption if sentence), spec, rows)
 
 
-def estimate_text(estimate: Estimate, definition: MetricDefinition) -> str:
-    """`29.6 [24.8, 34.1] tok/s`: beside a mark, and where a pointer rests on it."""
-    quantity = estimated(estimate, definition)
-    assert quantity is not None
-    return shown(quantity)
+def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
+    """A mark along an axis: its value and the ends of its interval, in the axis's unit."""
+    ends = (quantity.value, quantity.low, quantity.high) if quantity else (None, None, None)
+    named = zip((field, f"{field}_low", f"{field}_high"), ends, strict=True)
+    return {key: None if end is None else end / scale.factor for key, end in named}
 
 
-def caption_of(*sentences: str) -> str:
-    """Those that there are."""
-    return " ".join(sentence for sentence in sentences if sentence)
+EVERY_ROW = alt.Chart(alt.NamedData(name=ROWS))
 
 
-def ends(estimate: Estimate, scale: Scale) -> tuple[float | None, float | None]:
-    interval = estimate.interval
-    return (None, None) if interval is None else (interval.low / scale.factor, interval.high / scale.factor)
+def where(condition: str) -> alt.Chart:
+    """Those rows of a figure for which it holds."""
+    return EVERY_ROW.transform_filter(condition)
+
+
+def tooltips(**titles: str) -> list[alt.Tooltip]:
+    """What a pointer shows of a mark: words of these fields."""
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
 
 
 def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
@@ -134,6 +146,17 @@ def halo(
 ) -> list[alt.Chart]:
     """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
     return [layer.mark_text(style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
+
+
+def error_bars(x: Axis, y: Axis, *, colour: alt.Color | None = None, **look: Any) -> list[alt.Chart]:
+    """Intervals along both axes, cut off at the edge."""
+    colours: dict[str, Any] = {} if colour is None else {"color": colour}
+    upright = where("isValid(datum.y_low)").mark_rule(clip=True, **look)
+    lying = where("isValid(datum.x_low)").mark_rule(clip=True, **look)
+    return [
+        upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", **colours),
+        lying.encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), **colours),
+    ]
 
 
 def axis_for(

@@ -6,18 +6,8 @@ import altair as alt
 
 from bitbench.core.found.history import History, HistoryPoint
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.charts.figure import (
-    ROWS,
-    Figure,
-    Row,
-    axis_for,
-    axis_title,
-    ends,
-    halo,
-    numbers,
-    specification,
-)
-from bitbench.report.document.numbers import Scale, scale_for, written
+from bitbench.report.charts import figure as fig
+from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.document.words import counted
 from bitbench.report.labels import distinct
@@ -35,44 +25,43 @@ def when(point: HistoryPoint) -> str:
         return UNKNOWN
 
 
-def history_figure(found: History) -> Figure:
+def history_figure(found: History) -> fig.Figure:
     """Needs a point."""
     definition = found.definition
     scale = scale_for(unit_of(definition), [point.estimate.mean for point in found.points])
     places = distinct([when(point) for point in found.points])
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
-    axis = axis_for(axis_title(definition, scale), numbers(rows, "y"), numbers(rows, "low", "high"), zero=True)
+    ends = fig.numbers(rows, "y_low", "y_high")
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "y"), ends, zero=True)
     labels = alt.Axis(
         labelExpr=f"slice(datum.label, 0, {LENGTH_OF_DATE})", labelAngle=0, labelOverlap=True, labelFlush=False
     )
     x = alt.X("at:O", title=None, sort=places, axis=labels)
     y = axis.y()
-    base = alt.Chart(alt.NamedData(name=ROWS))
-    changed = base.transform_filter("isValid(datum.changed)")
-    tooltip = [
-        alt.Tooltip("study:N", title="Study"),
-        alt.Tooltip("at:N", title="Begun (UTC)"),
-        alt.Tooltip("shown:N", title=definition.label),
-        alt.Tooltip("versus:N", title="vs. the one before"),
-        alt.Tooltip("verdict:N", title="Verdict"),
-        alt.Tooltip("changes:N", title="Changed"),
-    ]
+    base, changed = fig.EVERY_ROW, fig.where("isValid(datum.changed)")
+    about = fig.tooltips(
+        study="Study",
+        at="Begun (UTC)",
+        shown=definition.label,
+        versus="vs. the one before",
+        verdict="Verdict",
+        changes="Changed",
+    )
+    said = fig.halo(changed, "change", align="center", dy=8)
+    interval = fig.where("isValid(datum.y_low)").mark_rule(style="interval")
     layers = [
-        changed.mark_rule(style="changed").encode(x=x, tooltip=tooltip),
+        changed.mark_rule(style="changed").encode(x=x, tooltip=about),
         base.mark_line(style="history").encode(x=x, y=y),
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(style="interval")
-        .encode(x=x, y=axis.y("low"), y2="high:Q"),
-        base.mark_point(style="mean", filled=True).encode(x=x, y=y, tooltip=tooltip),
-        *(text.encode(x=x, y=alt.value(0), text="changed:N") for text in halo(changed, "change", align="center", dy=8)),
+        interval.encode(x=x, y=axis.y("y_low"), y2="y_high:Q"),
+        base.mark_point(style="mean", filled=True).encode(x=x, y=y, tooltip=about),
+        *(text.encode(x=x, y=alt.value(0), text="changed:N") for text in said),
     ]
     title = f"{plain(found.cell.name, MAX_NAME)}: {definition.name}"
     caption = "Dots and lines: means and intervals, oldest left; dashed: a fact changed since the study before."
-    return Figure("history", title, caption, specification(layers, height=HEIGHT, title=title), rows)
+    return fig.drawn("history", title, [caption], layers, rows, height=HEIGHT)
 
 
-def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> Row:
-    low, high = ends(point.estimate, scale)
+def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.Row:
     figure, ratio = estimated(point.estimate, found.definition), times(point.ratio)
     changes = "; ".join(
         f"{one.fact.value}: {plain(one.before, MAX_NAME)} → {plain(one.after, MAX_NAME)}" for one in point.changes
@@ -80,11 +69,9 @@ def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> Row:
     return {
         "study": plain(point.folder, MAX_NAME),
         "at": place,
-        "y": point.estimate.mean / scale.factor,
-        "low": low,
-        "high": high,
-        "shown": written(figure).text if figure else UNKNOWN,
-        "versus": written(ratio).text if ratio else UNKNOWN,
+        **fig.place("y", figure, scale),
+        "shown": shown(figure) if figure else UNKNOWN,
+        "versus": shown(ratio) if ratio else UNKNOWN,
         "verdict": point.verdict.value if point.verdict else UNKNOWN,
         "changed": counted({one.fact.value for one in point.changes}) or None,
         "changes": changes or UNKNOWN,

@@ -1,16 +1,16 @@
 """The roofline figure: what each kernel reaches, under what this machine can do."""
 
 from collections.abc import Sequence
-from statistics import median
 
 import altair as alt
 
 from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary
-from bitbench.report.charts.figure import ROWS, Axis, Figure, Row, halo, numbers, specification
-from bitbench.report.document.model import Quantity, Range, Unit
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.charts import figure as fig
+from bitbench.report.document.model import Unit
 from bitbench.report.document.numbers import shown
 from bitbench.report.labels import distinct
-from bitbench.report.sections.kernels import roof_quantities
+from bitbench.report.quantities import median_and_extremes, roof_quantities
 
 HEIGHT = 340
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there
@@ -19,7 +19,7 @@ MARGIN = 1.4  # a factor beyond the outermost marks, as both axes are logarithmi
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right")
 
 
-def roofline_figure(summary: KernelSummary) -> Figure | None:
+def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
     """flop/s over flop/byte, one mark per shape and batch; the line is the roof. None where nothing was timed."""
     timed = [row for row in summary.figures if row.seconds]
     if not timed:
@@ -31,17 +31,18 @@ def roofline_figure(summary: KernelSummary) -> Figure | None:
     x, y = _axes(summary.machine, points)
     title = "What each kernel reaches of this machine's roofline"
     caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
-    spec = specification(_layers(x, y, list(series.values())), height=HEIGHT, title=title)
-    return Figure("roofline", title, caption, spec, [*points, *_roof(summary.machine, x)])
+    layers = _layers(x, y, list(series.values()))
+    return fig.drawn("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
 
 
 def _shares(rows: Sequence[KernelFigures], case: str) -> str:
     """`92 (80 – 105) %`: of marks that lie above each other, the reader wants the middle and the ends."""
     shares = [row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None]
-    return shown(Quantity(median(shares), Unit.SHARE, min(shares), max(shares), Range.EXTREMES, decimals=0))
+    found = median_and_extremes(shares, Unit.SHARE, 0)
+    return shown(found) if found else UNKNOWN
 
 
-def _point(row: KernelFigures, label: str, series: str) -> Row:
+def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
     assert row.seconds is not None
     timing = row.timing
     return {
@@ -58,18 +59,18 @@ def _point(row: KernelFigures, label: str, series: str) -> Row:
     }
 
 
-def _axes(machine: KernelMachine, points: Sequence[Row]) -> tuple[Axis, Axis]:
-    intensities, speeds = numbers(points, "x"), numbers(points, "y")
-    x = Axis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
+def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.Axis, fig.Axis]:
+    intensities, speeds = fig.numbers(points, "x"), fig.numbers(points, "y")
+    x = fig.Axis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
     top = max(_roof_at(machine, x.high), *speeds)
-    return x, Axis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
+    return x, fig.Axis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
 
 
 def _roof_at(machine: KernelMachine, intensity: float) -> float:
     return min(machine.flops_per_s, intensity * machine.read_bytes_per_s) / 1e9
 
 
-def _roof(machine: KernelMachine, x: Axis) -> list[Row]:
+def _roof(machine: KernelMachine, x: fig.Axis) -> list[fig.Row]:
     ridge = machine.flops_per_s / machine.read_bytes_per_s
     corners = [x.low, *([ridge] if x.low < ridge < x.high else []), x.high]
     read, compute = roof_quantities(machine)
@@ -77,9 +78,8 @@ def _roof(machine: KernelMachine, x: Axis) -> list[Row]:
     return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
 
 
-def _layers(x: Axis, y: Axis, series: Sequence[str]) -> list[alt.Chart]:
-    base = alt.Chart(alt.NamedData(name=ROWS))
-    roof, kernels = base.transform_filter("datum.kind == 'roof'"), base.transform_filter("datum.kind == 'kernel'")
+def _layers(x: fig.Axis, y: fig.Axis, series: Sequence[str]) -> list[alt.Chart]:
+    roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
     legend = alt.Legend(title="Median share of the roof (least – most)", orient="top", direction="vertical", columns=1)
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
     about = [
@@ -101,5 +101,5 @@ def _layers(x: Axis, y: Axis, series: Sequence[str]) -> list[alt.Chart]:
     return [
         roof.mark_line(style="roof").encode(x=x.x(), y=y.y()),
         marks,
-        *(one.encode(x=alt.value(6), y=alt.value(9), text="series:N") for one in halo(said, "dim", align="left")),
+        *(one.encode(x=alt.value(6), y=alt.value(9), text="series:N") for one in fig.halo(said, "dim", align="left")),
     ]

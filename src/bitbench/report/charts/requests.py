@@ -1,24 +1,15 @@
 """One workload, one row per contender: how the times of single requests are spread."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
 from bitbench.core.found.summary import Ranking, RequestSpread, StudySummary
-from bitbench.report.charts.figure import (
-    ROWS,
-    Figure,
-    Row,
-    axis_for,
-    axis_title,
-    caption_of,
-    numbers,
-    scale_of,
-    specification,
-)
+from bitbench.report.charts import figure as fig
 from bitbench.report.charts.trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.document.model import Quantity, Unit
-from bitbench.report.document.numbers import shown
+from bitbench.report.document.numbers import scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
 
@@ -27,7 +18,7 @@ FIELDS = ("p5", "p50", "p95", "p99", "highest")
 
 def request_figures(
     summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], labels: Labels
-) -> list[Figure]:
+) -> list[fig.Figure]:
     """One per time that is known of the requests of this workload."""
     own = [one for one in spreads if one.cell.workload == ranking.workload]
     metrics = dict.fromkeys(one.metric for one in own)
@@ -36,10 +27,10 @@ def request_figures(
 
 def _figure(
     summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
-) -> Figure:
+) -> fig.Figure:
     definition = summary.definitions[metric]
-    scale = scale_of(definition, [one.p50 for one in spreads])
-    rows: list[Row] = [
+    scale = scale_for(Unit.SECONDS, [one.p50 for one in spreads])
+    rows: list[fig.Row] = [
         {
             "contender": labels[one.cell.contender],
             **{field: getattr(one, field) / scale.factor for field in FIELDS},
@@ -49,25 +40,21 @@ def _figure(
         }
         for one in spreads
     ]
-    title = f"{ranking.workload}: {definition.name} of single requests"
-    axis = axis_for(axis_title(definition, scale), numbers(rows, *FIELDS))
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
     order = {entry.contender: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda one: order.get(one.cell.contender, len(order)))
     y = alt.Y("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)
-    base = alt.Chart(alt.NamedData(name=ROWS))
+    base = fig.EVERY_ROW
     about = [
         alt.Tooltip("contender:N", title="Contender"),
         *(alt.Tooltip(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
         alt.Tooltip("requests:Q", title="Requests", format=","),
         alt.Tooltip("slowest:N", title="Slowest"),
     ]
+    line: dict[str, Any] = {"yOffset": MARKS_DOWN, "y2Offset": MARKS_DOWN}
     layers = [
-        base.mark_rule(style="error", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN).encode(
-            x=axis.x("p5"), x2="highest:Q", y=y
-        ),
-        base.mark_rule(style="spread", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN).encode(
-            x=axis.x("p5"), x2="p95:Q", y=y, tooltip=about
-        ),
+        base.mark_rule(style="error", **line).encode(x=axis.x("p5"), x2="highest:Q", y=y),
+        base.mark_rule(style="spread", **line).encode(x=axis.x("p5"), x2="p95:Q", y=y, tooltip=about),
         base.mark_tick(style="tail", thickness=2, yOffset=MARKS_DOWN, size=15).encode(
             x=axis.x("p99"), y=y, tooltip=about
         ),
@@ -75,13 +62,13 @@ def _figure(
         base.mark_text(style="name", dy=NAME_UP).encode(y=y, text="contender:N", x=alt.value(0)),
         base.mark_text(style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=alt.value("width")),
     ]
-    caption = caption_of(
+    caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
         "Over every request of the trials that count.",
         labels.shared,
     )
-    spec = specification(layers, height=alt.Step(STEP), title=title)
-    return Figure(f"requests-{metric}-{ranking.workload}", title, caption, spec, rows)
+    title = f"{ranking.workload}: {definition.name} of single requests"
+    return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height=alt.Step(STEP))
 
 
 def _time(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from bitbench.core.asked.workload import Workload
+from bitbench.report.grouping import grouped
 from bitbench.report.sections.sweep import level
 
 
@@ -24,9 +25,10 @@ def input_length(workload: Workload) -> float:
 def _groups(
     workloads: Sequence[Workload], differing: set[str], place: Callable[[Workload], float]
 ) -> list[list[Workload]]:
-    groups: dict[str, list[Workload]] = {}
-    for workload in workloads:
-        same = workload.model_dump(exclude={"name", "requests", "duration", *differing})
-        groups.setdefault(f"{same} {workload.arrival.kind}", []).append(workload)
-    ordered = [sorted(group, key=place) for group in groups.values()]
+    kept_out = {"name", "requests", "duration", *differing}
+
+    def same(workload: Workload) -> str:
+        return f"{workload.model_dump(exclude=kept_out)} {workload.arrival.kind}"
+
+    ordered = [sorted(group, key=place) for group in grouped(workloads, same).values()]
     return [group for group in ordered if len({place(one) for one in group}) > 1]

@@ -11,40 +11,25 @@ from bitbench.core.base import Json
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
-LIGHT = {
-    "paper": "#ffffff",
-    "ink": "#1b1f24",
-    "soft": "#57606a",
-    "faint": "#e4e7eb",
-    "accent": "#0a66b0",
-    "quiet": "#8c959f",
-    "alarm": "#b3261e",
-    "c1": "#0a66b0",
-    "c2": "#c2510a",
-    "c3": "#00795c",
-    "c4": "#a2428a",
-    "c5": "#806000",
-    "c6": "#2e8fc7",
-    "c7": "#5b4bb5",
-    "c8": "#4d4d4d",
+COLOURS = {  # on light and on dark paper
+    "paper": ("#ffffff", "#14171b"),
+    "ink": ("#1b1f24", "#e8eaed"),
+    "soft": ("#57606a", "#a3abb5"),
+    "faint": ("#e4e7eb", "#2b3138"),
+    "accent": ("#0a66b0", "#6cb6ff"),
+    "quiet": ("#8c959f", "#7a838d"),
+    "alarm": ("#b3261e", "#ff8a80"),
+    "c1": ("#0a66b0", "#6cb6ff"),
+    "c2": ("#c2510a", "#f2914e"),
+    "c3": ("#00795c", "#3fc89f"),
+    "c4": ("#a2428a", "#e39ccb"),
+    "c5": ("#806000", "#d9b310"),
+    "c6": ("#2e8fc7", "#9ad7f5"),
+    "c7": ("#5b4bb5", "#b0a4ff"),
+    "c8": ("#4d4d4d", "#c0c0c0"),
 }
-DARK = {
-    "paper": "#14171b",
-    "ink": "#e8eaed",
-    "soft": "#a3abb5",
-    "faint": "#2b3138",
-    "accent": "#6cb6ff",
-    "quiet": "#7a838d",
-    "alarm": "#ff8a80",
-    "c1": "#6cb6ff",
-    "c2": "#f2914e",
-    "c3": "#3fc89f",
-    "c4": "#e39ccb",
-    "c5": "#d9b310",
-    "c6": "#9ad7f5",
-    "c7": "#b0a4ff",
-    "c8": "#c0c0c0",
-}
+LIGHT = {role: light for role, (light, _) in COLOURS.items()}
+DARK = {role: dark for role, (_, dark) in COLOURS.items()}
 SERIES = tuple(f"c{number}" for number in range(1, 9))
 MOST_SERIES = len(SERIES)  # more lines than this cannot be told apart
 

@@ -19,36 +19,14 @@ from bitbench.core.base import Json
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.style import CSS_COLOURS, DARK, LIGHT, config, css
-from bitbench.report.document.model import (
-    Block,
-    Bullets,
-    Chart,
-    CodeBlock,
-    Column,
-    Details,
-    Document,
-    Emphasis,
-    Heading,
-    Link,
-    Name,
-    Paragraph,
-    Part,
-    Phrase,
-    Quantity,
-    Row,
-    Section,
-    Strong,
-    Table,
-    TableCell,
-    plain_text,
-)
+from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import Scale, Written, scales_of, shown, written_in
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
-def page(document: Document, bundle: str) -> str:
+def page(document: doc.Document, bundle: str) -> str:
     """`bundle` is the script that draws charts (vega.py)."""
     environment = Environment(
         loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -56,7 +34,7 @@ def page(document: Document, bundle: str) -> str:
     body = _Body(environment)
     behaviour = _asset(environment, "page.js")
     return environment.get_template("page.html").render(
-        title=plain(plain_text(document.title)),
+        title=plain(doc.plain_text(document.title)),
         heading=body.phrase(document.title),
         answer=body.blocks(document.answer),
         parts=body.parts(document.sections),
@@ -86,59 +64,59 @@ class _Body:
         self._chart = environment.get_template("chart.html")
         self._tables = count(1)
 
-    def parts(self, sections: Sequence[Section]) -> list[_Part]:
+    def parts(self, sections: Sequence[doc.Section]) -> list[_Part]:
         used, parts = {"answer"}, []
         for section in sections:
             numbered = (f"{section.anchor}-{number}" for number in count(2))
             anchor = section.anchor if section.anchor not in used else next(one for one in numbered if one not in used)
             used.add(anchor)
-            title = plain(plain_text(section.title), MAX_NAME)
+            title = plain(doc.plain_text(section.title), MAX_NAME)
             parts.append(_Part(anchor, self.phrase(section.title), title, self.blocks(section.blocks)))
         return parts
 
-    def blocks(self, blocks: Sequence[Block]) -> Markup:
+    def blocks(self, blocks: Sequence[doc.Block]) -> Markup:
         return Markup("\n").join(self._block(block) for block in blocks)
 
-    def _block(self, block: Block) -> Markup:
+    def _block(self, block: doc.Block) -> Markup:
         match block:
-            case Paragraph(phrase, is_small_print):
+            case doc.Paragraph(phrase, is_small_print):
                 kind = Markup(' class="small-print"') if is_small_print else ""
                 return Markup("<p{}>{}</p>").format(kind, self.phrase(phrase))
-            case Bullets(items):
+            case doc.Bullets(items):
                 lines = Markup("\n").join(Markup("<li>{}</li>").format(self.phrase(item)) for item in items)
                 return Markup("<ul>\n{}\n</ul>").format(lines)
-            case CodeBlock(lines):
+            case doc.CodeBlock(lines):
                 text = "\n".join(plain(line, MAX_LOG_LINE) for line in lines)
                 return Markup('<pre tabindex="0"><code>{}</code></pre>').format(text)
-            case Heading(phrase):
+            case doc.Heading(phrase):
                 return Markup("<h3>{}</h3>").format(self.phrase(phrase))
-            case Table():
+            case doc.Table():
                 return self._table(block)
-            case Chart(figure):
+            case doc.Chart(figure):
                 return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
-            case Details(title, inner):
+            case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
                 return fold.format(plain(title), self.blocks(inner))
 
-    def phrase(self, phrase: Phrase) -> Markup:
+    def phrase(self, phrase: doc.Phrase) -> Markup:
         return Markup("").join(self._inline(part) for part in phrase)
 
-    def _inline(self, part: Part) -> Markup:
+    def _inline(self, part: doc.Part) -> Markup:
         match part:
             case str():
                 return escape(inline(part))
-            case Name(text):
+            case doc.Name(text):
                 return Markup("<code>{}</code>").format(plain(text, MAX_NAME))
-            case Strong(inner):
+            case doc.Strong(inner):
                 return Markup("<strong>{}</strong>").format(self.phrase(inner))
-            case Emphasis(inner):
+            case doc.Emphasis(inner):
                 return Markup("<em>{}</em>").format(self.phrase(inner))
-            case Link(text, anchor):
+            case doc.Link(text, anchor):
                 return Markup('<a href="#{}">{}</a>').format(anchor, text)
-            case Quantity():
+            case doc.Quantity():
                 return escape(shown(part))
 
-    def _table(self, table: Table) -> Markup:
+    def _table(self, table: doc.Table) -> Markup:
         scales = scales_of(table)
         heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
         rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
@@ -147,28 +125,28 @@ class _Body:
             "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table></div>"
         ).format(next(self._tables), heads, rows)
 
-    def _head(self, column: Column, scale: Scale) -> Markup:
+    def _head(self, column: doc.Column, scale: Scale) -> Markup:
         kind = Markup("") if column.is_words else Markup(' class="number"')
         unit = Markup(" ({})").format(scale.unit) if scale.unit else ""
         return Markup('<th scope="col"{}>{}{}</th>').format(kind, self.phrase(column.title), unit)
 
-    def _row(self, row: Row, columns: Sequence[Column], scales: Sequence[Scale]) -> Markup:
+    def _row(self, row: doc.Row, columns: Sequence[doc.Column], scales: Sequence[Scale]) -> Markup:
         kind = Markup(' class="{}"').format(row.mark.value) if row.mark else ""
         cells = Markup("").join(self._cell(*cell) for cell in zip(row.cells, columns, scales, strict=True))
         return Markup("<tr{}>{}</tr>").format(kind, cells)
 
-    def _cell(self, cell: TableCell, column: Column, scale: Scale) -> Markup:
+    def _cell(self, cell: doc.TableCell, column: doc.Column, scale: Scale) -> Markup:
         """`data-sort` holds the number in base units; text is sorted as it stands, and what is unknown stays last."""
         number = "" if column.is_words else "number"
         match cell:
             case None:
                 return Markup('<td class="{}" data-sort="">{}</td>').format(number, UNKNOWN)
-            case Quantity():
+            case doc.Quantity():
                 key = "" if cell.value is None else cell.value
                 text = _figure(written_in(column, scale, cell))
                 return Markup('<td class="{}" data-sort="{}">{}</td>').format(number, key, text)
             case _:
-                words = "words" if len(plain_text(cell)) >= PROSE else number
+                words = "words" if len(doc.plain_text(cell)) >= PROSE else number
                 return Markup('<td class="{}">{}</td>').format(words, self.phrase(cell))
 
 

@@ -1,30 +1,10 @@
 """A document as Markdown, readable before it is rendered; its charts are files beside it."""
 
+import re
 from collections.abc import Iterator, Sequence
 
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import (
-    Block,
-    Bullets,
-    Chart,
-    CodeBlock,
-    Column,
-    Details,
-    Document,
-    Emphasis,
-    Heading,
-    Link,
-    Name,
-    Paragraph,
-    Part,
-    Phrase,
-    Quantity,
-    Section,
-    Strong,
-    Table,
-    TableCell,
-)
-from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
+from bitbench.report.document import model as doc
+from bitbench.report.document.numbers import shown, text_cells
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
 FIGURES = "figures"  # the folder of its charts, beside it
@@ -32,7 +12,7 @@ _ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&
 _TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing that ends a code span or a table cell
 
 
-def markdown(document: Document) -> str:
+def markdown(document: doc.Document) -> str:
     """The whole document; `level` one is its title."""
     parts = [f"# {phrase_text(document.title)}", *_blocks(document.answer)]
     for section in document.sections:
@@ -40,7 +20,7 @@ def markdown(document: Document) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def section_parts(section: Section, level: int = 2) -> list[str]:
+def section_parts(section: doc.Section, level: int = 2) -> list[str]:
     return [f"{'#' * level} {phrase_text(section.title)}", *_blocks(section.blocks, level)]
 
 
@@ -80,61 +60,55 @@ def _number(text: str) -> str:
     return escape(text).replace("\\[", "[").replace("\\]", "]")
 
 
-def phrase_text(phrase: Phrase) -> str:
+def phrase_text(phrase: doc.Phrase) -> str:
     return "".join(_part(part) for part in phrase)
 
 
-def _part(part: Part) -> str:
+def _part(part: doc.Part) -> str:
     match part:
         case str():
             return escape(part)
-        case Name(text):
+        case doc.Name(text):
             return code(text)
-        case Strong(inner):
+        case doc.Strong(inner):
             return f"**{phrase_text(inner)}**"
-        case Emphasis(inner):
+        case doc.Emphasis(inner):
             return f"*{phrase_text(inner)}*"
-        case Link(text, anchor):
+        case doc.Link(text, anchor):
             return f"[{escape(text)}](#{anchor})"
-        case Quantity():
+        case doc.Quantity():
             return _number(shown(part))
 
 
-def _blocks(blocks: Sequence[Block], level: int = 2) -> Iterator[str]:
+def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
     for block in blocks:
         match block:
-            case Paragraph(phrase):
+            case doc.Paragraph(phrase):
                 yield phrase_text(phrase)
-            case Bullets(items):
+            case doc.Bullets(items):
                 yield "\n".join(f"- {phrase_text(item)}" for item in items)
-            case CodeBlock(lines):
+            case doc.CodeBlock(lines):
                 yield _code_block(lines)
-            case Heading(phrase):
+            case doc.Heading(phrase):
                 yield f"{'#' * (level + 1)} {phrase_text(phrase)}"
-            case Table():
+            case doc.Table():
                 yield table_text(block)
-            case Chart(figure):
+            case doc.Chart(figure):
                 yield f"![{escape(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape(figure.caption)}*"
-            case Details(_, inner):
+            case doc.Details(_, inner):
                 yield from _blocks(inner, level)
 
 
 def _code_block(lines: Sequence[str]) -> str:
     body = [plain(line, MAX_LOG_LINE) for line in lines]
-    longest = 0
-    for line in body:
-        run = 0
-        for char in line:
-            run = run + 1 if char == "`" else 0
-            longest = max(longest, run)
+    longest = max((len(run) for line in body for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 
 
-def table_text(table: Table) -> str:
-    scales = scales_of(table)
-    header = [_title(column, scale) for column, scale in zip(table.columns, scales, strict=True)]
-    rows = [[_cell(*cell) for cell in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
+def table_text(table: doc.Table) -> str:
+    titles, rows = text_cells(table, phrase_text, _number)
+    header = [title or " " for title in titles]
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
     marks = [
         "-" * width if column.is_words else "-" * (width - 1) + ":"
@@ -149,18 +123,3 @@ def table_text(table: Table) -> str:
         return f"| {' | '.join(padded)} |"
 
     return "\n".join([line(header), line(marks), *(line(row) for row in rows)])
-
-
-def _title(column: Column, scale: Scale) -> str:
-    title = phrase_text(column.title)
-    return f"{title} ({escape(scale.unit)})" if scale.unit else title or " "
-
-
-def _cell(cell: TableCell, column: Column, scale: Scale) -> str:
-    match cell:
-        case None:
-            return UNKNOWN
-        case Quantity():
-            return _number(written_in(column, scale, cell).text)
-        case _:
-            return phrase_text(cell)

@@ -1,11 +1,11 @@
 """The one place where numbers become text: in one unit per column, with as many digits as the interval supports."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import floor, isfinite, log10
 
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Column, Quantity, Range, Table, Unit
+from bitbench.report.document.model import Column, Phrase, Quantity, Range, Table, TableCell, Unit
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((10 * 2**30, 2**30, "GiB"), (2**20, 2**20, "MiB"), (2**10, 2**10, "KiB"), (0, 1, "B"))
@@ -85,6 +85,25 @@ def scales_of(table: Table) -> list[Scale]:
 def written_in(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
     """As a cell. One of another unit than its column's says so itself."""
     return written(quantity, scale if quantity.unit == column.unit else None, interval=interval)
+
+
+def text_cells(
+    table: Table, words: Callable[[Phrase], str], number: Callable[[str], str] = str
+) -> tuple[list[str], list[list[str]]]:
+    """Titles, with the unit of a column, and rows, for renderers that write text: `words` and `number` escape."""
+    scales = scales_of(table)
+    titles = [
+        words((*column.title, f" ({scale.unit})") if scale.unit else column.title)
+        for column, scale in zip(table.columns, scales, strict=True)
+    ]
+
+    def cell(content: TableCell, column: Column, scale: Scale) -> str:
+        if isinstance(content, Quantity):
+            return number(written_in(column, scale, content).text)
+        return UNKNOWN if content is None else words(content)
+
+    rows = [[cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
+    return titles, rows
 
 
 def _limits(quantity: Quantity, scale: Scale) -> str:

@@ -8,26 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import (
-    Block,
-    Bullets,
-    CodeBlock,
-    Column,
-    Document,
-    Emphasis,
-    Heading,
-    Link,
-    Mark,
-    Name,
-    Paragraph,
-    Part,
-    Phrase,
-    Quantity,
-    Section,
-    Strong,
-    Table,
-    TableCell,
-)
+from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import Scale, scales_of, shown, written_in
 from bitbench.report.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
 
@@ -36,19 +17,19 @@ NARROWEST_WORDS = 12  # to which a column of words may be folded
 FEWEST_COLUMNS = 3  # that a table keeps however narrow the terminal is
 GAP = 2  # between columns
 WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
-_STYLES = {Mark.BEST: "bold", Mark.ALARM: "red", None: ""}
+_STYLES = {doc.Mark.BEST: "bold", doc.Mark.ALARM: "red", None: ""}
 
 
-def render(document: Document, console: Console) -> None:
+def render(document: doc.Document, console: Console) -> None:
     """The sections that are meant for a terminal, then the answer."""
     for section in document.sections:
         if section.in_terminal:
             _section(section, console)
     console.print()
-    _blocks(tuple(sorted(document.answer, key=lambda block: isinstance(block, Paragraph))), console)
+    _blocks(tuple(sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))), console)
 
 
-def render_whole(document: Document, console: Console) -> None:
+def render_whole(document: doc.Document, console: Console) -> None:
     """From the title on, in the order of a page: for documents of a screen or two."""
     console.print(Text.assemble(phrase(document.title), style="bold"))
     _blocks(document.answer, console)
@@ -56,47 +37,47 @@ def render_whole(document: Document, console: Console) -> None:
         _section(section, console)
 
 
-def _section(section: Section, console: Console) -> None:
+def _section(section: doc.Section, console: Console) -> None:
     console.print()
     console.print(Text.assemble(phrase(section.title), style="bold"))
     _blocks(section.blocks, console)
 
 
-def phrase(of: Phrase) -> Text:
+def phrase(of: doc.Phrase) -> Text:
     return Text.assemble(*(_part(part) for part in of))
 
 
-def _part(part: Part) -> Text:
+def _part(part: doc.Part) -> Text:
     match part:
         case str():
             return Text(inline(part))
-        case Name(text):
+        case doc.Name(text):
             return Text(plain(text, MAX_NAME))
-        case Strong(inner):
+        case doc.Strong(inner):
             return Text.assemble(phrase(inner), style="bold")
-        case Emphasis(inner):
+        case doc.Emphasis(inner):
             return Text.assemble(phrase(inner), style="italic")
-        case Link(text):
+        case doc.Link(text):
             return Text(text)
-        case Quantity():
+        case doc.Quantity():
             return Text(shown(part))
 
 
-def _blocks(blocks: tuple[Block, ...], console: Console) -> None:
+def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
     """Charts, small print and what is folded away on a page are left out."""
     for block in blocks:
         match block:
-            case Paragraph(words, is_small_print=False):
+            case doc.Paragraph(words, is_small_print=False):
                 console.print(phrase(words))
-            case Bullets(items):
+            case doc.Bullets(items):
                 for item in items:
                     console.print(Text.assemble("• ", phrase(item)))
-            case Heading(words):
+            case doc.Heading(words):
                 console.print(Text.assemble(phrase(words), style="dim"))
-            case CodeBlock(lines):
+            case doc.CodeBlock(lines):
                 for line in lines:
                     console.print(Text(f"  {plain(line, MAX_LOG_LINE)}", style="dim"))
-            case Table():
+            case doc.Table():
                 console.print(_table(block, console))
             case _:
                 pass
@@ -121,7 +102,7 @@ class _Shown:
         return widest if self.is_rigid else min(widest, NARROWEST_WORDS)
 
 
-def _table(table: Table, console: Console) -> RichTable:
+def _table(table: doc.Table, console: Console) -> RichTable:
     shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     columns = _fitting([_column(table, place, scale, console) for place, scale in enumerate(scales_of(table))], console)
     for column in columns:
@@ -132,7 +113,7 @@ def _table(table: Table, console: Console) -> RichTable:
     return shown_table
 
 
-def _column(table: Table, place: int, scale: Scale, console: Console) -> _Shown | None:
+def _column(table: doc.Table, place: int, scale: Scale, console: Console) -> _Shown | None:
     """None where the terminal is too narrow for it."""
     column = table.columns[place]
     if console.width < column.shown_from:
@@ -142,24 +123,25 @@ def _column(table: Table, place: int, scale: Scale, console: Console) -> _Shown 
 
 
 def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
-    """The last ones go first: half a number would be a wrong one."""
+    """The last numbers go first, whole: half of one would be a wrong one. The outcome in words at the end stays."""
     kept = [column for column in columns if column is not None]
     while len(kept) > FEWEST_COLUMNS and sum(column.least_width + GAP for column in kept) - GAP > console.width:
-        kept.pop()
+        numbers = [place for place, column in enumerate(kept) if place >= FEWEST_COLUMNS and not column.is_words]
+        kept.pop(numbers[-1] if numbers else -1)
     return kept
 
 
-def _lines(column: Column, console: Console) -> list[Text]:
+def _lines(column: doc.Column, console: Console) -> list[Text]:
     """The title of numbers in lines about as short as the numbers are."""
     title = phrase(column.title)
     return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
 
-def _cell(cell: TableCell, column: Column, scale: Scale, width: int) -> Text:
+def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> Text:
     match cell:
         case None:
             return Text(UNKNOWN)
-        case Quantity():
+        case doc.Quantity():
             return Text(written_in(column, scale, cell, interval=width >= column.intervals_from).text)
         case _:
             return phrase(cell)

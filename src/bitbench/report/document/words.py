@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from bitbench.report.document.model import Bullets, Column, Name, Paragraph, Part, Phrase, Strong, Unit
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.document.model import Bullets, Name, Paragraph, Part, Phrase, Strong
 
-Words = Part | Phrase  # what a sentence may be built from
+Words = Part | Phrase | None  # what a sentence may be built from; None: not known
 
 
 def say(*parts: Words) -> Phrase:
     """One phrase: `say("Use ", Name("w8a8"), ".")`."""
-    return tuple(one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+    known = (UNKNOWN if part is None else part for part in parts)
+    return tuple(one for part in known for one in (part if isinstance(part, tuple) else (part,)))
 
 
 def strong(*parts: Words) -> Phrase:
@@ -21,12 +23,14 @@ def names(texts: Iterable[str]) -> list[Phrase]:
     return [(Name(text),) for text in texts]
 
 
-def joined(parts: Sequence[Words], separator: str) -> Phrase:
+def joined(parts: Iterable[Words], separator: str) -> Phrase:
     return say(*(word for place, part in enumerate(parts) for word in (*([separator] if place else []), part)))
 
 
-def listing(parts: Sequence[Words], last: str = "and") -> Phrase:
-    """`a`, `a and b`, `a, b and c`."""
+def listing(parts: Sequence[Words], last: str = "and", *, most: int | None = None) -> Phrase:
+    """`a`, `a and b`, `a, b and c`; beyond `most`, `a, b and 3 more`."""
+    if most is not None and len(parts) > most:
+        parts = [*parts[:most], f"{len(parts) - most:,} more"]
     if len(parts) < 2:
         return say(*parts)
     return say(joined(parts[:-1], ", "), f" {last} ", parts[-1])
@@ -38,9 +42,9 @@ def counted(words: Iterable[str]) -> str:
     return ", ".join(word if count == 1 else f"{word} ({count})" for word, count in groups)
 
 
-def plural(count: int, noun: str, several: str | None = None) -> str:
+def plural(count: int, noun: str) -> str:
     """`1 cell`, `2 cells`."""
-    return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def paragraph(*parts: Words) -> Paragraph:
@@ -55,11 +59,3 @@ def bullets(sentences: Iterable[Words]) -> tuple[Bullets, ...]:
     """One list, or nothing at all: to be unpacked into the blocks of a section."""
     items = tuple(say(one) for one in sentences)
     return (Bullets(items),) if items else ()
-
-
-def words_column(title: Words, *, shown_from: int = 0) -> Column:
-    return Column(say(title), is_words=True, shown_from=shown_from)
-
-
-def number_column(title: Words, unit: str = Unit.NONE, *, shown_from: int = 0, intervals_from: int = 130) -> Column:
-    return Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from)

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
 from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document, Name, Paragraph, Phrase, Row, Section, Table, TableCell
+from bitbench.report.document.model import Document, Name, Paragraph, Section, Table
+from bitbench.report.document.tables import ColumnOf, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import paragraph, say, strong, words_column
+from bitbench.report.document.words import Words, paragraph, say, strong
 from bitbench.report.quantities import estimated
 from bitbench.report.sections.ranked import entry_of, in_order, outcomes_of, rank
 from bitbench.report.shape import shape
@@ -31,18 +32,22 @@ def backend_markdown(summary: StudySummary) -> str:
 
 
 def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
-    engines = (plain(cell.cell.contender.engine, MAX_NAME) for cell in cells)
-    columns = [words_column(strong("Backend")), *map(words_column, engines)]
-    rows = [Row((strong(title), *of_cells)) for title, of_cells in _rows(summary, ranking, cells)]
-    return Table(tuple(columns), tuple(rows))
+    """A column per cell, a row per fact."""
+
+    def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
+        return words_column(plain(cells[place].cell.contender.engine, MAX_NAME), lambda fact: fact[1][place])
+
+    return table(
+        _facts(summary, ranking, cells),
+        words_column(strong("Backend"), lambda fact: strong(fact[0])),
+        *map(column, range(len(cells))),
+    )
 
 
-def _rows(
-    summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]
-) -> Iterator[tuple[str, list[TableCell]]]:
+def _facts(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[tuple[str, list[Words]]]:
     known = {one.contender: one for one in summary.contenders}
     contenders = [cell.cell.contender for cell in cells]
-    yield "Model", [say(plain(one.variant, MAX_NAME)) for one in contenders]
+    yield "Model", [plain(one.variant, MAX_NAME) for one in contenders]
     yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in contenders]
     yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in contenders]
     for title, metric in TIMES.items():
@@ -50,8 +55,8 @@ def _rows(
     name = summary.definitions[ranking.metric].name
     yield f"Rank by {name}", [rank(entry_of(ranking, one)) for one in contenders]
     if any(cell.failures for cell in cells):
-        yield "Failed", [say(outcomes_of(cell) or "no") for cell in cells]
+        yield "Failed", [outcomes_of(cell) or "no" for cell in cells]
 
 
-def _words(words: tuple[str, ...]) -> Phrase | None:
-    return say("; ".join(plain(word, MAX_NAME) for word in words)) if words else None
+def _words(words: tuple[str, ...]) -> str | None:
+    return "; ".join(plain(word, MAX_NAME) for word in words) or None

@@ -1,62 +1,41 @@
 """Kernel tables and operator profiles of others, as they are printed, with what stands out in them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.published import PublishedKernel, PublishedKernels, PublishedProfile
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Document, Name, Paragraph, Phrase, Quantity, Row, Section, Table, Unit
-from bitbench.report.document.words import (
-    bullets,
-    listing,
-    number_column,
-    paragraph,
-    plural,
-    say,
-    strong,
-    words_column,
-)
-from bitbench.report.quantities import count, seconds, share
-from bitbench.report.sections.imported import source
-from bitbench.report.sections.kernels import MILLISECONDS, RATIO_DECIMALS, SHAPE, TIME_DECIMALS, size_text
-from bitbench.report.sections.profile import GROUP_NAMES
+from bitbench.report.document.model import Document, Name, Phrase, Quantity, Section, Unit
+from bitbench.report.document.tables import ColumnOf, number_column, table
+from bitbench.report.document.words import Words, bullets, listing, paragraph, plural, say
+from bitbench.report.quantities import seconds
+from bitbench.report.sections.imported import imported
+from bitbench.report.sections.kernels import label_column, shape_columns, time_column
+from bitbench.report.sections.profile import operator_table
 
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
 
 
 def published_kernel_document(kernels: PublishedKernels) -> Document:
     """The columns of the original; ratios are computed again from the times."""
-    labels = list(dict.fromkeys(name for row in kernels.rows for name in row.labels))
+    labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
     names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
-    columns = [*map(number_column, (*SHAPE, *labels)), *(number_column(name, MILLISECONDS) for name in names)]
-    rows = [
-        Row(
-            (
-                *map(size_text, (row.batch, row.in_features, row.out_features)),
-                *(size_text(row.labels[name]) if name in row.labels else None for name in labels),
-                *(_milliseconds(row.seconds.get(name)) for name in names),
-                _times(_ratio(row, names)),
-            )
-        )
-        for row in kernels.rows
-    ]
-    table = Table((*columns, number_column("ratio", Unit.RATIO)), tuple(rows))
-    findings = bullets([*_findings(kernels.rows, names), *map(say, kernels.source.notes)])
-    return Document(
-        say("Kernel timings"), (_imported(kernels.source), *findings), (Section(say("The table"), (table,)),)
+
+    def row_itself(row: PublishedKernel) -> PublishedKernel:
+        return row
+
+    def time(name: str) -> ColumnOf[PublishedKernel]:
+        return time_column(name, lambda row: row.seconds.get(name))
+
+    rows = table(
+        kernels.rows,
+        *shape_columns(row_itself),
+        *(label_column(name, row_itself) for name in labels),
+        *map(time, names),
+        number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
     )
-
-
-def _imported(origin: ImportSource) -> Paragraph:
-    return paragraph(strong("Imported"), ", not measured by bitbench: ", source(origin), ".")
-
-
-def _milliseconds(time: float | None) -> Quantity | None:
-    return None if time is None else Quantity(1000 * time, MILLISECONDS, decimals=TIME_DECIMALS)
-
-
-def _times(ratio: float | None) -> Quantity | None:
-    return None if ratio is None else Quantity(ratio, Unit.RATIO, decimals=RATIO_DECIMALS)
+    findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
+    sections = (Section(say("The table"), (rows,)),)
+    return Document(say("Kernel timings"), (imported(kernels.source), *findings), sections)
 
 
 def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:
@@ -85,53 +64,26 @@ def _findings(rows: Sequence[PublishedKernel], names: Sequence[str]) -> list[Phr
 
 
 def published_profile_document(profile: PublishedProfile) -> Document:
-    columns = (
-        words_column("Name"),
-        words_column("Group"),
-        *map(number_column, ("Self CPU %", "Self CPU", "CPU total", "Self device")),
-        number_column("# of Calls", Unit.COUNT),
-        number_column("CPU per call"),
-    )
-    rows = [
-        Row(
-            (
-                say(Name(operator.name)),
-                say(GROUP_NAMES[operator.group]),
-                share(operator.self_cpu_share),
-                seconds(operator.self_cpu_s),
-                seconds(operator.cpu_total_s),
-                seconds(operator.self_device_s),
-                count(operator.calls),
-                seconds(operator.cpu_total_s / operator.calls if operator.calls else None),
-            )
-        )
-        for operator in profile.operators
-    ]
-    on_cpu, on_device = (seconds(total) or UNKNOWN for total in (profile.self_cpu_s, profile.self_device_s))
+    on_cpu, on_device = seconds(profile.self_cpu_s), seconds(profile.self_device_s)
     totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
     return Document(
         say("Operator profile"),
-        (_imported(profile.source), totals, *bullets(_doubts(profile))),
-        (Section(say("The operators"), (Table(columns, tuple(rows)),)),),
+        (imported(profile.source), totals, *bullets(_doubts(profile))),
+        (Section(say("The operators"), (operator_table(profile.operators),)),),
     )
 
 
-def _doubts(profile: PublishedProfile) -> list[Phrase]:
-    found = [
-        say(
-            "It does not say how many steps it covers, which phase, nor whether the first call was excluded: "
-            "compilation may be in these figures."
-        )
-    ]
+def _doubts(profile: PublishedProfile) -> Iterator[Words]:
+    yield (
+        "It does not say how many steps it covers, which phase, nor whether the first call was excluded: "
+        "compilation may be in these figures."
+    )
     whole = profile.self_device_s
     beyond = [
-        say(Name(operator.name), " (", Quantity(operator.self_device_s, Unit.SECONDS, digits=3), ")")
+        say(Name(operator.name), " (", seconds(operator.self_device_s), ")")
         for operator in profile.operators
         if whole and operator.self_device_s and operator.self_device_s > whole
     ]
-    if beyond and whole:
-        total = Quantity(whole, Unit.SECONDS, digits=3)
-        found.append(
-            say(listing(beyond), " alone exceeds the printed total of ", total, ": it is counted twice or apart.")
-        )
-    return found
+    if beyond:
+        total = seconds(whole)
+        yield say(listing(beyond), " alone exceeds the printed total of ", total, ": it is counted twice or apart.")

@@ -11,23 +11,14 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import code, phrase_text, section_parts
-from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Row, Section, Table, Unit
+from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import plain
-from bitbench.report.document.words import (
-    Words,
-    bullets,
-    joined,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    say,
-    strong,
-    words_column,
-)
+from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.report.forms.quality_column import QualityColumn
-from bitbench.report.quantities import ROUGH, estimated, plus_minus, size, unit_of
+from bitbench.report.grouping import grouped
+from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
 from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank
@@ -85,29 +76,32 @@ def _title(summary: StudySummary, workload: str) -> Phrase:
 
 def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
     memory, quality, definition = memory_metric(summary), QualityColumn(summary), summary.definitions[ranking.metric]
-    columns = [words_column("Rank"), words_column("Model"), number_column("Runs")]
-    columns += [number_column(title, unit) for title, (_, unit) in FIGURES.items()]
-    confidence = percent(summary.study.measure.confidence)
-    columns.append(number_column(f"{definition.label}, {confidence} interval", unit_of(definition)))
-    columns += [number_column("Memory peak", Unit.BYTES), number_column(quality.title or "Quality", quality.unit)]
-    rows = []
-    for cell in cells:
-        contender, peak = cell.cell.contender, cell.metrics.get(memory)
-        runs = str(sum(run.outcome is Outcome.OK for run in cell.runs))
-        rows.append(
-            Row(
-                (
-                    rank(entry_of(ranking, contender)),
-                    say(Name(contender.name)),
-                    say(runs if has_result(summary, cell) else outcomes_of(cell) or "not run"),
-                    *(_mean_and_deviation(cell.metrics.get(metric)) for metric, _ in FIGURES.values()),
-                    estimated(cell.metrics.get(ranking.metric), definition),
-                    size(peak.mean if peak else None),
-                    quality.of(contender),
-                )
-            )
-        )
-    return Table(tuple(columns), tuple(rows))
+    interval = f"{definition.label}, {percent(summary.study.measure.confidence)} interval"
+
+    def runs(cell: CellSummary) -> Phrase:
+        counted = sum(run.outcome is Outcome.OK for run in cell.runs)
+        return say(str(counted) if has_result(summary, cell) else outcomes_of(cell) or "not run")
+
+    def peak(cell: CellSummary) -> float | None:
+        estimate = cell.metrics.get(memory)
+        return estimate.mean if estimate else None
+
+    def column(title: str) -> ColumnOf[CellSummary]:
+        metric, unit = FIGURES[title]
+        return number_column(title, unit, lambda cell: _mean_and_deviation(cell.metrics.get(metric)))
+
+    return table(
+        cells,
+        words_column("Rank", lambda cell: rank(entry_of(ranking, cell.cell.contender))),
+        words_column("Model", lambda cell: Name(cell.cell.contender.name)),
+        number_column("Runs", Unit.NONE, runs),
+        *map(column, FIGURES),
+        number_column(
+            interval, unit_of(definition), lambda cell: estimated(cell.metrics.get(ranking.metric), definition)
+        ),
+        number_column("Memory peak", Unit.BYTES, peak),
+        number_column(quality.title or "Quality", quality.unit, lambda cell: quality.of(cell.cell.contender)),
+    )
 
 
 def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
@@ -182,11 +176,12 @@ def _ranking(summary: StudySummary) -> Section:
 
 
 def _not_run(summary: StudySummary) -> Iterator[Section]:
-    reasons: dict[str, dict[str, None]] = {}
-    for refusal in summary.refusals:
-        reasons.setdefault(refusal.reason, {})[refusal.cell.contender.name] = None
-    if reasons:
-        lines = (say(listing(names(contenders)), f": {plain(reason)}") for reason, contenders in reasons.items())
+    reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
+    lines = [
+        say(listing(names(dict.fromkeys(one.cell.contender.name for one in alike))), f": {plain(reason)}")
+        for reason, alike in reasons.items()
+    ]
+    if lines:
         yield Section(say("Not run"), bullets(lines))
 
 

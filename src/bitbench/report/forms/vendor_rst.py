@@ -3,28 +3,33 @@
 Settings are a column, not footnotes; a cell that did not run has its row and its reason; one block is printed once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.study import EngineSetup
-from bitbench.core.cell import Cell, Contender
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Refusal
 from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
+from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.secrets import is_secret
 from bitbench.ground.units import UNKNOWN, show_bytes
-from bitbench.report.document.model import Quantity
-from bitbench.report.document.numbers import percent, scale_for, written
-from bitbench.report.document.words import plural
+from bitbench.report.document.model import Block, Document, Quantity, Section, Table, Unit
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.rst import rst
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.report.document.text import plain
+from bitbench.report.document.words import bullets, paragraph, plural, say
 from bitbench.report.forms.quality_column import QualityColumn
-from bitbench.report.forms.rst import grid_table, heading, rst
+from bitbench.report.grouping import grouped
 from bitbench.report.sections.ranked import memory_metric, outcomes_of
 
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
-BATCHED_METRICS = ("request_throughput", "overall_throughput")  # that a table of batches has beside speed
 DECIMALS = 2  # as in such tables
 MAX_CAUSE = 120
 MAX_SETTINGS = 120
+MERGED = 2  # columns of which a value that repeats is written once
 
 
 @dataclass(frozen=True)
@@ -35,166 +40,167 @@ class _Group:
     engine: str
     concurrency: str
     output: str
-    batched: bool
+    is_batched: bool
 
 
 @dataclass(frozen=True)
 class _Row:
     cell: Cell
+    workload: Workload
+    setup: EngineSetup
     found: CellSummary | None
     reason: str  # why it has no figures
 
+    def estimate(self, metric: str) -> Estimate | None:
+        return self.found.metrics.get(metric) if self.found else None
+
+    @property
+    def group(self) -> _Group:
+        model, _, quantization = self.cell.contender.variant.rpartition("/")
+        is_known = "concurrency" not in self.workload.unknown and not self.workload.open_loop
+        return _Group(
+            model or quantization,
+            self.setup.engine,
+            str(self.workload.concurrency) if is_known else UNKNOWN,
+            UNKNOWN if "output_tokens" in self.workload.unknown else show_length(self.workload.output_tokens),
+            is_batched=self.workload.open_loop or self.workload.concurrency > 1,
+        )
+
 
 def vendor_rst(summary: StudySummary, lock: Lock) -> str:
-    parts = [heading(f"Speed Benchmark: {rst(summary.study.name)}", "="), *_opening(summary, lock)]
-    groups: dict[_Group, list[_Row]] = {}
-    for row in _rows(summary):
-        groups.setdefault(_group(summary, row.cell), []).append(row)
-    for group, rows in groups.items():
-        shape = f"batch size {rst(group.concurrency)}, {rst(group.output)} tokens generated"
-        title = f"{rst(group.model)} ({rst(group.engine)}), {shape}"
-        parts += [heading(title, "-"), _table(summary, lock, group, rows)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _opening(summary: StudySummary, lock: Lock) -> list[str]:
-    host = lock.host
-    cores = f", {host.cores} cores" if host.cores else ""
-    machine = [one.name for one in host.accelerators]
-    machine += [f"{host.cpu_model}{cores}"] if host.cpu_model else []
-    facts = [f"-  {rst(name)}" for name in machine] or [f"-  machine: {UNKNOWN}"]
-    facts += [f"-  {show_bytes(host.memory_bytes)} of memory"] if host.memory_bytes else []
-    versions: dict[str, None] = {}
-    for one in summary.contenders:
-        setup = _setup(summary, one.contender)
-        versions.update({f"-  {rst(setup.engine)} {rst(version)}": None for version in one.engine_versions})
-    measure = summary.study.measure
-    ran = "Imported; according to its source it was measured" if summary.imported_from else "Measured by bitbench"
-    return [
-        *([rst(summary.study.description)] if summary.study.description else []),
-        f"{ran} on:",
-        "\n".join([*facts, *versions]),
-        f"Speed is output tokens per second; in brackets the {percent(measure.confidence)} interval of the mean. "
-        f"``n`` is starts of the engine / trials. {UNKNOWN} is unknown.",
+    sections = [
+        Section(
+            say(f"{group.model} ({group.engine}), batch size {group.concurrency}, {group.output} tokens generated"),
+            (_table(summary, lock, group, rows),),
+        )
+        for group, rows in grouped(_rows(summary), lambda row: row.group).items()
     ]
+    description: list[Block] = [paragraph(summary.study.description)] if summary.study.description else []
+    ran = "Imported; according to its source it was measured" if summary.imported_from else "Measured by bitbench"
+    legend = (
+        f"Speed is output tokens per second; in brackets the {percent(summary.study.measure.confidence)} interval of "
+        f"the mean. n is starts of the engine / trials. {UNKNOWN} is unknown."
+    )
+    facts = bullets((*_machine(lock.host), *dict.fromkeys(_versions(summary))))
+    opening = (*description, paragraph(f"{ran} on:"), *facts, paragraph(legend))
+    return rst(Document(say(f"Speed Benchmark: {summary.study.name}"), opening, tuple(sections)), merged=MERGED)
+
+
+def _machine(host: HostFacts) -> Iterator[str]:
+    yield from (one.name for one in host.accelerators)
+    if host.cpu_model:
+        yield f"{host.cpu_model}{f', {host.cores} cores' if host.cores else ''}"
+    elif not host.accelerators:
+        yield f"machine: {UNKNOWN}"
+    if host.memory_bytes:
+        yield f"{show_bytes(host.memory_bytes)} of memory"
+
+
+def _versions(summary: StudySummary) -> Iterator[str]:
+    for one in summary.contenders:
+        yield from (f"{summary.study.engine(one.contender.engine).engine} {version}" for version in one.engine_versions)
 
 
 def _rows(summary: StudySummary) -> list[_Row]:
     """All cells that were asked for, by input length and then in the order of the study."""
     found = {cell.cell: cell for cell in summary.cells}
     refused = {one.cell: one for one in summary.refusals}
-    cells = dict.fromkeys([*found, *refused])
-    rows = []
-    for cell in cells:
-        if cell in found:
-            failures = outcomes_of(found[cell])
-            cause = next((group.failure.cause for group in found[cell].failures), "")
-            has_result = "output_throughput" in found[cell].metrics
-            reason = f"{failures}: {cause}" if failures and not has_result else "" if has_result else "not run"
-        else:
-            reason = f"{'not made' if refused[cell].was_tried else 'refused'}: {refused[cell].reason}"
-        rows.append(_Row(cell, found.get(cell), reason))
-    order = list(dict.fromkeys(cell.contender for cell in cells))
-    return sorted(rows, key=lambda row: (_input_length(summary, row.cell), order.index(row.cell.contender)))
+    rows = [
+        _Row(
+            cell,
+            summary.study.workload(cell.workload),
+            summary.study.engine(cell.contender.engine),
+            found.get(cell),
+            _why_not(found[cell]) if cell in found else _why_refused(refused[cell]),
+        )
+        for cell in dict.fromkeys([*found, *refused])
+    ]
+    order = list(dict.fromkeys(row.cell.contender for row in rows))
+
+    def place(row: _Row) -> tuple[float, int]:
+        tokens = row.workload.input_tokens
+        return tokens if isinstance(tokens, int) else float("inf"), order.index(row.cell.contender)
+
+    return sorted(rows, key=place)
 
 
-def _input_length(summary: StudySummary, cell: Cell) -> float:
-    tokens = summary.study.workload(cell.workload).input_tokens
-    return tokens if isinstance(tokens, int) else float("inf")
+def _why_not(found: CellSummary) -> str:
+    if "output_throughput" in found.metrics:
+        return ""
+    cause = next((group.failure.cause for group in found.failures), "")
+    return f"{outcomes_of(found)}: {cause}" if found.failures else "not run"
 
 
-def _group(summary: StudySummary, cell: Cell) -> _Group:
-    workload = summary.study.workload(cell.workload)
-    model, _, quantization = cell.contender.variant.rpartition("/")
-    known = "concurrency" not in workload.unknown and not workload.open_loop
-    return _Group(
-        model or quantization,
-        _setup(summary, cell.contender).engine,
-        str(workload.concurrency) if known else UNKNOWN,
-        UNKNOWN if "output_tokens" in workload.unknown else show_length(workload.output_tokens),
-        batched=workload.open_loop or workload.concurrency > 1,
+def _why_refused(refusal: Refusal) -> str:
+    return f"{'not made' if refusal.was_tried else 'refused'}: {refusal.reason}"
+
+
+def _table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row]) -> Table:
+    memory, quality = memory_metric(summary), QualityColumn(summary)
+    where = "Device" if memory.startswith("device") else "Host"
+    batched = [_mean("Requests/s", "request_throughput"), _mean("All tokens/s", "overall_throughput")]
+    of_quality: list[ColumnOf[_Row]] = []
+    if quality.title:
+        of_quality.append(number_column(quality.title, quality.unit, lambda row: quality.of(row.cell.contender)))
+    return table(
+        rows,
+        words_column("Model", lambda _: group.model),
+        words_column("Input Length", _length),
+        words_column("Quantization", lambda row: row.cell.contender.variant.rpartition("/")[2]),
+        words_column("Devices", lambda row: _devices(row.setup, lock)),
+        number_column("Speed", "tokens/s", _speed),
+        *(batched if group.is_batched else []),
+        _mean(f"{where} memory", memory, "GB", 1e9),
+        *of_quality,
+        words_column("n", _starts_and_trials),
+        words_column("Settings", lambda row: plain(_settings(summary, row.setup), MAX_SETTINGS)),
+        words_column("Note", lambda row: plain(row.reason or _remarks(row.found), MAX_CAUSE)),
     )
 
 
-def _setup(summary: StudySummary, contender: Contender) -> EngineSetup:
-    return summary.study.engine(contender.engine)
+def _length(row: _Row) -> str:
+    return UNKNOWN if "input_tokens" in row.workload.unknown else show_length(row.workload.input_tokens)
 
 
-def _table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row]) -> str:
-    memory, quality = memory_metric(summary), QualityColumn(summary)
-    where = "Device" if memory.startswith("device") else "Host"
-    header = ["Model", "Input Length", "Quantization", "Devices", "Speed (tokens/s)"]
-    header += ["Requests/s", "All tokens/s"] if group.batched else []
-    header += [f"{where} memory (GB)", *_quality_title(quality), "n", "Settings", "Note"]
-    lines = []
-    for row in rows:
-        contender = row.cell.contender
-        metrics = row.found.metrics if row.found else {}
-        workload = summary.study.workload(row.cell.workload)
-        length = UNKNOWN if "input_tokens" in workload.unknown else show_length(workload.input_tokens)
-        speed = metrics.get("output_throughput")
-        line = [rst(group.model), rst(length), rst(contender.variant.rpartition("/")[2])]
-        figures = [_speed(speed)]
-        figures += [_mean(metrics.get(metric)) for metric in BATCHED_METRICS] if group.batched else []
-        figures += [_gigabytes(metrics.get(memory)), *([quality.of(contender)] if quality.title else [])]
-        line += [_devices(summary, lock, contender), *map(_text, figures)]
-        line += [f"{speed.n_instances} / {speed.n_trials}" if speed else UNKNOWN]
-        lines.append([*line, _settings(summary, contender), _note(row)])
-    return grid_table(header, lines, merged=2)
+def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
+    def figure(row: _Row) -> float | None:
+        estimate = row.estimate(metric)
+        return estimate.mean / factor if estimate else None
+
+    return number_column(title, unit, figure, decimals=DECIMALS)
 
 
-def _quality_title(quality: QualityColumn) -> list[str]:
-    unit = scale_for(quality.unit, ()).unit
-    return [rst(f"{quality.title} ({unit})" if unit else quality.title)] if quality.title else []
+def _speed(row: _Row) -> Quantity | None:
+    estimate = row.estimate("output_throughput")
+    if estimate is None:
+        return None
+    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
+    return Quantity(estimate.mean, "tokens/s", low, high, decimals=DECIMALS)
 
 
-def _mean(estimate: Estimate | None) -> Quantity | None:
-    return Quantity(estimate.mean, decimals=DECIMALS) if estimate else None
+def _starts_and_trials(row: _Row) -> str | None:
+    speed = row.estimate("output_throughput")
+    return f"{speed.n_instances} / {speed.n_trials}" if speed else None
 
 
-def _speed(estimate: Estimate | None) -> Quantity | None:
-    mean = _mean(estimate)
-    if estimate is None or estimate.interval is None or mean is None:
-        return mean
-    return replace(mean, low=estimate.interval.low, high=estimate.interval.high)
-
-
-def _gigabytes(estimate: Estimate | None) -> Quantity | None:
-    return Quantity(estimate.mean / 1e9, decimals=DECIMALS) if estimate else None
-
-
-def _text(quantity: Quantity | None) -> str:
-    """Without its unit, which stands in the title."""
-    return UNKNOWN if quantity is None else written(quantity, scale_for(quantity.unit, ())).text
-
-
-def _devices(summary: StudySummary, lock: Lock, contender: Contender) -> str:
+def _devices(setup: EngineSetup, lock: Lock) -> str | None:
     """As many as its arguments say; one where the machine has some; else the processor."""
-    chosen = _setup(summary, contender).args
-    counts = [str(chosen[name]) for name in DEVICE_COUNTS if name in chosen]
-    if counts:
-        return rst(counts[0])
-    if lock.host.accelerators:
-        return "1"
-    return "CPU" if lock.host.cpu_model else UNKNOWN
+    counts = [str(setup.args[name]) for name in DEVICE_COUNTS if name in setup.args]
+    if counts or lock.host.accelerators:
+        return counts[0] if counts else "1"
+    return "CPU" if lock.host.cpu_model else None
 
 
-def _settings(summary: StudySummary, contender: Contender) -> str:
-    setup = _setup(summary, contender)
-    chosen = {**setup.args, **setup.env}
-    shown = [
-        f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items() if name not in DEVICE_COUNTS
-    ]
-    named = setup.name != setup.engine and summary.imported_from is None
-    return rst(f"{f'{setup.name}: ' if named else ''}{' '.join(shown) or 'default'}", MAX_SETTINGS)
+def _settings(summary: StudySummary, setup: EngineSetup) -> str:
+    chosen = {name: value for name, value in {**setup.args, **setup.env}.items() if name not in DEVICE_COUNTS}
+    shown = [f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()]
+    is_named = setup.name != setup.engine and summary.imported_from is None
+    return f"{f'{setup.name}: ' if is_named else ''}{' '.join(shown) or 'default'}"
 
 
-def _note(row: _Row) -> str:
-    if row.reason:
-        return rst(row.reason, MAX_CAUSE)
-    assert row.found is not None
-    flagged = {outlier.trial_id for outlier in row.found.outliers}
-    failed = outcomes_of(row.found)
+def _remarks(found: CellSummary | None) -> str:
+    """Of a cell with figures."""
+    flagged = {outlier.trial_id for outlier in found.outliers} if found else ()
+    failed = outcomes_of(found) if found else ""
     notes = [f"{plural(len(flagged), 'outlier')} flagged"] if flagged else []
-    notes += [f"besides: {failed}"] if failed else []
-    return rst("; ".join(notes))
+    return "; ".join([*notes, *([f"besides: {failed}"] if failed else [])])

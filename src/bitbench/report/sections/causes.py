@@ -8,6 +8,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Failure
 from bitbench.report.document.model import Phrase
 from bitbench.report.document.words import joined, listing, names, say
+from bitbench.report.grouping import grouped
 
 
 @dataclass
@@ -20,9 +21,7 @@ class Affected:
         self.workloads.setdefault(cell.contender, []).append(cell.workload)
 
     def contenders_by_workloads(self) -> list[tuple[list[Contender], list[str]]]:
-        alike: dict[tuple[str, ...], list[Contender]] = {}
-        for contender, workloads in self.workloads.items():
-            alike.setdefault(tuple(workloads), []).append(contender)
+        alike = grouped(self.workloads, lambda contender: tuple(self.workloads[contender]))
         return [(contenders, list(workloads)) for workloads, contenders in alike.items()]
 
     def in_words(self) -> Phrase:

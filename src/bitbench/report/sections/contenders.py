@@ -9,20 +9,10 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.core.secrets import is_secret
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Block, CodeBlock, Heading, Name, Phrase, Row, Section, Table, Unit
-from bitbench.report.document.words import (
-    Words,
-    bullets,
-    joined,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    say,
-    strong,
-    words_column,
-)
-from bitbench.report.quantities import count, size
+from bitbench.report.document.model import Block, CodeBlock, Heading, Name, Phrase, Section, Table, Unit
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.report.grouping import grouped
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
 KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
@@ -88,12 +78,12 @@ def _kernels(one: ContenderSummary) -> Iterator[Words]:
 def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
     """Contenders that run the same artifact on the same engine and differ in the kernel that they got."""
     engines = {setup.name: setup.engine for setup in summary.study.engines}
-    groups: dict[tuple[str, str], list[ContenderSummary]] = {}
-    for one in summary.contenders:
-        if one.kernel_choices:
-            engine = engines.get(one.contender.engine, one.contender.engine)
-            groups.setdefault((one.contender.variant, engine), []).append(one)
-    for group in groups.values():
+    known = [one for one in summary.contenders if one.kernel_choices]
+
+    def weights(one: ContenderSummary) -> tuple[str, str]:
+        return one.contender.variant, engines.get(one.contender.engine, one.contender.engine)
+
+    for group in grouped(known, weights).values():
         if len({one.kernel_choices for one in group}) > 1:
             chosen = [say(Name(one.contender.name), " ", _kernel_names(one)) for one in group]
             all_names = listing(names(one.contender.name for one in group))
@@ -105,22 +95,10 @@ def _kernel_names(one: ContenderSummary) -> Phrase:
 
 
 def _variants(lock: Lock) -> Table:
-    columns = (
-        words_column("Variant"),
-        number_column("Weights", Unit.BYTES),
-        number_column("Parameters", Unit.COUNT),
-        words_column("Hash"),
+    return table(
+        [variant for variant in lock.plan.variants if variant.model != variant.name],
+        words_column("Variant", lambda one: Name(one.name)),
+        number_column("Weights", Unit.BYTES, lambda one: one.weight_bytes),
+        number_column("Parameters", Unit.COUNT, lambda one: one.facts.parameters),
+        words_column("Hash", lambda one: Name(one.content_hash[:SHOWN_HASH]) if one.content_hash else None),
     )
-    rows = [
-        Row(
-            (
-                say(Name(variant.name)),
-                size(variant.weight_bytes),
-                count(variant.facts.parameters),
-                say(Name(variant.content_hash[:SHOWN_HASH])) if variant.content_hash else None,
-            )
-        )
-        for variant in lock.plan.variants
-        if variant.model != variant.name
-    ]
-    return Table(columns, tuple(rows))

@@ -1,28 +1,18 @@
 """Where a contender stops being faster than the baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import floor
 
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing
 from bitbench.core.found.summary import StudySummary
-from bitbench.report.document.model import (
-    Block,
-    Heading,
-    Link,
-    Name,
-    Quantity,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    Unit,
-    plain_text,
-)
+from bitbench.report.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.report.document.numbers import percent, shown
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import listing, number_column, say, small_print, words_column
+from bitbench.report.document.words import listing, say, small_print
+from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
 
 UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
@@ -44,7 +34,11 @@ def crossover_section(summary: StudySummary) -> Section | None:
         )
     ]
     labels = Labels.of(summary, MAX_NAME)
-    for title, group in _by_series(summary):
+
+    def series(one: Crossover) -> str:
+        return series_title(one.axis, summary.study.workload(one.points[0].workload))
+
+    for title, group in grouped(summary.crossovers, series).items():
         blocks += [Heading(say(title)), _table(group, labels)]
     return Section(say("Where it stops being faster"), tuple(blocks), in_terminal=True)
 
@@ -53,22 +47,20 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
     """A terminal that has no room for the ratios shows the verdicts alone."""
     places = [point.at for point in max((one.points for one in group), key=len)]
     wide = SENTENCE_WIDTH + RATIO_WIDTH * len(places)
-    ratios = (number_column(f"{place:,}", Unit.RATIO, shown_from=wide, intervals_from=0) for place in places)
-    rows = [Row((say(Name(labels[one.contender])), *_ratios(one, places), say(verdict(one)))) for one in group]
-    return Table((words_column("Contender"), *ratios, words_column("Crossing")), tuple(rows))
 
+    def ratio(place: int) -> ColumnOf[Crossover]:
+        def at_place(one: Crossover) -> Quantity | None:
+            points = (Quantity(at.speed, Unit.RATIO, at.low, at.high) for at in one.points if at.at == place)
+            return next(points, None)
 
-def _ratios(one: Crossover, places: Sequence[int]) -> list[TableCell]:
-    points = {point.at: Quantity(point.speed, Unit.RATIO, point.low, point.high) for point in one.points}
-    return [points.get(place) for place in places]
+        return number_column(f"{place:,}", Unit.RATIO, at_place, shown_from=wide, intervals_from=0)
 
-
-def _by_series(summary: StudySummary) -> Iterator[tuple[str, list[Crossover]]]:
-    groups: dict[str, list[Crossover]] = {}
-    for one in summary.crossovers:
-        workload = summary.study.workload(one.points[0].workload)
-        groups.setdefault(series_title(one.axis, workload), []).append(one)
-    yield from groups.items()
+    return table(
+        group,
+        words_column("Contender", lambda one: Name(labels[one.contender])),
+        *map(ratio, places),
+        words_column("Crossing", verdict),
+    )
 
 
 def series_title(axis: Axis, workload: Workload) -> str:

@@ -1,9 +1,10 @@
 """What has no result, and why: trials that failed, and cells that were refused before anything was started."""
 
 from bitbench.core.found.summary import StudySummary
-from bitbench.report.document.model import Block, CodeBlock, Details, Phrase, Row, Section, Table
+from bitbench.report.document.model import Block, CodeBlock, Details, Phrase, Section
+from bitbench.report.document.tables import table, words_column
 from bitbench.report.document.text import plain
-from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong, words_column
+from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.report.sections.causes import Affected, CauseOfFailure, failures_by_cause, refusals_by_reason
 
 MAX_LOG_LINES = 12
@@ -32,24 +33,24 @@ def _sentence(outcome: str, affected: Affected, cause: str) -> Phrase:
 
 def _evidence(cause: CauseOfFailure) -> Details:
     failure = cause.failure
-    trials = names(cause.ids[:MAX_IDS])
-    if len(cause.ids) > MAX_IDS:
-        trials.append(say(f"{len(cause.ids) - MAX_IDS:,} more"))
     whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
     log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
-    where = paragraph("In ", listing(trials), whole, ":" if log else ".")
+    where = paragraph("In ", listing(names(cause.ids), most=MAX_IDS), whole, ":" if log else ".")
     return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
 
 
 def refusals_section(summary: StudySummary) -> Section | None:
     """Those that nobody needs to try: a table by reason, so that what applies to many is read once."""
-    rows = [
-        Row((say(refused.reason), listing(names(one.name for one in contenders)), listing(names(workloads))))
+    alike = [
+        (refused.reason, contenders, workloads)
         for refused in refusals_by_reason(summary.refusals)
         if not refused.was_tried
         for contenders, workloads in refused.affected.contenders_by_workloads()
     ]
-    if not rows:
-        return None
-    columns = tuple(words_column(title) for title in ("Reason", "Contenders", "Workloads"))
-    return Section(say("Refused up front"), (Table(columns, tuple(rows)),), in_terminal=True)
+    reasons = table(
+        alike,
+        words_column("Reason", lambda row: row[0]),
+        words_column("Contenders", lambda row: listing(names(one.name for one in row[1]))),
+        words_column("Workloads", lambda row: listing(names(row[2]))),
+    )
+    return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None

@@ -3,45 +3,41 @@
 from bitbench.core.recorded.host import Accelerator, HostFacts, HostNoise
 from bitbench.core.recorded.lock import Lock
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Name, Phrase, Quantity, Row, Section, Table, TableCell, Unit
-from bitbench.report.document.words import joined, names, paragraph, plural, say, words_column
-from bitbench.report.quantities import size
+from bitbench.report.document.model import Name, Phrase, Quantity, Section
+from bitbench.report.document.tables import table, words_column
+from bitbench.report.document.words import Words, joined, names, paragraph, plural, say
+from bitbench.report.quantities import share, size
 
 
 def host_section(lock: Lock) -> Section:
     busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
-    facts: list[tuple[str, TableCell]] = [
+    facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
         ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
-        ("Measured", _words(lock.created_at)),
-        ("bitbench", _words(lock.bitbench)),
+        ("Measured", lock.created_at or None),
+        ("bitbench", lock.bitbench or None),
     ]
-    rows = tuple(Row((say(label), value)) for label, value in facts)
     environments = [
         paragraph("Environment ", Name(name), ": ", _packages(packages)) for name, packages in lock.environments.items()
     ]
-    table = Table((words_column("Fact"), words_column("Value")), rows)
-    return Section(say("Where it was measured"), (table, *environments))
+    known = table(facts, words_column("Fact", lambda fact: fact[0]), words_column("Value", lambda fact: fact[1]))
+    return Section(say("Where it was measured"), (known, *environments))
 
 
-def _machine(host: HostFacts) -> list[tuple[str, TableCell]]:
+def _machine(host: HostFacts) -> list[tuple[str, Words]]:
     return [
-        ("Processor", _words(host.cpu_model)),
+        ("Processor", host.cpu_model or None),
         ("Cores / threads", say(f"{host.cores or UNKNOWN} / {host.threads or UNKNOWN}")),
-        ("Flags that choose kernels", _words(", ".join(host.cpu_flags))),
-        ("Governor", _words(host.governor)),
-        ("NUMA nodes", _words(host.numa_nodes)),
+        ("Flags that choose kernels", ", ".join(host.cpu_flags) or None),
+        ("Governor", host.governor or None),
+        ("NUMA nodes", None if host.numa_nodes is None else str(host.numa_nodes)),
         ("Memory", size(host.memory_bytes)),
         *(("Accelerator", _accelerator(one)) for one in host.accelerators),
-        ("Virtualization", _words(host.virtualization)),
-        ("System", _words(" · ".join(part for part in (host.os, host.kernel) if part))),
-        ("Python", _words(host.python)),
+        ("Virtualization", host.virtualization or None),
+        ("System", " · ".join(part for part in (host.os, host.kernel) if part) or None),
+        ("Python", host.python or None),
     ]
-
-
-def _words(value: str | int | None) -> Phrase | None:
-    return None if value in (None, "") else say(str(value))
 
 
 def _accelerator(one: Accelerator) -> Phrase:
@@ -52,7 +48,7 @@ def _noise(noise: HostNoise) -> Phrase:
     """Spread is (90th − 10th percentile) / median, worst is slowest / median − 1."""
 
     def kind(name: str, spread: float, worst: float) -> Phrase:
-        return say(f"{name} ", Quantity(spread, Unit.SHARE), " spread, ", Quantity(worst, Unit.SHARE), " worst")
+        return say(f"{name} ", share(spread), " spread, ", share(worst), " worst")
 
     compute = kind("compute", noise.compute_spread, noise.compute_worst)
     memory = kind("memory", noise.memory_spread, noise.memory_worst)

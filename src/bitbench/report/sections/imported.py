@@ -2,8 +2,8 @@
 
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.imported import ImportSource
-from bitbench.report.document.model import Name, Phrase, Section
-from bitbench.report.document.words import bullets, joined, listing, names, say
+from bitbench.report.document.model import Name, Paragraph, Phrase, Section
+from bitbench.report.document.words import bullets, joined, listing, names, paragraph, say, strong
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 
@@ -11,6 +11,10 @@ SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 def source(origin: ImportSource) -> Phrase:
     """`result.json` of vllm"""
     return say(listing(names(file.name for file in origin.files)), f" of {origin.tool}")
+
+
+def imported(origin: ImportSource) -> Paragraph:
+    return paragraph(strong("Imported"), ", not measured by bitbench: ", source(origin), ".")
 
 
 def imported_section(summary: StudySummary) -> Section | None:

@@ -3,47 +3,27 @@
 from collections.abc import Sequence
 
 from bitbench.core.recorded.trial import InstanceRecord
-from bitbench.report.document.model import Details, Name, Phrase, Row, Section, Table, Unit
-from bitbench.report.document.words import number_column, plural, say, words_column
-from bitbench.report.quantities import count, seconds, size
+from bitbench.report.document.model import Details, Name, Section, Unit
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import plural, say
 
-COLUMNS = (
-    words_column("Instance"),
-    words_column("Contender"),
-    number_column("Block", Unit.COUNT),
-    words_column("Outcome"),
-    number_column("Start to ready", Unit.SECONDS),
-    words_column("Version"),
-    words_column("Kernels it selected"),
-    number_column("Memory idle", Unit.BYTES),
-    words_column("Prefix caching"),
-)
+CACHING = {True: "on", False: "off", None: None}
 
 
 def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     """None where there is no record of a start."""
     if not instances:
         return None
-    table = Table(COLUMNS, tuple(_row(one) for one in instances))
-    return Section(say("Every start"), (Details(plural(len(instances), "start"), (table,)),))
-
-
-def _row(one: InstanceRecord) -> Row:
-    caching = one.facts.prefix_caching
-    return Row(
-        (
-            say(Name(one.id)),
-            say(Name(one.contender.name)),
-            count(one.block),
-            say(one.outcome.value),
-            seconds(one.ready_s),
-            _words(one.facts.engine_version),
-            _words("; ".join(one.facts.kernels)),
-            size(one.memory.resident_bytes),
-            None if caching is None else say("on" if caching else "off"),
-        )
+    starts = table(
+        instances,
+        words_column("Instance", lambda one: Name(one.id)),
+        words_column("Contender", lambda one: Name(one.contender.name)),
+        number_column("Block", Unit.COUNT, lambda one: one.block),
+        words_column("Outcome", lambda one: one.outcome.value),
+        number_column("Start to ready", Unit.SECONDS, lambda one: one.ready_s),
+        words_column("Version", lambda one: one.facts.engine_version or None),
+        words_column("Kernels it selected", lambda one: "; ".join(one.facts.kernels) or None),
+        number_column("Memory idle", Unit.BYTES, lambda one: one.memory.resident_bytes),
+        words_column("Prefix caching", lambda one: CACHING[one.facts.prefix_caching]),
     )
-
-
-def _words(text: str | None) -> Phrase | None:
-    return say(text) if text else None
+    return Section(say("Every start"), (Details(plural(len(instances), "start"), (starts,)),))

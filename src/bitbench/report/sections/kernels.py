@@ -1,40 +1,26 @@
 """The kernel table: the columns that such tables have, and those that explain it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median as median_of
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary, Median
+from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
+from bitbench.core.recorded.published import PublishedKernel
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import FIGURES, markdown
-from bitbench.report.document.model import (
-    Block,
-    Chart,
-    Column,
-    Document,
-    Name,
-    Phrase,
-    Quantity,
-    Range,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    Unit,
-)
-from bitbench.report.document.words import bullets, number_column, paragraph, say, small_print, words_column
-from bitbench.report.quantities import number
+from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
+from bitbench.report.grouping import grouped
+from bitbench.report.quantities import median_and_extremes, number, roof_quantities
 
 if TYPE_CHECKING:
     from bitbench.report.charts.figure import Figure
 
 TABLE_FILE = "kernels.md"
-MILLISECONDS = "ms"  # in which such tables are published, whatever the size
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
-SHAPE = ("batch_size", "in_features", "out_features")
 _CODEBOOKS = ("main_centroids", "residual_centroids")
 _VECTOR = 8  # weights in a vector of the cases that have codebooks
 _TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv"}  # as the columns of such tables are called
@@ -85,12 +71,6 @@ def _conditions(machine: KernelMachine) -> Iterator[Block]:
     )
 
 
-def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
-    """What memory and arithmetic can do at most."""
-    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
-    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
-
-
 def _place(machine: KernelMachine) -> Phrase:
     torch = f"torch {machine.torch}"
     if machine.device is KernelDevice.CUDA:
@@ -101,20 +81,22 @@ def _place(machine: KernelMachine) -> Phrase:
 
 
 def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> Table:
+    """The columns that such tables are published with."""
     several_bits = len({row.timing.labels["activation_bits"] for row in rows}) > 1
-    labels = [*_CODEBOOKS, *(["activation_bits"] if several_bits else [])]
     medians = {_point(row): row.seconds for row in summary.figures}
-    columns = [*map(number_column, (*SHAPE, *labels)), number_column("vptq", MILLISECONDS)]
-    for name in summary.baselines:
-        title = "ratio" if name == summary.baselines[0] else "ratio to it"
-        columns += [number_column(_TORCH_NAMES.get(name, name), MILLISECONDS), _ratio_column(title)]
-    lines = []
-    for row in sorted(rows, key=_table_order):
-        line = [*_shape_cells(row), *(size_text(row.timing.labels[name]) for name in labels), _time(row.seconds)]
-        for name in summary.baselines:
-            line += [_time(medians.get((name, *_point(row)[1:]))), _ratio(row.ratios.get(name))]
-        lines.append(Row((*line, *_explaining_cells(row))))
-    return Table((*columns, *_EXPLAINING), tuple(lines))
+
+    def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
+        yield time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
+        yield _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
+
+    return table(
+        sorted(rows, key=_table_order),
+        *shape_columns(_timing),
+        *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
+        time_column("vptq", lambda row: _value(row.seconds)),
+        *(column for name in summary.baselines for column in other(name)),
+        *_EXPLAINING,
+    )
 
 
 def _point(row: KernelFigures) -> tuple[str, int, int, int]:
@@ -123,21 +105,19 @@ def _point(row: KernelFigures) -> tuple[str, int, int, int]:
 
 
 def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Table:
-    ratios = [_ratio_column("ratio to ", Name(name)) for name in baselines]
-    columns = (words_column("case"), *map(number_column, SHAPE), number_column("time", MILLISECONDS), *ratios)
-    lines = [
-        Row(
-            (
-                say(Name(row.timing.case)),
-                *_shape_cells(row),
-                _time(row.seconds),
-                *(_ratio(row.ratios.get(name)) for name in baselines),
-                *_explaining_cells(row),
-            )
-        )
-        for row in sorted(rows, key=lambda row: (row.timing.case, *_table_order(row)))
-    ]
-    return Table((*columns, *_EXPLAINING), tuple(lines))
+    return table(
+        sorted(rows, key=lambda row: (row.timing.case, *_table_order(row))),
+        words_column("case", lambda row: Name(row.timing.case)),
+        *shape_columns(_timing),
+        time_column("time", lambda row: _value(row.seconds)),
+        *(_ratio_column(say("ratio to ", Name(name)), name) for name in baselines),
+        *_EXPLAINING,
+    )
+
+
+def _table_order(row: KernelFigures) -> tuple[int, ...]:
+    timing = row.timing
+    return (timing.batch, *timing.labels.values(), timing.out_features, timing.in_features)
 
 
 def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
@@ -149,35 +129,27 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         whose = "the whole device" if on_gpu else "one thread"
         text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
     yield paragraph(f"{text}:")
-    columns = (
-        words_column("case"),
-        *(_ratio_column("ratio to ", Name(name), intervals_from=RANGES_FROM) for name in summary.baselines),
-        number_column("bandwidth", "GB/s", intervals_from=RANGES_FROM),
-        number_column("of roofline", Unit.SHARE, intervals_from=RANGES_FROM),
-        number_column("per vector", "ns", intervals_from=RANGES_FROM),
+
+    def spread(
+        title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
+    ) -> ColumnOf[list[KernelFigures]]:
+        def figure(rows: list[KernelFigures]) -> Quantity | None:
+            return median_and_extremes([value for row in rows if (value := of(row))], unit, decimals)
+
+        return number_column(title, unit, figure, intervals_from=RANGES_FROM)
+
+    def ratio(name: str) -> ColumnOf[list[KernelFigures]]:
+        title = say("ratio to ", Name(name))
+        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.ratios.get(name)))
+
+    yield table(
+        grouped(timed, lambda row: row.timing.case).values(),
+        words_column("case", lambda rows: Name(rows[0].timing.case)),
+        *map(ratio, summary.baselines),
+        spread("bandwidth", "GB/s", 1, _gigabytes_per_s),
+        spread("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
+        spread("per vector", "ns", 2, lambda row: _vector_ns(row, workers)),
     )
-    rows = []
-    for case in dict.fromkeys(row.timing.case for row in timed):
-        own = [row for row in timed if row.timing.case == case]
-        ratios = ([row.ratios[name].value for row in own if name in row.ratios] for name in summary.baselines)
-        rows.append(
-            Row(
-                (
-                    say(Name(case)),
-                    *(_spread(values, Unit.RATIO, RATIO_DECIMALS) for values in ratios),
-                    _spread([row.bytes_per_s / 1e9 for row in own if row.bytes_per_s], "GB/s", 1),
-                    _spread([row.roof_share for row in own if row.roof_share], Unit.SHARE, 0),
-                    _spread([time for row in own if (time := _vector_ns(row, workers))], "ns", 2),
-                )
-            )
-        )
-    yield Table(columns, tuple(rows))
-
-
-def _spread(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
-    if not values:
-        return None
-    return Quantity(median_of(values), unit, min(values), max(values), Range.EXTREMES, decimals=decimals)
 
 
 def _vector_ns(row: KernelFigures, workers: int) -> float | None:
@@ -189,55 +161,55 @@ def _vector_ns(row: KernelFigures, workers: int) -> float | None:
     return 1e9 * row.seconds.value * workers / vectors
 
 
+def _gigabytes_per_s(row: KernelFigures) -> float | None:
+    return None if row.bytes_per_s is None else row.bytes_per_s / 1e9
+
+
 def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
     causes = dict.fromkeys((row.timing.case, row.timing.cause) for row in rows if row.timing.cause)
-    return [say(Name(case), f" was not timed: {cause or UNKNOWN}.") for case, cause in causes]
+    return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
 
 
-def _table_order(row: KernelFigures) -> tuple[int, ...]:
-    timing = row.timing
-    return (timing.batch, *timing.labels.values(), timing.out_features, timing.in_features)
-
-
-def _ratio_column(*title: str | Name, intervals_from: int = 0) -> Column:
-    return number_column(say(*title), Unit.RATIO, intervals_from=intervals_from)
-
-
-_EXPLAINING = (
-    number_column("traffic", "MB"),
-    number_column("bandwidth", "GB/s"),
-    number_column("intensity", "flop/byte"),
-    number_column("of roofline", Unit.SHARE),
-    number_column("error"),
-)
-
-
-def _shape_cells(row: KernelFigures) -> list[TableCell]:
-    return [size_text(value) for value in (row.timing.batch, row.timing.in_features, row.timing.out_features)]
-
-
-def size_text(value: int) -> Phrase:
+def shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
     """As such tables print them, and as they are read back: without separators."""
-    return say(str(value))
+    yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
+    yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
+    yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
 
 
-def _explaining_cells(row: KernelFigures) -> list[TableCell]:
-    speed = None if row.bytes_per_s is None else Quantity(row.bytes_per_s / 1e9, "GB/s", decimals=1)
-    reached = None if row.roof_share is None else Quantity(row.roof_share, Unit.SHARE, decimals=0)
-    return [
-        Quantity(row.timing.size_bytes / 1e6, "MB", decimals=2),
-        speed,
-        Quantity(row.intensity, "flop/byte", decimals=2),
-        reached,
-        number(row.timing.error, digits=2),
-    ]
+def label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
+    return number_column(name, Unit.NONE, lambda row: str(of(row).labels[name]) if name in of(row).labels else None)
 
 
-def _time(seconds: Median | None) -> Quantity | None:
-    return None if seconds is None else Quantity(1000 * seconds.value, MILLISECONDS, decimals=TIME_DECIMALS)
+def time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
+    def milliseconds(row: Item) -> float | None:
+        time = seconds(row)
+        return None if time is None else 1000 * time
+
+    return number_column(title, "ms", milliseconds, decimals=TIME_DECIMALS)
 
 
-def _ratio(value: Median | None) -> Quantity | None:
-    if value is None:
-        return None
-    return Quantity(value.value, Unit.RATIO, value.low, value.high, decimals=RATIO_DECIMALS)
+def _timing(row: KernelFigures) -> KernelTiming:
+    return row.timing
+
+
+def _value(found: Median | None) -> float | None:
+    return found.value if found else None
+
+
+def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
+    def ratio(row: KernelFigures) -> Quantity | None:
+        if (found := row.ratios.get(baseline)) is None:
+            return None
+        return Quantity(found.value, Unit.RATIO, found.low, found.high, decimals=RATIO_DECIMALS)
+
+    return ratio_column(title, ratio)
+
+
+_EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
+    number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
+    number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
+    number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
+    number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
+    number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
+)

@@ -1,20 +1,26 @@
 """The answer before all others: what to use, how sure that is, and what it takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Ranking, Ratio, Spread, StudySummary
+from bitbench.core.found.summary import MemorySummary, Ranking, Ratio, StudySummary
 from bitbench.core.recorded.trial import Outcome
-from bitbench.report.document.model import Name, Phrase, Quantity, Row, Table, Unit
+from bitbench.report.document.model import Name, Phrase, Quantity, Table, Unit
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import number_column, ratio_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import Words, listing, names, number_column, plural, say, strong, words_column
+from bitbench.report.document.words import Words, listing, names, plural, say, strong
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import estimated, size, times, unit_of
+from bitbench.report.quantities import estimated, number, size, unit_of
 from bitbench.report.sections.ranked import entry_of, estimate_of, ratio_to_baseline, versus_baseline
 
 MAX_NAMED = 4  # of a tie, in a sentence or a cell
+TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
+    "Its weights take": lambda memory: memory.weight_bytes_stored,
+    "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
+    "Its memory peaks at": lambda memory: memory.peak_bytes.high if memory.peak_bytes else None,
+}
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,8 @@ def lead(summary: StudySummary) -> Lead | None:
     does not, is no answer for both. One whose quality is flagged may be named, but is never recommended.
     """
     answered = [one for one in summary.rankings if one.entries]
-    if not answered and len(summary.rankings) > 1:  # of a single workload its own verdict says it
-        return Lead(say("No answer."), (say("No contender has a result."),))
+    if not answered:
+        return Lead(say("No answer:"), (say("no contender has a result."),))
     compared = [one for one in answered if len(one.entries) > 1]
     if not compared:
         return None
@@ -83,42 +89,27 @@ def best_table(summary: StudySummary) -> Table:
     """One row per workload: the best mean, and which others are tied with it."""
     labels = Labels.of(summary, MAX_NAME)
     definition = summary.definitions[summary.headline]
-    rows = []
-    for ranking in summary.rankings:
-        if not ranking.entries:
-            rows.append(Row((say(Name(ranking.workload)), say("no result"), None, None, None)))
-            continue
-        best = ranking.entries[0]
-        rows.append(
-            Row(
-                (
-                    say(Name(ranking.workload)),
-                    say(Name(labels[best.contender])),
-                    estimated(estimate_of(summary, ranking, best), definition),
-                    versus_baseline(ranking, best),
-                    _tied(ranking, labels),
-                )
-            )
-        )
-    columns = (
-        words_column("Workload"),
-        words_column("Best mean"),
-        number_column(definition.label, unit_of(definition)),
-        number_column("vs. baseline", Unit.RATIO, intervals_from=0),
-        words_column("Tied with", shown_from=110),
+    best = {ranking.workload: ranking.entries[0] for ranking in summary.rankings if ranking.entries}
+
+    def figure(ranking: Ranking) -> Quantity | None:
+        entry = best.get(ranking.workload)
+        return estimated(estimate_of(summary, ranking, entry), definition) if entry else None
+
+    return table(
+        summary.rankings,
+        words_column("Workload", lambda ranking: Name(ranking.workload)),
+        words_column("Best mean", lambda one: Name(labels[one.entries[0].contender]) if one.entries else "no result"),
+        number_column(definition.label, unit_of(definition), figure),
+        ratio_column("vs. baseline", lambda ranking: versus_baseline(ranking, best.get(ranking.workload))),
+        words_column("Tied with", lambda one: _tied(one, labels) if one.entries else None, shown_from=110),
     )
-    return Table(columns, tuple(rows))
 
 
 def _tied(ranking: Ranking, labels: Labels) -> Phrase:
     tied = names(labels[one] for one in ranking.entries[0].tied_with)
-    if not tied:
-        return say("none")
     if len(tied) == len(ranking.entries) - 1 > 1:
         return say(f"all {len(tied)} others")
-    if len(tied) <= MAX_NAMED:
-        return listing(tied)
-    return say(listing(tied[: MAX_NAMED - 1]), f", … ({len(tied)} in all)")
+    return listing(tied, most=MAX_NAMED) or say("none")
 
 
 def _ahead(ranking: Ranking) -> list[Contender]:
@@ -215,10 +206,9 @@ def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
     first, *more = ahead
     parts: list[Words] = [
         say(_gain(first, best, confidence, found.summary), found.name(baseline), " on ", Name(first.workload)),
-        *(say(ratio_to_baseline(one, best) or "–", " on ", Name(one.workload)) for one in more[: MAX_NAMED - 1]),
+        *(say(ratio_to_baseline(one, best), " on ", Name(one.workload)) for one in more[: MAX_NAMED - 1]),
+        *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
-    if len(ahead) > MAX_NAMED:
-        parts.append(plural(len(ahead) - MAX_NAMED, "more workload"))
     yield say(listing(parts), ".")
     if rest := [one for one in known if one not in ahead]:
         yield _not_significant(found.summary, rest, best)
@@ -229,18 +219,15 @@ def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySumm
     entry = entry_of(ranking, best)
     ratio = entry.ratio_to_baseline if entry else None
     assert ratio is not None  # it is ahead
-    value = times(Ratio(value=ratio.value, interval=None, p_value=None))
-    assert value is not None
-    interval: Phrase = ()
-    if ratio.interval is not None:
-        ends = [Quantity(end, Unit.RATIO) for end in (ratio.interval.low, ratio.interval.high)]
-        interval = say(f" ({confidence} CI ", ends[0], " to ", ends[1], ")")
-    return say(value, interval, f" the {summary.definitions[ranking.metric].name} of ")
+    interval = ratio.interval
+    ends = [number(end, Unit.RATIO) for end in ((interval.low, interval.high) if interval else ())]
+    range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
+    return say(number(ratio.value, Unit.RATIO), range_of_it, f" the {summary.definitions[ranking.metric].name} of ")
 
 
 def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Contender) -> Phrase:
     values = sorted(one.value for ranking in rankings if (one := ratio_to_baseline(ranking, best)) and one.value)
-    ends = [Quantity(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
+    ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
     shown = say(" (", listing(ends, "to"), ")") if ends else ()
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
@@ -257,23 +244,15 @@ def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
     of = {one.contender: one.memory for one in summary.contenders}
     own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
     if own and base and best != summary.baseline:
-        pairs: list[tuple[str, float | None, float | None]] = [
-            ("Its weights take ", own.weight_bytes_stored, base.weight_bytes_stored),
-            ("Its device memory peaks at ", _most(own.device_peak_bytes), _most(base.device_peak_bytes)),
-            ("Its memory peaks at ", _most(own.peak_bytes), _most(base.peak_bytes)),
-        ]
-        for what, mine, theirs in pairs:
+        for what, figure in TAKES.items():
+            mine, theirs = figure(own), figure(base)
             if mine is not None and theirs is not None:
-                yield say(what, size(mine) or "", " (baseline ", size(theirs) or "", ").")
+                yield say(f"{what} ", size(mine), " (baseline ", size(theirs), ").")
     if summary.quality:
         if not any(one.contender == best and one.outcome is Outcome.OK for one in summary.quality):
             yield say("Its quality is unknown: the measurement has no result.")
     elif not summary.imported_from:
         yield say("Its quality was not measured in this study.")
-
-
-def _most(spread: Spread | None) -> float | None:
-    return spread.high if spread else None
 
 
 def _where(compared: list[Ranking]) -> Phrase:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.core.found.summary import MemorySummary, Spread, StudySummary
-from bitbench.report.document.model import Block, Emphasis, Name, Row, Section, Table, Unit
+from bitbench.core.found.summary import ContenderSummary, MemorySummary, Spread, StudySummary
+from bitbench.report.document.model import Emphasis, Name, Section, Unit
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import listing, number_column, say, small_print, strong, words_column
+from bitbench.report.document.words import listing, say, small_print, strong
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import number
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class _Figure:
     unit: str = Unit.BYTES
     is_of_device: bool = False  # not missed where there is no device
 
+    @property
+    def column(self) -> ColumnOf[ContenderSummary]:
+        return number_column(self.title, self.unit, lambda one: self.of(one.memory))
+
 
 def _mean(spread: Spread | None) -> float | None:
     return spread.mean if spread else None
@@ -28,20 +32,20 @@ def _high(spread: Spread | None) -> float | None:
     return spread.high if spread else None
 
 
-def _low(spread: Spread | None) -> float | None:
-    return spread.low if spread else None
+def _least_room(memory: MemorySummary) -> float | None:
+    return memory.kv_cache_tokens.low if memory.kv_cache_tokens else None
 
 
 FIGURES = (
-    _Figure("Weights", "weights on disk", lambda one: one.weight_bytes_stored),
-    _Figure("Loaded", "weights as loaded", lambda one: _mean(one.weight_bytes_loaded)),
-    _Figure("Steady", "steady memory", lambda one: _mean(one.steady_bytes)),
-    _Figure("Peak", "peak memory", lambda one: _high(one.peak_bytes)),
-    _Figure("Device", "device memory", lambda one: _mean(one.device_steady_bytes), is_of_device=True),
-    _Figure("Device peak", "peak device memory", lambda one: _high(one.device_peak_bytes), is_of_device=True),
-    _Figure("KV cache", "KV cache set aside", lambda one: _mean(one.kv_cache_bytes)),
-    _Figure("KV/token", "KV cache per token", lambda one: _mean(one.kv_bytes_per_token)),
-    _Figure("Room", "room for tokens", lambda one: _low(one.kv_cache_tokens), "tokens"),
+    _Figure("Weights", "weights on disk", lambda memory: memory.weight_bytes_stored),
+    _Figure("Loaded", "weights as loaded", lambda memory: _mean(memory.weight_bytes_loaded)),
+    _Figure("Steady", "steady memory", lambda memory: _mean(memory.steady_bytes)),
+    _Figure("Peak", "peak memory", lambda memory: _high(memory.peak_bytes)),
+    _Figure("Device", "device memory", lambda memory: _mean(memory.device_steady_bytes), is_of_device=True),
+    _Figure("Device peak", "peak device memory", lambda memory: _high(memory.device_peak_bytes), is_of_device=True),
+    _Figure("KV cache", "KV cache set aside", lambda memory: _mean(memory.kv_cache_bytes)),
+    _Figure("KV/token", "KV cache per token", lambda memory: _mean(memory.kv_bytes_per_token)),
+    _Figure("Room", "room for tokens", _least_room, "tokens"),
 )
 MEANINGS = {
     "Weights": "their files on disk.",
@@ -70,18 +74,11 @@ def memory_section(summary: StudySummary) -> Section | None:
     if not known:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    columns = (words_column("Contender"), *(number_column(figure.title, figure.unit) for figure in known))
-    rows = tuple(
-        Row(
-            (
-                say(Name(labels[one.contender])),
-                *(number(figure.of(one.memory), figure.unit) for figure in known),
-            )
-        )
-        for one in summary.contenders
+    figures = table(
+        summary.contenders,
+        words_column("Contender", lambda one: Name(labels[one.contender])),
+        *(figure.column for figure in known),
     )
-    blocks: list[Block] = [Table(columns, rows)]
     missing = [figure.name for figure in FIGURES if figure not in known and not figure.is_of_device]
-    if missing:
-        blocks.append(small_print("Unknown here: ", listing(missing), "."))
-    return Section(say("Memory"), tuple(blocks), in_terminal=True)
+    unknown = [small_print("Unknown here: ", listing(missing), ".")] if missing else []
+    return Section(say("Memory"), (figures, *unknown), in_terminal=True)

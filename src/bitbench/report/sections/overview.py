@@ -2,9 +2,10 @@
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Ranking, StudySummary
-from bitbench.report.document.model import Name, Quantity, Row, Section, Table, TableCell, Unit
+from bitbench.report.document.model import Name, Quantity, Section, Unit
+from bitbench.report.document.tables import ColumnOf, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import paragraph, say, strong, words_column
+from bitbench.report.document.words import Words, paragraph, say, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.ranked import entry_of, outcomes_of
 
@@ -15,14 +16,14 @@ def overview_section(summary: StudySummary) -> Section | None:
     if len(contenders) < 2 or len(summary.rankings) < 2:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    rows = [
-        Row((say(Name(labels[one])), *(_cell(summary, ranking, one) for ranking in summary.rankings)))
-        for one in sorted(contenders, key=lambda one: _mean_rank(summary, one))
-    ]
-    columns = (words_column("Contender"), *(words_column(Name(ranking.workload)) for ranking in summary.rankings))
+    ranks = table(
+        sorted(contenders, key=lambda one: _mean_rank(summary, one)),
+        words_column("Contender", lambda one: Name(labels[one])),
+        *(_column(summary, ranking) for ranking in summary.rankings),
+    )
     headline = summary.definitions[summary.headline].name
     said = f"Rank by {headline}, and the ratio to the baseline. A range of ranks is a tie."
-    return Section(say("Ranking at a glance"), (paragraph(said), Table(columns, tuple(rows))))
+    return Section(say("Ranking at a glance"), (paragraph(said), ranks))
 
 
 def _mean_rank(summary: StudySummary, contender: Contender) -> float:
@@ -30,11 +31,15 @@ def _mean_rank(summary: StudySummary, contender: Contender) -> float:
     return sum(entry.rank_low + entry.rank_high for entry in entries) / len(entries) if entries else float("inf")
 
 
-def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> TableCell:
+def _column(summary: StudySummary, ranking: Ranking) -> ColumnOf[Contender]:
+    return words_column(Name(ranking.workload), lambda contender: _cell(summary, ranking, contender))
+
+
+def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> Words:
     entry = entry_of(ranking, contender)
     if entry is None:
         failed = (one for one in summary.cells_of(ranking.workload) if one.cell.contender == contender)
-        return next((say(outcomes_of(one)) for one in failed if one.failures), None)
+        return next((outcomes_of(one) for one in failed if one.failures), None)
     rank = say(f"{entry.rank_low}–{entry.rank_high}")
     if entry.rank_low == entry.rank_high:
         rank = strong("1") if entry.rank_low == 1 else say(str(entry.rank_low))

@@ -1,6 +1,6 @@
 """Operator profiles: what a step consists of, and the table of operators behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bitbench.core.recorded.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
 from bitbench.report.document.model import (
@@ -11,23 +11,14 @@ from bitbench.report.document.model import (
     Name,
     Phrase,
     Quantity,
-    Row,
     Section,
     Table,
-    TableCell,
     Unit,
 )
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.words import (
-    bullets,
-    number_column,
-    plural,
-    say,
-    small_print,
-    strong,
-    words_column,
-)
-from bitbench.report.quantities import ROUGH, count, number, seconds, share, size
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.report.document.words import Words, bullets, paragraph, plural, say, small_print, strong
+from bitbench.report.quantities import ROUGH, number, seconds, share, size
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
@@ -46,6 +37,14 @@ ALLOWED_GAP = 0.05
 OPERATORS_IN_REPORT = 8
 WIDE = 110  # characters of a terminal from which there is room for every column of an operator
 TITLE = say("Where the time of a step goes")
+EXPLANATION = small_print(
+    "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass and everything "
+    "until the next one begins; its groups are means over the profiled steps and add up to it. ",
+    Emphasis(say("Framework overhead")),
+    " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",
+    Emphasis(say("First call")),
+    " is what the very first step took beyond a usual one; no other figure contains it.",
+)
 
 
 def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
@@ -58,18 +57,7 @@ def profile_section(profiles: Sequence[OperatorProfile]) -> Section | None:
     if not profiles:
         return None
     each = [block for one in profiles for block in (Heading(_title(one)), *_blocks(one, OPERATORS_IN_REPORT))]
-    return Section(TITLE, (_explanation(), _side_by_side(profiles), *each))
-
-
-def _explanation() -> Block:
-    return small_print(
-        "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass and everything "
-        "until the next one begins; its groups are means over the profiled steps and add up to it. ",
-        Emphasis(say("Framework overhead")),
-        " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",
-        Emphasis(say("First call")),
-        " is what the very first step took beyond a usual one; no other figure contains it.",
-    )
+    return Section(TITLE, (EXPLANATION, _side_by_side(profiles), *each))
 
 
 def _title(profile: OperatorProfile) -> Phrase:
@@ -77,63 +65,44 @@ def _title(profile: OperatorProfile) -> Phrase:
 
 
 def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
-    groups = [group for group in ProfileGroup if any(one.group_s(group) is not None for one in profiles)]
-    columns = [
-        words_column("Contender"),
-        number_column("Batch", Unit.COUNT),
-        words_column("Phase"),
-        number_column("Step, profiler off", Unit.SECONDS),
-        number_column("Step, profiler on", Unit.SECONDS),
-        *(number_column(GROUP_NAMES[group], Unit.SECONDS) for group in groups),
-        number_column("Sum / measured", Unit.SHARE),
-        number_column("Profiler's cost", Unit.SHARE),
-    ]
-    rows = [
-        Row(
-            (
-                say(Name(one.contender.name)),
-                count(one.batch),
-                say(one.phase.value),
-                seconds(one.unprofiled.median_s),
-                seconds(one.profiled.mean_s),
-                *(seconds(one.group_s(group)) for group in groups),
-                share(1 + one.agreement),
-                _cost(one),
-            )
-        )
-        for one in profiles
-    ]
-    return Table(tuple(columns), tuple(rows))
+    def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
+        return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda one: one.group_s(group))
+
+    return table(
+        profiles,
+        words_column("Contender", lambda one: Name(one.contender.name)),
+        number_column("Batch", Unit.COUNT, lambda one: one.batch),
+        words_column("Phase", lambda one: one.phase.value),
+        number_column("Step, profiler off", Unit.SECONDS, lambda one: one.unprofiled.median_s),
+        number_column("Step, profiler on", Unit.SECONDS, lambda one: one.profiled.mean_s),
+        *map(column, ProfileGroup),
+        number_column("Sum / measured", Unit.SHARE, lambda one: 1 + one.agreement),
+        number_column("Profiler's cost", Unit.SHARE, _cost),
+        drop_empty=True,
+    )
 
 
 def _blocks(profile: OperatorProfile, limit: int | None) -> tuple[Block, ...]:
-    return (*bullets(_facts(profile)), _groups(profile), _operators(profile, limit))
+    return (*bullets(_facts(profile)), _groups(profile), *_operators(profile, limit))
 
 
-def _facts(profile: OperatorProfile) -> list[Phrase]:
+def _facts(profile: OperatorProfile) -> Iterator[Words]:
     off, on, cost = _times(profile.unprofiled), _times(profile.profiled), _cost(profile)
-    total = Quantity(profile.groups_s, Unit.SECONDS, digits=ROUGH)
-    of_measured = Quantity(1 + profile.agreement, Unit.SHARE)
+    yield say("Median step [10 %, 90 %] with the profiler off ", off, ", on ", on, ": the profiler costs ", cost, ".")
     context = f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
-    facts = [
-        say("Median step [10 %, 90 %] with the profiler off ", off, ", on ", on, ": the profiler costs ", cost, "."),
-        say(f"{context}; their groups sum to ", total, ", ", of_measured, " of the step that the client measured."),
-    ]
+    total, of_measured = seconds(profile.groups_s), share(1 + profile.agreement)
+    yield say(f"{context}; their groups sum to ", total, ", ", of_measured, " of the step that the client measured.")
     if abs(profile.agreement) > ALLOWED_GAP:
-        facts.append(
-            strong(
-                f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same "
-                "steps, or the machine was busy. Profile again before relying on it."
-            )
+        yield strong(
+            f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same steps, "
+            "or the machine was busy. Profile again before relying on it."
         )
     if profile.first_step_s is not None:
-        first = Quantity(profile.first_step_s, Unit.SECONDS, digits=ROUGH)
         compiling = seconds(profile.facts.compile_s)
         compiled = say("; the engine compiled for ", compiling, " before it was ready") if compiling else ()
-        facts.append(say("The first step took ", first, compiled, "."))
+        yield say("The first step took ", seconds(profile.first_step_s), compiled, ".")
     if profile.trace_file is not None:
-        facts.append(say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file)))
-    return facts
+        yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))
 
 
 def _times(times: StepTimes) -> Quantity:
@@ -149,57 +118,43 @@ def _cost(profile: OperatorProfile) -> Quantity:
 
 def _groups(profile: OperatorProfile) -> Table:
     """Each time in its own unit: they differ by orders of magnitude."""
-    whole = profile.groups_s
-    columns = (
-        words_column("Group"),
-        number_column("Time per step"),
-        number_column("Share", Unit.SHARE),
-        number_column("Calls per step"),
+    first = ProfileGroup.FIRST_CALL  # is no part of a step
+    return table(
+        profile.groups,
+        words_column("Group", lambda one: GROUP_NAMES[one.group]),
+        number_column("Time per step", Unit.NONE, lambda one: seconds(one.step_s)),
+        number_column("Share", Unit.SHARE, lambda one: None if one.group is first else one.step_s / profile.groups_s),
+        number_column("Calls per step", Unit.NONE, lambda one: number(one.calls or None, digits=1)),
     )
-    rows = [
-        Row(
-            (
-                say(GROUP_NAMES[group.group]),
-                seconds(group.step_s),
-                None if group.group is ProfileGroup.FIRST_CALL else share(group.step_s / whole),
-                number(group.calls or None, digits=1),
-            )
-        )
-        for group in profile.groups
-    ]
-    return Table(columns, tuple(rows))
 
 
-def _operators(profile: OperatorProfile, limit: int | None) -> Table:
-    """The columns of torch's own table, over all profiled steps, each time in its own unit."""
-    columns = (
-        words_column("Name"),
-        words_column("Group", shown_from=WIDE),
-        number_column("Self CPU %"),
-        number_column("Self CPU"),
-        number_column("CPU total"),
-        number_column("CPU time avg", shown_from=WIDE),
-        number_column("Self device", shown_from=WIDE),
-        number_column("Self CPU Mem", shown_from=WIDE),
-        number_column("# of Calls", Unit.COUNT),
-    )
+def _operators(profile: OperatorProfile, limit: int | None) -> Iterator[Block]:
+    """Those that take the most time of their own; what the others take together stands below."""
     shown = profile.operators if limit is None else profile.operators[:limit]
-    rows = [Row((say(Name(one.name)), say(GROUP_NAMES[one.group]), *_figures(one))) for one in shown]
+    yield operator_table(shown)
     if rest := profile.operators[len(shown) :]:
-        part, time = sum(one.self_cpu_share for one in rest), sum(one.self_cpu_s for one in rest)
-        unknown = [None] * 4
-        calls = count(sum(one.calls for one in rest))
-        rows.append(Row((say(f"{len(rest)} more"), None, share(part), seconds(time), *unknown, calls)))
-    return Table(columns, tuple(rows))
+        time, part = seconds(sum(one.self_cpu_s for one in rest)), share(sum(one.self_cpu_share for one in rest))
+        calls = plural(sum(one.calls for one in rest), "call")
+        yield paragraph(f"{len(rest)} more: self CPU ", time, " (", part, f"), {calls}.")
 
 
-def _figures(operator: Operator) -> tuple[TableCell, ...]:
-    return (
-        share(operator.self_cpu_share),
-        seconds(operator.self_cpu_s),
-        seconds(operator.cpu_total_s),
-        seconds(operator.cpu_total_s / operator.calls if operator.calls else None),
-        seconds(operator.self_device_s),
-        size(operator.self_memory_bytes),
-        count(operator.calls),
+def operator_table(operators: Sequence[Operator]) -> Table:
+    """The columns of torch's own table, each time in its own unit."""
+    return table(
+        operators,
+        words_column("Name", lambda one: Name(one.name)),
+        words_column("Group", lambda one: GROUP_NAMES[one.group], shown_from=WIDE),
+        number_column("Self CPU %", Unit.NONE, lambda one: share(one.self_cpu_share)),
+        number_column("Self CPU", Unit.NONE, lambda one: seconds(one.self_cpu_s)),
+        number_column("CPU total", Unit.NONE, lambda one: seconds(one.cpu_total_s)),
+        number_column(
+            "CPU time avg",
+            Unit.NONE,
+            lambda one: seconds(one.cpu_total_s / one.calls) if one.calls else None,
+            shown_from=WIDE,
+        ),
+        number_column("Self device", Unit.NONE, lambda one: seconds(one.self_device_s), shown_from=WIDE),
+        number_column("Self CPU Mem", Unit.NONE, lambda one: size(one.self_memory_bytes), shown_from=WIDE),
+        number_column("# of Calls", Unit.COUNT, lambda one: one.calls),
+        drop_empty=True,
     )

@@ -3,19 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bitbench.core.found.summary import (
-    AnswerComparison,
-    ContenderQuality,
-    MetricDefinition,
-    QualityEstimate,
-    StudySummary,
-    TaskEstimate,
-)
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import AnswerComparison, CellSummary, ContenderQuality, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.model import (
     Block,
-    Column,
     Details,
     Emphasis,
     Heading,
@@ -23,27 +16,17 @@ from bitbench.report.document.model import (
     Name,
     Phrase,
     Quantity,
-    Row,
     Section,
     Table,
-    TableCell,
     Unit,
 )
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import (
-    bullets,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    say,
-    small_print,
-    strong,
-    words_column,
-)
+from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import ROUGH, count, estimated, plus_minus, quality_of, size, unit_of
+from bitbench.report.quantities import ROUGH, estimated, plus_minus, quality_of, unit_of
 
 MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
 MAX_ANSWER = 240  # characters of an answer in the table
@@ -53,29 +36,25 @@ TASK_DECIMALS = 4
 WIDE, WIDER, WIDEST = 110, 150, 200
 
 
-def quality_sentences(summary: StudySummary) -> list[Phrase]:
+def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what lost too much, and what could not be measured."""
-    sentences = [
-        say("Quality: ", Name(row.name), f" is flagged: {row.reason}.") for row in summary.quality if row.flagged
-    ]
-    sentences += [
-        say("Quality: ", Name(row.name), f" has no result ({row.outcome.value}): {row.cause}")
-        for row in summary.quality
-        if row.outcome is not Outcome.OK
-    ]
+    for row in summary.quality:
+        if row.flagged:
+            yield say("Quality: ", Name(row.name), f" is flagged: {row.reason}.")
+    for row in summary.quality:
+        if row.outcome is not Outcome.OK:
+            yield say("Quality: ", Name(row.name), f" has no result ({row.outcome.value}): {row.cause}")
     fine = [row.name for row in summary.quality if row.baseline not in (None, row.contender) and not _mark(row)]
     if fine:
         verb = "does" if len(fine) == 1 else "do"
-        sentences.append(
-            say("Quality: ", listing(names(fine)), f" {verb} not significantly exceed the limits ({_limits(summary)}).")
-        )
-    return sentences
+        limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
+        yield say("Quality: ", listing(names(fine)), limits)
 
 
 def quality_section(summary: StudySummary) -> Section | None:
     if summary.study.quality is None:
         return None
-    blocks = [*_table(summary), *_tasks(summary), *_refused(summary), *_answers(summary)]
+    blocks = [*_figures(summary), *_tasks(summary), *_refused(summary), *_answers(summary)]
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
 
@@ -86,46 +65,14 @@ def _limits(summary: StudySummary) -> str:
     return f"mean KL divergence {limits.max_divergence:g} nats, perplexity +{rise}"
 
 
-def _table(summary: StudySummary) -> Iterator[Block]:
+def _figures(summary: StudySummary) -> Iterator[Block]:
     yield _basis(summary)
-    if not summary.quality:
-        return
-    labels = Labels.of(summary, MAX_NAME)
-    with_answers = any(row.answers for row in summary.quality)
-    columns = [
-        words_column("Contender"),
-        *_speed_columns(summary),
-        number_column("Weights", Unit.BYTES, shown_from=WIDE),
-        number_column("Peak", Unit.BYTES, shown_from=WIDE),
-        *(_quality_column(key, summary.quality_definitions[key]) for key in KEYS),
-        *([words_column("Answers", shown_from=WIDER)] if with_answers else []),
-        words_column(""),
-    ]
-    rows = [
-        Row(
-            (
-                say(Name(labels[row.contender])),
-                *_speeds(summary, row),
-                *_sizes(summary, row),
-                *(_figure(key, row.estimates.get(key), summary.quality_definitions[key]) for key in KEYS),
-                *([_equal(row)] if with_answers else []),
-                say(_mark(row)),
-            ),
-            Mark.ALARM if row.flagged else None,
-        )
-        for row in summary.quality
-    ]
-    yield _without_unknown_columns(Table(tuple(columns), tuple(rows)))
-    if labels.shared:
-        yield small_print(labels.shared)
-    yield Details("What the figures of quality mean", bullets(_definitions(summary)))
-
-
-def _without_unknown_columns(table: Table) -> Table:
-    """Speed and memory were perhaps never measured: a study may ask for quality alone."""
-    known = [place for place in range(len(table.columns)) if any(row.cells[place] is not None for row in table.rows)]
-    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in known)) for row in table.rows)
-    return Table(tuple(table.columns[place] for place in known), rows)
+    if summary.quality:
+        labels = Labels.of(summary, MAX_NAME)
+        yield _table(summary, labels)
+        if labels.shared:
+            yield small_print(labels.shared)
+        yield Details("What the figures of quality mean", bullets(_definitions(summary)))
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -140,40 +87,51 @@ def _basis(summary: StudySummary) -> Block:
     )
 
 
-def _speed_columns(summary: StudySummary) -> Iterator[Column]:
+def _table(summary: StudySummary, labels: Labels) -> Table:
+    """Without what was never measured: a study may ask for quality alone."""
+    memory = {one.contender: one.memory for one in summary.contenders}
+    peak = {contender: found.peak_bytes.high for contender, found in memory.items() if found.peak_bytes}
+    stored = {contender: found.weight_bytes_stored for contender, found in memory.items()}
+    return table(
+        summary.quality,
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        *(_speed_column(summary, workload.name) for workload in summary.study.workloads[:MAX_WORKLOADS]),
+        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.contender), shown_from=WIDE),
+        number_column("Peak", Unit.BYTES, lambda row: peak.get(row.contender), shown_from=WIDE),
+        *(_quality_column(summary, key) for key in KEYS),
+        words_column("Answers", _equal, shown_from=WIDER),
+        words_column("", _mark),
+        mark=lambda row: Mark.ALARM if row.flagged else None,
+        drop_empty=True,
+    )
+
+
+def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[ContenderQuality]:
+    cells: dict[Contender, CellSummary] = {cell.cell.contender: cell for cell in summary.cells_of(workload)}
     speed = summary.definitions[summary.headline]
-    for workload in summary.study.workloads[:MAX_WORKLOADS]:
-        yield number_column(f"{speed.label}, {workload.name}", unit_of(speed), shown_from=WIDER, intervals_from=WIDEST)
+
+    def figure(row: ContenderQuality) -> Quantity | None:
+        cell = cells.get(row.contender)
+        return estimated(cell.metrics.get(summary.headline), speed) if cell else None
+
+    title = f"{speed.label}, {workload}"
+    return number_column(title, unit_of(speed), figure, shown_from=WIDER, intervals_from=WIDEST)
 
 
-def _speeds(summary: StudySummary, row: ContenderQuality) -> Iterator[TableCell]:
-    cells = {cell.cell.workload: cell for cell in summary.cells if cell.cell.contender == row.contender}
-    for workload in summary.study.workloads[:MAX_WORKLOADS]:
-        cell = cells.get(workload.name)
-        estimate = cell.metrics.get(summary.headline) if cell else None
-        yield estimated(estimate, summary.definitions[summary.headline])
+def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ContenderQuality]:
+    definition = summary.quality_definitions[key]
 
+    def figure(row: ContenderQuality) -> Quantity | None:
+        found = quality_of(row.estimates.get(key), definition)
+        if found is None:
+            return None
+        if key == "perplexity":  # its interval is that of the text, which all share: their differences are finer
+            return replace(found, digits=ROUGH + 1)
+        is_exact = found.low == found.high == found.value and found.value in (0.0, 1.0)  # of a variant against itself
+        return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
 
-def _sizes(summary: StudySummary, row: ContenderQuality) -> tuple[TableCell, TableCell]:
-    memory = next((one.memory for one in summary.contenders if one.contender == row.contender), None)
-    if memory is None:
-        return None, None
-    return size(memory.weight_bytes_stored), size(memory.peak_bytes.high if memory.peak_bytes else None)
-
-
-def _quality_column(key: str, definition: MetricDefinition) -> Column:
     shown_from = WIDE if key == "kl_p99" else 0
-    return number_column(definition.label, unit_of(definition), shown_from=shown_from, intervals_from=WIDEST)
-
-
-def _figure(key: str, estimate: QualityEstimate | None, definition: MetricDefinition) -> Quantity | None:
-    found = quality_of(estimate, definition)
-    if found is None or found.value is None:
-        return None
-    if key == "perplexity":  # its interval is that of the text, which all share: their differences are finer
-        return replace(found, digits=ROUGH + 1)
-    is_exact = found.low == found.high == found.value and found.value in (0.0, 1.0)  # of a variant against itself
-    return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
+    return number_column(definition.label, unit_of(definition), figure, shown_from=shown_from, intervals_from=WIDEST)
 
 
 def _mark(row: ContenderQuality) -> str:
@@ -184,11 +142,11 @@ def _mark(row: ContenderQuality) -> str:
     return "baseline" if row.baseline == row.contender else ""
 
 
-def _equal(row: ContenderQuality) -> Phrase | None:
+def _equal(row: ContenderQuality) -> str | None:
     if row.equal_answers is None:
         return None
     loops = sum(answer.repeats for answer in row.answers)
-    return say(f"{row.equal_answers} of {len(row.answers)}" + (f", {loops} in a loop" if loops else ""))
+    return f"{row.equal_answers} of {len(row.answers)}" + (f", {loops} in a loop" if loops else "")
 
 
 def _definitions(summary: StudySummary) -> Iterator[Phrase]:
@@ -209,64 +167,67 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 
 
 def _tasks(summary: StudySummary) -> Iterator[Block]:
-    rows = [Row(_task(row, task)) for row in summary.quality for task in row.tasks]
+    results = [(row, task) for row in summary.quality for task in row.tasks]
     failures = [
         say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
         for row in summary.quality
         for failure in row.task_failures
     ]
-    if rows or failures:
+    if results or failures:
         yield Heading(say("Tasks"))
-    if rows:
+    if results:
         yield small_print("lm-eval; ± is one standard error, for a difference as if the two results were independent.")
-        titles = (number_column(title) for title in ("Value", "To the baseline", "Questions"))
-        yield Table((*map(words_column, ("Contender", "Task", "Metric")), *titles), tuple(rows))
+        yield table(
+            results,
+            words_column("Contender", lambda row: Name(row[0].name)),
+            words_column("Task", lambda row: Name(row[1].task)),
+            words_column("Metric", lambda row: row[1].metric),
+            number_column("Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)),
+            number_column(
+                "To the baseline", Unit.NONE, lambda row: _with_error(row[1].difference, row[1].difference_error, "+")
+            ),
+            number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
+        )
     if failures:
         yield paragraph("Without a result:")
         yield from bullets(failures)
 
 
-def _task(row: ContenderQuality, task: TaskEstimate) -> tuple[TableCell, ...]:
-    def with_error(value: float, error: float | None, *, is_signed: bool = False) -> Phrase:
-        known = None if error is None else Quantity(error, decimals=TASK_DECIMALS)
-        return plus_minus(Quantity(value, decimals=TASK_DECIMALS, is_signed=is_signed), known)
-
-    return (
-        say(Name(row.name)),
-        say(Name(task.task)),
-        say(task.metric),
-        with_error(task.value, task.standard_error),
-        None if task.difference is None else with_error(task.difference, task.difference_error, is_signed=True),
-        count(task.samples),
-    )
+def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
+    if value is None:
+        return None
+    known = None if error is None else Quantity(error, decimals=TASK_DECIMALS)
+    return plus_minus(Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign)), known)
 
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
-    reasons: dict[str, list[str]] = {}
-    for refusal in summary.quality_refusals:
-        reasons.setdefault(refusal.reason, []).append(refusal.contender.name)
-    for reason, contenders in reasons.items():
-        yield paragraph("Not measured: ", listing(names(contenders)), f": {reason}")
+    for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
+        yield paragraph("Not measured: ", listing(names(one.contender.name for one in alike)), f": {reason}")
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
-    prompts = dict.fromkeys(answer.prompt for row in summary.quality for answer in row.answers)
-    rows = [
-        Row(_answer(row, answer))
-        for prompt in prompts
-        for row in summary.quality
-        for answer in row.answers
-        if answer.prompt == prompt
-    ]
-    if rows:
-        table = Table(tuple(map(words_column, ("Question", "Contender", "Answer", "Differs"))), tuple(rows))
-        yield Details("All answers", (Heading(say("Answers side by side")), table))
+    """By question, so that the answers of all contenders stand below each other."""
+    answers = [(row, answer) for row in summary.quality for answer in row.answers]
+    prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
+    if answers:
+        side_by_side = table(
+            sorted(answers, key=lambda pair: prompts.index(pair[1].prompt)),
+            words_column("Question", lambda pair: pair[1].prompt),
+            words_column("Contender", lambda pair: Name(pair[0].name)),
+            words_column("Answer", lambda pair: _answer(*pair)),
+            words_column("Differs", lambda pair: ", ".join(_differences(pair[1]))),
+        )
+        yield Details("All answers", (Heading(say("Answers side by side")), side_by_side))
 
 
-def _answer(row: ContenderQuality, answer: AnswerComparison) -> tuple[Phrase, ...]:
+def _answer(row: ContenderQuality, answer: AnswerComparison) -> Words:
     is_other = row.baseline != row.contender and answer.baseline_text is not None
     same = is_other and answer.first_difference is None
-    differs = [f"from token {answer.first_difference}"] if answer.first_difference is not None else []
-    remarks = [*differs, *(["in a loop"] if answer.repeats else [])]
-    text = Emphasis(say("as the baseline")) if same else plain(answer.text, MAX_ANSWER)
-    return say(answer.prompt), say(Name(row.name)), say(text), say(", ".join(remarks))
+    return Emphasis(say("as the baseline")) if same else plain(answer.text, MAX_ANSWER)
+
+
+def _differences(answer: AnswerComparison) -> Iterator[str]:
+    if answer.first_difference is not None:
+        yield f"from token {answer.first_difference}"
+    if answer.repeats:
+        yield "in a loop"

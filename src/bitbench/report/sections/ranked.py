@@ -2,9 +2,10 @@
 
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, StudySummary
-from bitbench.report.document.model import Phrase, Quantity, TableCell
-from bitbench.report.document.words import counted, say
-from bitbench.report.quantities import times
+from bitbench.report.document.model import Quantity
+from bitbench.report.document.tables import ColumnOf, number_column
+from bitbench.report.document.words import Words, counted
+from bitbench.report.quantities import estimated, times, unit_of
 
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
@@ -33,19 +34,19 @@ def entry_of(ranking: Ranking, contender: Contender) -> RankingEntry | None:
     return next((entry for entry in ranking.entries if entry.contender == contender), None)
 
 
-def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> TableCell:
+def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
     if entry is None:
         return None
-    return say("baseline") if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
+    return "baseline" if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
 
 
-def rank(entry: RankingEntry | None) -> Phrase | None:
+def rank(entry: RankingEntry | None) -> str | None:
     """`1`, or a range for a tie."""
     if entry is None:
         return None
     if entry.rank_low == entry.rank_high:
-        return say(str(entry.rank_low))
-    return say(f"{entry.rank_low}–{entry.rank_high} (tie)")
+        return str(entry.rank_low)
+    return f"{entry.rank_low}–{entry.rank_high} (tie)"
 
 
 def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
@@ -60,3 +61,13 @@ def memory_metric(summary: StudySummary) -> str:
 
 def device_metrics(summary: StudySummary) -> tuple[str, ...]:
     return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))
+
+
+def metric_column(
+    summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
+) -> ColumnOf[CellSummary]:
+    """Its mean and interval in each cell."""
+    definition, room = summary.definitions[metric], {"shown_from": shown_from, "intervals_from": intervals_from}
+    return number_column(
+        definition.label, unit_of(definition), lambda cell: estimated(cell.metrics.get(metric), definition), **room
+    )

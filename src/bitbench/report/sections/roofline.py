@@ -1,11 +1,11 @@
 """How near each cell comes to what the machine can do: the roofline of the model."""
 
 from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.profile import Phase
-from bitbench.core.recorded.roof import Bound, CellRoof, MachineRoof
-from bitbench.report.document.model import Name, Paragraph, Phrase, Quantity, Row, Section, Table, Unit
-from bitbench.report.document.words import number_column, plural, say, small_print, words_column
-from bitbench.report.quantities import ROUGH, number, seconds, share
+from bitbench.core.recorded.roof import Bound, MachineRoof, Readings
+from bitbench.report.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import joined, plural, say, small_print
+from bitbench.report.quantities import number, share
 
 COUNTED = (
     "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
@@ -13,58 +13,40 @@ COUNTED = (
     "the time per output token, a prefill as the time until all requests of the batch have their first token."
 )
 BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
-COLUMNS = (
-    words_column("Workload"),
-    words_column("Phase"),
-    words_column("Contender"),
-    number_column("Traffic", "MB"),
-    number_column("Work", "Gflop"),
-    number_column("Fastest here", Unit.SECONDS),
-    words_column("Bound by"),
-    number_column("Measured", Unit.SECONDS),
-    number_column("Share reached", Unit.SHARE),
-)
 
 
 def roofline_section(summary: StudySummary) -> Section | None:
     """None where the machine's roof was not measured."""
     if summary.roof is None or not summary.cell_roofs:
         return None
-    table = Table(COLUMNS, tuple(_row(one) for one in summary.cell_roofs))
-    return Section(say("How near to the roof"), (Paragraph(roof_sentence(summary.roof)), table, small_print(COUNTED)))
-
-
-def _row(one: CellRoof) -> Row:
-    return Row(
-        (
-            say(Name(one.cell.workload)),
-            say("prefill" if one.phase is Phase.PREFILL else "decode"),
-            say(Name(one.cell.contender.name)),
-            number(one.cost.size_bytes / 1e6, "MB"),
-            number(one.cost.flops / 1e9, "Gflop"),
-            seconds(one.attainable.seconds),
-            say(BOUNDS[one.attainable.bound]),
-            seconds(one.step_s),
-            share(one.share),
-        )
+    cells = table(
+        summary.cell_roofs,
+        words_column("Workload", lambda one: Name(one.cell.workload)),
+        words_column("Phase", lambda one: one.phase.value),
+        words_column("Contender", lambda one: Name(one.cell.contender.name)),
+        number_column("Traffic", "MB", lambda one: one.cost.size_bytes / 1e6),
+        number_column("Work", "Gflop", lambda one: one.cost.flops / 1e9),
+        number_column("Fastest here", Unit.SECONDS, lambda one: one.attainable.seconds),
+        words_column("Bound by", lambda one: BOUNDS[one.attainable.bound]),
+        number_column("Measured", Unit.SECONDS, lambda one: one.step_s),
+        number_column("Share reached", Unit.SHARE, lambda one: one.share),
     )
+    return Section(say("How near to the roof"), (Paragraph(roof_sentence(summary.roof)), cells, small_print(COUNTED)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:
-    def billions(per_second: float, unit: str) -> Quantity:
-        return Quantity(per_second / 1e9, unit, digits=ROUGH)
+    def billions(rate: Readings, unit: str) -> Quantity | None:
+        return number(rate.best / 1e9, unit)
 
-    int8 = say(", ", billions(roof.int8_ops_per_s.best, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
+    int8 = say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
     return say(
         "This machine reads ",
-        billions(roof.read_bytes_per_s.best, "GB/s"),
+        billions(roof.read_bytes_per_s, "GB/s"),
         " and computes ",
-        billions(roof.flops_per_s.best, "Gflop/s"),
+        billions(roof.flops_per_s, "Gflop/s"),
         " in bfloat16",
         int8,
         f" with {plural(roof.threads, 'thread')}. These are the best readings; the median is ",
-        Quantity(roof.read_bytes_per_s.spread, Unit.SHARE),
-        " and ",
-        Quantity(roof.flops_per_s.spread, Unit.SHARE),
+        joined([share(roof.read_bytes_per_s.spread), share(roof.flops_per_s.spread)], " and "),
         " lower.",
     )

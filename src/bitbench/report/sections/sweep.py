@@ -7,22 +7,14 @@ from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.summary import CellSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.units import UNKNOWN, show_seconds
+from bitbench.ground.units import show_seconds
 from bitbench.report.charts.figure import Figure
-from bitbench.report.document.model import Chart, Column, Mark, Name, Phrase, Quantity, Row, Section, Table, Unit
+from bitbench.report.document.model import Chart, Mark, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.words import (
-    Words,
-    counted,
-    listing,
-    names,
-    number_column,
-    paragraph,
-    plural,
-    say,
-    words_column,
-)
-from bitbench.report.quantities import ROUGH, count, estimated, setting, unit_of
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import counted, listing, names, paragraph, plural, say
+from bitbench.report.quantities import estimated, seconds, setting, share
+from bitbench.report.sections.ranked import metric_column
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
 STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
@@ -83,26 +75,18 @@ def _table(summary: StudySummary) -> Table:
     cells = _points(summary)
     by_rate = summary.study.workloads[0].open_loop
     metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
-    unit = "req/s" if by_rate else Unit.NONE
-    columns = (
-        number_column("Rate" if by_rate else "In flight", unit),
-        *(_column(summary, metric) for metric in metrics),
-        number_column("Errors", Unit.COUNT, shown_from=0 if any(map(_errors, cells)) else WIDE),
-        words_column("Outcome"),
+    title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
+    return table(
+        cells,
+        number_column(title, unit, lambda cell: setting(_level(summary, cell), unit)),
+        *(
+            metric_column(summary, one, shown_from=WIDE if one == "offered_rate" else 0, intervals_from=INTERVALS_FIT)
+            for one in metrics
+        ),
+        number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, cells)) else WIDE),
+        words_column("Outcome", lambda cell: counted(_verdicts(cell)) or "not run"),
+        mark=lambda cell: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(cell)) else None,
     )
-    rows = []
-    for cell in cells:
-        figures = (estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics)
-        words = _verdicts(cell)
-        row = (setting(_level(summary, cell), unit), *figures, count(_errors(cell)), say(counted(words) or "not run"))
-        rows.append(Row(row, Mark.ALARM if any(word.startswith("fails") for word in words) else None))
-    return Table(columns, tuple(rows))
-
-
-def _column(summary: StudySummary, metric: str) -> Column:
-    definition = summary.definitions[metric]
-    shown_from = WIDE if metric == "offered_rate" else 0
-    return number_column(definition.label, unit_of(definition), shown_from=shown_from, intervals_from=INTERVALS_FIT)
 
 
 def _errors(cell: CellSummary) -> int:
@@ -137,10 +121,7 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
 
 def _promise(summary: StudySummary) -> Phrase:
     """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
-    limits = [
-        say(Name(one.name), " ≤ ", Quantity(one.limit, Unit.SECONDS, digits=ROUGH)) for one in summary.study.objectives
-    ]
-    return listing(limits)
+    return listing([say(Name(one.name), " ≤ ", seconds(one.limit)) for one in summary.study.objectives])
 
 
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
@@ -155,18 +136,15 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     return say("The highest rate that meets ", limits, ": ", rate, f" ({percent(found.confidence)} CI). ", _end(found))
 
 
-def _end(found: RateAnswer) -> Phrase:
+def _end(found: RateAnswer) -> str | Phrase:
     """Why no more trials were run, of a search that knows both ends of its interval."""
-    assert found.rate is not None
-    assert found.low is not None
-    assert found.high is not None
     trials = plural(found.trials, "trial")
     if found.stop is None:
-        return say(f"The search was interrupted after {trials}; the same command with --into resumes it.")
-    if found.stop is SearchStop.TRIALS:
-        precision = Quantity((found.high - found.low) / 2 / found.rate, Unit.SHARE)
+        return f"The search was interrupted after {trials}; the same command with --into resumes it."
+    if found.stop is SearchStop.TRIALS and found.rate and found.low is not None and found.high is not None:
+        precision = share((found.high - found.low) / 2 / found.rate)
         return say(f"All {trials} were used, and it is known to ± ", precision, "; more --trials narrow it.")
-    return say(f"{trials} were enough." if found.stop is SearchStop.PRECISE else "")
+    return f"{trials} were enough." if found.stop is SearchStop.PRECISE else ""
 
 
 def _most_output(summary: StudySummary) -> Phrase:
@@ -183,8 +161,8 @@ def _load(summary: StudySummary, cell: CellSummary) -> Quantity:
     return setting(_level(summary, cell), REQUESTS if by_rate else "in flight")
 
 
-def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Words:
-    return estimated(cell.metrics.get(metric), summary.definitions[metric]) or UNKNOWN
+def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Quantity | None:
+    return estimated(cell.metrics.get(metric), summary.definitions[metric])
 
 
 def _highest_met(summary: StudySummary) -> Phrase:

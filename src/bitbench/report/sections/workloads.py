@@ -1,70 +1,60 @@
 """One workload: its shape, its tables, its outliers, and why each cell stopped; and every single run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from bitbench.core.found.summary import CellSummary, Ranking, Run, StopReason, StudySummary
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import CellSummary, Estimate, Ranking, RankingEntry, Run, StopReason, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.charts.figure import Figure
 from bitbench.report.document.model import (
     Block,
     Chart,
-    Column,
     Details,
     Heading,
     Mark,
     Name,
     Paragraph,
     Quantity,
-    Row,
     Section,
     Table,
-    TableCell,
     Unit,
 )
 from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import Words, bullets, listing, number_column, paragraph, say, words_column
+from bitbench.report.document.words import Words, bullets, listing, paragraph, say
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, half_width, mean_of, unit_of
-from bitbench.report.sections.ranked import (
-    device_metrics,
-    entry_of,
-    has_result,
-    in_order,
-    memory_metric,
-    outcomes_of,
-    rank,
-    versus_baseline,
-)
+from bitbench.report.sections import ranked
 from bitbench.report.shape import shape
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
 MORE_METRICS = (
-    "input_throughput",
-    "overall_throughput",
-    "request_throughput",
-    "ttft_p99_s",
-    "tpot_p99_s",
-    "itl_p99_s",
-    "peak_bytes",
-    "resident_bytes",
-)
+    "input_throughput", "overall_throughput", "request_throughput", "ttft_p99_s", "tpot_p99_s", "itl_p99_s",
+    "peak_bytes", "resident_bytes",
+)  # fmt: skip
 # Of an open loop, and of models that reason: a column only where there is a figure for it.
 OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
 WIDE = 110  # columns of a terminal from which all main figures fit beside a contender's name
-FLAG = "outlier"
 
 
 def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
-    cells, labels = in_order(summary, ranking), Labels.of(summary, MAX_NAME)
-    table = _main_table(summary, ranking, cells, labels)
+    cells, labels = ranked.in_order(summary, ranking), Labels.of(summary, MAX_NAME)
+    main = _main_table(summary, ranking, cells, labels)
     more: list[Block] = []
-    if any(has_result(summary, cell) for cell in cells):
-        others = (*_occasional(cells), *MORE_METRICS, *device_metrics(summary))
-        more += [paragraph("Further metrics, in the same order:"), _metric_table(summary, cells, others, labels)]
-    if outliers := _outlier_rows(cells, summary, labels):
+    if with_result := [cell for cell in cells if ranked.has_result(summary, cell)]:
+        occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
+        metrics = (*occasional, *MORE_METRICS, *ranked.device_metrics(summary))
+        further = table(
+            with_result,
+            words_column("Contender", lambda cell: Name(labels[cell.cell.contender])),
+            *(ranked.metric_column(summary, metric) for metric in metrics),
+        )
+        more += [paragraph("Further metrics, in the same order:"), further]
+    if any(cell.outliers for cell in cells):
         more.append(paragraph("Trials far from the others of their cell. They are flagged, never dropped:"))
-        more.append(Table(tuple(words_column(title) for title in _OUTLIER_WORDS) + _OUTLIER_NUMBERS, outliers))
+        more.append(_outliers(summary, cells, labels))
     if cells:
         more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, cells, labels))]
     return Section(
@@ -72,84 +62,84 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
         (
             Paragraph(shape(summary.study.workload(ranking.workload))),
             *(Chart(figure) for figure in figures),
-            table if table.rows else paragraph("Refused for every contender, see below."),
+            main if main.rows else paragraph("Refused for every contender, see below."),
             *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
         ),
         in_terminal=True,
     )
 
 
-def _occasional(cells: Sequence[CellSummary]) -> list[str]:
-    return [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
+@dataclass(frozen=True)
+class _Row:
+    contender: Contender
+    words: str  # how many trials there are, or why there are none
+    cell: CellSummary | None = None  # None: refused
+    entry: RankingEntry | None = None
+
+    def metric(self, name: str) -> Estimate | None:
+        return self.cell.metrics.get(name) if self.cell else None
 
 
-def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
-    memory = memory_metric(summary)
-    metrics = dict.fromkeys((ranking.metric, *MAIN_METRICS))
-    columns = [words_column("Rank"), words_column("Contender")]
-    columns.append(number_column("vs. baseline", Unit.RATIO, intervals_from=0))
-    columns += [_column(summary, metric, shown_from=0 if metric == ranking.metric else WIDE) for metric in metrics]
-    columns += [_column(summary, memory), words_column("Instances / trials")]
-    rows = []
+def _rows(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[_Row]:
+    """Best first; then what was refused here although its contender was tried elsewhere."""
     for cell in cells:
-        entry = entry_of(ranking, cell.cell.contender)
-        figures: list[TableCell] = [
-            versus_baseline(ranking, entry),
-            *(estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics),
-            mean_of(cell.metrics.get(memory), summary.definitions[memory]),
-        ]
-        name = say(Name(labels[cell.cell.contender]))
-        best = Mark.BEST if entry is not None and entry.rank_low == 1 else None
-        rows.append(Row((rank(entry), name, *figures, say(_how_many(summary, cell))), best))
+        entry = ranked.entry_of(ranking, cell.cell.contender)
+        yield _Row(cell.cell.contender, _how_many(summary, cell), cell, entry)
     tried = {cell.cell.contender for cell in summary.cells}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
         if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
-            unknown = [None] * (len(metrics) + 2)
-            word = "not made" if refusal.was_tried else "refused"
-            rows.append(Row((None, say(Name(labels[refusal.cell.contender])), *unknown, say(word))))
-    return Table(tuple(columns), tuple(rows))
+            yield _Row(refusal.cell.contender, "not made" if refusal.was_tried else "refused")
 
 
-def _column(summary: StudySummary, metric: str, *, shown_from: int = 0) -> Column:
-    definition = summary.definitions[metric]
-    return number_column(definition.label, unit_of(definition), shown_from=shown_from)
+def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
+    memory = ranked.memory_metric(summary)
+    definition = summary.definitions[memory]
+
+    def column(metric: str) -> ColumnOf[_Row]:
+        shown, shown_from = summary.definitions[metric], 0 if metric == ranking.metric else WIDE
+        return number_column(
+            shown.label, unit_of(shown), lambda row: estimated(row.metric(metric), shown), shown_from=shown_from
+        )
+
+    return table(
+        _rows(summary, ranking, cells),
+        words_column("Rank", lambda row: ranked.rank(row.entry)),
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
+        *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
+        number_column(definition.label, unit_of(definition), lambda row: mean_of(row.metric(memory), definition)),
+        words_column("Instances / trials", lambda row: row.words),
+        mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
+    )
 
 
 def _how_many(summary: StudySummary, cell: CellSummary) -> str:
-    if not has_result(summary, cell):
-        return outcomes_of(cell) or "not run"
+    if not ranked.has_result(summary, cell):
+        return ranked.outcomes_of(cell) or "not run"
     estimate = cell.metrics[summary.headline]
     return f"{estimate.n_instances} / {estimate.n_trials}"
 
 
-def _metric_table(summary: StudySummary, cells: Sequence[CellSummary], metrics: Sequence[str], labels: Labels) -> Table:
-    rows = [
-        Row(
-            (
-                say(Name(labels[cell.cell.contender])),
-                *(estimated(cell.metrics.get(metric), summary.definitions[metric]) for metric in metrics),
-            )
-        )
-        for cell in cells
-        if has_result(summary, cell)
-    ]
-    return Table((words_column("Contender"), *(_column(summary, metric) for metric in metrics)), tuple(rows))
+def _outliers(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> Table:
+    """Each value in its own unit."""
 
+    def unit(metric: str) -> str:
+        return unit_of(summary.definitions[metric])
 
-_OUTLIER_WORDS = ("Trial", "Contender", "Metric")
-_OUTLIER_NUMBERS = tuple(number_column(title) for title in ("Value", "Median", "Mean", "Mean without outliers"))
-
-
-def _outlier_rows(cells: Sequence[CellSummary], summary: StudySummary, labels: Labels) -> tuple[Row, ...]:
-    rows = []
-    for cell in cells:
-        for outlier in cell.outliers:
-            definition = summary.definitions[outlier.metric]
-            mean = cell.metrics[outlier.metric].mean
-            figures = (outlier.value, outlier.median, mean, outlier.mean_without)
-            words = (say(Name(outlier.trial_id)), say(Name(labels[cell.cell.contender])), say(definition.label))
-            rows.append(Row((*words, *(Quantity(value, unit_of(definition)) for value in figures))))
-    return tuple(rows)
+    return table(
+        [(cell, outlier) for cell in cells for outlier in cell.outliers],
+        words_column("Trial", lambda row: Name(row[1].trial_id)),
+        words_column("Contender", lambda row: Name(labels[row[0].cell.contender])),
+        words_column("Metric", lambda row: summary.definitions[row[1].metric].label),
+        number_column("Value", Unit.NONE, lambda row: Quantity(row[1].value, unit(row[1].metric))),
+        number_column("Median", Unit.NONE, lambda row: Quantity(row[1].median, unit(row[1].metric))),
+        number_column(
+            "Mean", Unit.NONE, lambda row: mean_of(row[0].metrics[row[1].metric], summary.definitions[row[1].metric])
+        ),
+        number_column(
+            "Mean without outliers", Unit.NONE, lambda row: Quantity(row[1].mean_without, unit(row[1].metric))
+        ),
+    )
 
 
 def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> list[Words]:
@@ -162,45 +152,45 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: La
         StopReason.UNFINISHED: "not finished",
         StopReason.IMPORTED: "imported, as many as the file holds",
     }
-    lines: list[Words] = []
-    for reason, words in reasons.items():
-        named = []
-        for cell in cells:
-            if cell.stop_reason is reason:
-                width = half_width(cell.metrics.get(summary.headline))
-                precision = say(" (± ", width, ")") if width else ()
-                named.append(say(Name(labels[cell.cell.contender]), precision))
-        if named:
-            lines.append(say(f"{words}: ", listing(named)))
-    return lines
+    stopped: dict[StopReason, list[Words]] = {reason: [] for reason in reasons}
+    for cell in cells:
+        width = half_width(cell.metrics.get(summary.headline))
+        precision = say(" (± ", width, ")") if width else ()
+        stopped[cell.stop_reason].append(say(Name(labels[cell.cell.contender]), precision))
+    return [say(f"{words}: ", listing(stopped[reason])) for reason, words in reasons.items() if stopped[reason]]
 
 
 def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
     for ranking in summary.rankings:
-        runs = [(cell, run) for cell in in_order(summary, ranking) for run in cell.runs]
-        if not runs:
-            continue
-        columns = (
-            words_column("Trial"),
-            words_column("Contender"),
-            words_column("Instance"),
-            *(_column(summary, metric) for metric in MAIN_METRICS),
-            words_column("Outcome"),
-        )
-        rows = tuple(_run(summary, cell, run) for cell, run in runs)
-        blocks += [Heading(say(Name(ranking.workload))), Table(columns, rows)]
+        runs = [(cell, run) for cell in ranked.in_order(summary, ranking) for run in cell.runs]
+        if runs:
+            blocks += [Heading(say(Name(ranking.workload))), _runs(summary, runs)]
     return Section(say("Single runs"), (Details("Show single runs", tuple(blocks)),)) if blocks else None
 
 
-def _run(summary: StudySummary, cell: CellSummary, run: Run) -> Row:
-    flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
-    figures = [
-        Quantity(run.metrics[metric], unit_of(summary.definitions[metric]))
-        if run.outcome is Outcome.OK and metric in run.metrics
-        else None
-        for metric in MAIN_METRICS
-    ]
-    words = (say(Name(run.trial_id)), say(Name(cell.cell.contender.name)), say(Name(run.instance_id)))
-    return Row((*words, *figures, say(f"{run.outcome.value}, {FLAG}" if flagged else run.outcome.value)))
+def _runs(summary: StudySummary, runs: Sequence[tuple[CellSummary, Run]]) -> Table:
+    def column(metric: str) -> ColumnOf[tuple[CellSummary, Run]]:
+        definition = summary.definitions[metric]
+        unit = unit_of(definition)
+
+        def figure(row: tuple[CellSummary, Run]) -> Quantity | None:
+            value = row[1].metrics.get(metric) if row[1].outcome is Outcome.OK else None
+            return None if value is None else Quantity(value, unit)
+
+        return number_column(definition.label, unit, figure)
+
+    def outcome(row: tuple[CellSummary, Run]) -> str:
+        cell, run = row
+        flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
+        return f"{run.outcome.value}, outlier" if flagged else run.outcome.value
+
+    return table(
+        runs,
+        words_column("Trial", lambda row: Name(row[1].trial_id)),
+        words_column("Contender", lambda row: Name(row[0].cell.contender.name)),
+        words_column("Instance", lambda row: Name(row[1].instance_id)),
+        *map(column, MAIN_METRICS),
+        words_column("Outcome", outcome),
+    )

@@ -1,0 +1,48 @@
+"""What the import contract in pyproject.toml cannot say: within a layer, too, no module imports one that imports it."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (SOURCE / "bitbench").rglob("*.py")
+}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Also within functions, where an import is only later; not for the eyes of a type checker alone."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name("TYPE_CHECKING")):
+                continue
+            case ast.ImportFrom(module=str(module)):
+                whole = (f"{module}.{alias.name}" for alias in node.names)
+                yield from (name if name in MODULES else module for name in whole)
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+        yield from imported(node)
+
+
+def graph() -> dict[str, set[str]]:
+    return {name: {*imported(ast.parse(path.read_text()))} & MODULES.keys() - {name} for name, path in MODULES.items()}
+
+
+def test_no_import_leads_back() -> None:
+    order = [*TopologicalSorter(graph()).static_order()]  # raises CycleError, which names the circle
+    assert {*order} == MODULES.keys()
+
+
+ONE = "bitbench.core.cell"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [f"import {ONE}", "from bitbench.core import cell", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
+)
+def test_every_form_of_import_is_seen(code: str) -> None:
+    assert [*imported(ast.parse(code))] == [ONE]

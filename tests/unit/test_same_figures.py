@@ -1,0 +1,163 @@
+"""The same study folders, rendered before the report became a document of typed blocks and now: the same figures.
+
+`data/before` holds the figures of the reports that commit 7d17643 made of these folders: every cell with a number in a
+table of report.md (index.html had the same), and the rows of the tables in a terminal of 120 columns. Words may differ,
+digits may be fewer or more, a unit may stand elsewhere; a number may not.
+"""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bitbench.core.base import Json
+from bitbench.lab.report import report_document
+from bitbench.report.document.html import page
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Document, Quantity, Range, Row, TableCell, Unit
+from bitbench.report.document.terminal import render
+from bitbench.statistics.summarize import summarize
+from bitbench.store.folder import StudyFolder
+from tests.unit.report_figures import (
+    Cells,
+    Number,
+    PageTables,
+    cells_of_tables,
+    document_cells,
+    half_widths,
+    markdown_tables,
+    numbers_in,
+    numbers_of,
+    row_names,
+    tables_of,
+    terminal_rows,
+)
+from tests.unit.study_folders import WRITERS, write_folder
+
+DATA = Path(__file__).parent / "data"
+STUDIES = ["why-int8", *WRITERS]
+
+RENAMED = {  # columns that have another title now
+    "Output vs. baseline": "vs. baseline",  # the metric stands in the section's first column of figures
+    "Mean without such": "Mean without outliers",
+    "ms per step": "Time per step",
+    "on": "Step, profiler on",
+}
+# Deliberate differences, none of which is a figure less:
+# - A terminal has no column ± any more: an interval says more than its relative half width. That width is compared with
+#   the interval in the document (`half_widths`).
+# - In the table of outliers the unit stands with each number, no longer with the metric's name.
+# - Warm-up has one unit per column (1,280 ms beside 640 ms), where it had one per row.
+# - Without any figure a section is left out ("Memory" of the sweep), and so is a column ("Weights" beside quality).
+
+
+@pytest.fixture(params=STUDIES, scope="module")
+def study(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
+    home = tmp_path_factory.mktemp(study)
+    recorded = DATA / "explain" / study
+    folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
+    records = folder.read()
+    return report_document(records, folder, summarize(records), home)
+
+
+def before(study: str) -> dict[str, Json]:
+    content: dict[str, Json] = json.loads((DATA / "before" / f"{study}.json").read_text(encoding="utf-8"))
+    return content
+
+
+def cells_before(study: str) -> Cells:
+    return {
+        (section, row, RENAMED.get(column, column)): cells
+        for section, row, columns in before(study)["cells"]
+        for column, cells in columns.items()
+    }
+
+
+def says(text: str, cell: TableCell) -> bool:
+    """Every number of the cell, in its order, and no other. Extremes that are equal are written once."""
+    written, held = numbers_in(text), numbers_of(cell)
+    if isinstance(cell, Quantity) and cell.range is Range.EXTREMES and len(written) == 1:
+        held = held[:1]
+    return len(written) == len(held) and all(map(Number.is_like, written, held))
+
+
+def assert_same(texts: Cells, document: Document) -> None:
+    """Each text says what the document holds, and nothing that it holds is missing."""
+    held = document_cells(document)
+    assert texts.keys() == held.keys()
+    different = {
+        key: (texts[key], cells)
+        for key, cells in held.items()
+        if len(texts[key]) != len(cells) or not all(map(says, texts[key], cells))
+    }
+    assert not different
+
+
+def test_every_figure_of_the_old_report_is_in_the_document_and_no_other(study: str, document: Document) -> None:
+    assert_same(cells_before(study), document)
+
+
+def test_report_md_says_what_the_document_holds(document: Document) -> None:
+    assert_same(cells_of_tables(markdown_tables(markdown(document))), document)
+
+
+def test_index_html_says_what_the_document_holds(document: Document) -> None:
+    assert_same(cells_of_tables(PageTables(page(document, "0")).tables), document)
+
+
+def printed(document: Document) -> list[list[str]]:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    render(document, console)
+    return terminal_rows(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def numbers_of_row(row: Row) -> list[Number]:
+    return [*half_widths(row), *(number for cell in row.cells for number in numbers_of(cell))]
+
+
+def is_row(cells: list[str], row: Row) -> bool:
+    """A line of a terminal: the names of the row stand in it, and each of its numbers is one of the row's."""
+    names = row_names(row).split(", ")
+    numbers = [number for cell in cells if cell not in names for number in numbers_in(cell)]
+    known = numbers_of_row(row)
+    return set(names) <= {*cells} and all(any(number.is_like(other) for other in known) for number in numbers)
+
+
+def strangers(lines: list[list[str]], document: Document) -> list[list[str]]:
+    """Lines that are no row of any table of the document."""
+    rows = [row for _, table in tables_of(document) for row in table.rows]
+    return [cells for cells in lines if not any(is_row(cells, row) for row in rows)]
+
+
+def test_the_terminal_says_what_the_document_holds(study: str, document: Document) -> None:
+    lines = printed(document)
+    assert len(lines) >= len(before(study)["terminal"])
+    assert not strangers(lines, document)
+
+
+def test_every_line_of_the_old_terminal_is_a_row_of_the_document(study: str, document: Document) -> None:
+    assert not strangers(before(study)["terminal"], document)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_same"),
+    [
+        ("12.3 [11.9, 12.8] ms", True),
+        ("12.34 [11.9, 12.8] ms", True),
+        ("0.0123 [0.0119, 0.0128] s", True),
+        ("12 ms", False),
+        ("12.4 [11.9, 12.8] ms", False),
+        ("12.3 [11.9, 12.9] ms", False),
+        ("12.3 [11.9, 12.8] s", False),
+        ("12.3 [12.8, 11.9] ms", False),
+    ],
+)
+def test_a_figure_that_changed_would_be_seen(text: str, is_same: bool) -> None:
+    assert says(text, Quantity(0.01234, Unit.SECONDS, 0.0119, 0.0128)) is is_same
