@@ -59,3 +59,13 @@ def test_looking_around_always_works(command: list[str], tmp_path: Path, monkeyp
     done = bitbench(*command)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("env",), ("model",), ("variant",)])
+def test_every_help_line_fits_a_terminal(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    usage, _, listed = bitbench(*group, "--help").stdout.partition("Commands:")
+    assert usage.startswith("Usage:")
+    lines = listed.strip().splitlines()
+    assert len(lines) >= 2
+    assert all(line.endswith(".") and not line.endswith(("...", "…")) for line in lines)

@@ -40,7 +40,7 @@ def _host_table(found: Checkup) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
-    table.add_row("can do", " ".join(host.cpu_flags) or "–")
+    table.add_row("features", " ".join(host.cpu_flags) or "–")
     table.add_row("memory", show_bytes(host.memory_bytes))
     table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")

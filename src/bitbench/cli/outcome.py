@@ -18,13 +18,13 @@ def show_outcome(lab: Lab, folder: StudyFolder, console: Console) -> StudySummar
     document = lab.document(folder, summary)
     path = lab.report(folder, document)
     render(document, console)
-    if advice := _advice(folder.read()):
-        console.print(advice, highlight=False, markup=False)
+    if (said := advice(folder.read())) is not None:
+        console.print(said, highlight=False, markup=False)
     console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
     return summary
 
 
-def _advice(records: StudyRecords) -> str | None:
+def advice(records: StudyRecords) -> str | None:
     """What to change where the client was too slow; a search still uses such trials where they decide."""
     measured = [trial for trial in records.trials if trial.kind == "measured"]
     rejected = [trial for trial in measured if trial.outcome is Outcome.CLIENT_BOUND]

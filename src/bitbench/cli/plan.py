@@ -61,7 +61,9 @@ def _cells(plan: Plan) -> Table:
     ]
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
-    hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+    hopeless = {
+        expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN
+    }
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
     marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
     judged = dict.fromkeys(plan.quality, "[green]✓[/]")

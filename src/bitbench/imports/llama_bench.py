@@ -24,9 +24,9 @@ def read(text: str) -> Reading:
     if first.get("gpu_info"):
         host["accelerators"] = [{"name": first["gpu_info"]}]
     notes = ["No server and no requests: a test is one batch of tokens, without sampling or tokenizing."]
-    if not all(one.get("samples_ns") for one in found):
+    if not all(test.get("samples_ns") for test in found):
         notes.append("The file lacks single repetitions (samples_ns): one figure per test, no spread.")
-    return Reading(runs=[run for one in found for run in _runs(one)], notes=notes, host=host)
+    return Reading(runs=[run for test in found for run in _runs(test)], notes=notes, host=host)
 
 
 def _runs(one: Mapping[str, Json]) -> Iterator[ImportedRun]:

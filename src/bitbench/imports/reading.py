@@ -121,8 +121,8 @@ def objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Js
     except json.JSONDecodeError:
         content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     found = content if isinstance(content, list) else [content]
-    for one in found:
-        missing = [key for key in needed if not isinstance(one, Mapping) or key not in one]
+    for result in found:
+        missing = [key for key in needed if not isinstance(result, Mapping) or key not in result]
         if missing:
             raise ImportFileError(f"this is not a result of {tool}: it lacks {', '.join(missing)}")
     if not found:

@@ -14,7 +14,7 @@ TOOL = "sglang.bench_serving"
 def read(text: str) -> Reading:
     found = objects(text, TOOL, ("backend", "completed", "duration", "output_throughput"))
     return Reading(
-        runs=[_run(one) for one in found],
+        runs=[_run(result) for result in found],
         notes=[
             "Latencies count from the actual send, not from the planned one.",
             "Its input throughput is input tokens / duration; bitbench divides by the time spent waiting for first "

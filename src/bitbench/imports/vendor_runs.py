@@ -58,9 +58,9 @@ def is_meant(text: str) -> bool:
 
 
 def read(text: str) -> Reading:
-    configurations = [one for one in _configurations(text) if one.models]
+    configurations = [configuration for configuration in _configurations(text) if configuration.models]
     return Reading(
-        runs=[run for one in configurations for run in _runs(one)],
+        runs=[run for configuration in configurations for run in _runs(configuration)],
         notes=[
             *_repeated_names(configurations),
             "The file names neither engine nor machine.",

@@ -41,13 +41,15 @@ def compare_folders(
 def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
     """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
     for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
-        sides = [[one for one in plan.contenders if getattr(one, key) == wanted] for wanted in (old, new)]
+        sides = [
+            [contender for contender in plan.contenders if getattr(contender, key) == wanted] for wanted in (old, new)
+        ]
         if all(sides):
             pairs = [
-                (one, two)
-                for one in sides[0]
-                for two in sides[1]
-                if key == "name" or getattr(one, other) == getattr(two, other)
+                (before, after)
+                for before in sides[0]
+                for after in sides[1]
+                if key == "name" or getattr(before, other) == getattr(after, other)
             ]
             if pairs:
                 return pairs

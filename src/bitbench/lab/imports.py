@@ -97,5 +97,5 @@ def _write(folder: StudyFolder, study: ImportedStudy, readings: Sequence[Reading
             writer.append_trial(trial, None)
         writer.write_study(f"# {REMARK}\n{study_text(study.plan.study)}")
         # Files from different machines: which one is nobody's to say.
-        host = HostFacts.model_validate(hosts[0] if all(one == hosts[0] for one in hosts) else {})
+        host = HostFacts.model_validate(hosts[0] if all(other == hosts[0] for other in hosts) else {})
         writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))

@@ -105,7 +105,7 @@ class ProfileRun:
             trace = stop_profile(endpoint, phase.value, folder)
             off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
             profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
-            later = [one.first_step_s(phase) for one in usual]
+            later = [batch.first_step_s(phase) for batch in usual]
             yield ProfileDraft(_with_first_call(profile, first.first_step_s(phase), median(later)), trace)
 
     def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
@@ -171,7 +171,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     spec = plan.study.profile
     if spec is None:
         return
-    there = {(one.contender, one.batch, one.phase) for one in writer.folder.profiles()}
+    there = {(profile.contender, profile.batch, profile.phase) for profile in writer.folder.profiles()}
     timed = {cell.contender for cell in plan.cells}  # who is only asked for quality has no speed to explain
     for contender in plan.contenders:
         if timed and contender not in timed:

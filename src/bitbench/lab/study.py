@@ -206,7 +206,9 @@ class Lab:
             bitbench=__version__,
             host=collect_host_facts(),
             environments={name: environments.versions(name, self.home) for name in self.environments_of(plan)},
-            variants={one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            variants={
+                variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
+            },
             files={
                 **hash_files(plan.study.workloads, folder),
                 **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),

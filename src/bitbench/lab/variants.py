@@ -57,7 +57,9 @@ class Workshop:
         cells are refused with the reason: it is a result of the study, not its end."""
         wanted = {contender.variant for contender in plan.contenders}
         missing = [
-            one for one in plan.variants if one.path is None and one.name in wanted and _asked(one) in self._orders
+            variant
+            for variant in plan.variants
+            if variant.path is None and variant.name in wanted and _asked(variant) in self._orders
         ]
         return settle(plan, [self._made(variant, observer) for variant in missing])
 

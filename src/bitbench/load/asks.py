@@ -31,9 +31,9 @@ def draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str
         return [length] * count
     draw = generator(seed, purpose)
     if length.mean is None or length.sd is None:
-        return [int(one) for one in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
+        return [int(value) for value in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
-    return [int(one) for one in np.clip(drawn, length.shortest, length.longest)]
+    return [int(value) for value in np.clip(drawn, length.shortest, length.longest)]
 
 
 def asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:

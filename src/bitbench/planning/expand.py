@@ -44,7 +44,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
             if row and not row.refuse and row.verdict is not Verdict.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
     asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
-    used = {contender.variant for contender in (*asked, *(one.contender for one in quality_refusals))}
+    used = {contender.variant for contender in (*asked, *(refusal.contender for refusal in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
     tried = {cell.contender for cell in cells}
     plan = Plan(
@@ -52,7 +52,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
         variants=variants,
         cells=tuple(cells),
         refusals=tuple(refusals),
-        expectations=tuple(one for one in expectations if one.contender in tried),
+        expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
     )
@@ -149,7 +149,7 @@ def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
     names = {cell.workload for cell in plan.cells if cell.contender.engine == setup.name}
     workloads = [plan.study.workload(name) for name in names]
     contexts, concurrencies = [w.context_tokens for w in workloads], [w.concurrency for w in workloads]
-    if plan.study.quality is not None and any(one.engine == setup.name for one in plan.quality):
+    if plan.study.quality is not None and any(contender.engine == setup.name for contender in plan.quality):
         contexts.append(plan.study.quality.context_tokens)
         concurrencies.append(1)
     return max(contexts), max(concurrencies)

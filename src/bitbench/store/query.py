@@ -142,7 +142,7 @@ class Studies:
         if name not in ("studies", "kernels"):
             self._make("studies")
         source = self._source(name, table)
-        columns = ", ".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in table.columns)
+        columns = ", ".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in table.columns)
         select = _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
         try:
             self._connection.execute(f"CREATE VIEW {name} AS {select}")
@@ -242,8 +242,8 @@ class Studies:
 
 def _no_rows(name: str, without: Sequence[str] = ()) -> str:
     """No row of the right types: what is united with it has every column."""
-    own = [one for one in TABLES[name].columns if one.name not in without]
-    empty = ", ".join(f'CAST(NULL AS {one.type}) AS "{one.name}"' for one in own)
+    own = [column for column in TABLES[name].columns if column.name not in without]
+    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in own)
     return f"SELECT {empty} WHERE false"
 
 
@@ -289,4 +289,4 @@ def _remote(place: str) -> Any:
 
 def shown_columns(name: str) -> Sequence[tuple[str, str, str]]:
     """Name, type and meaning of each column, as documented."""
-    return [(one.name, one.type, one.meaning) for one in TABLES[name].columns]
+    return [(column.name, column.type, column.meaning) for column in TABLES[name].columns]

@@ -49,7 +49,7 @@ CONTENDER = (
     TableColumn("variant", "VARCHAR", "model/recipe; none where the engine has no model", "cell.contender.variant"),
     TableColumn("engine", "VARCHAR", "name of the engine's setup in the study", "cell.contender.engine"),
 )
-_OWN_CONTENDER = tuple(one._replace(sql=one.sql.removeprefix("cell.")) for one in CONTENDER)
+_OWN_CONTENDER = tuple(column._replace(sql=column.sql.removeprefix("cell.")) for column in CONTENDER)
 _OUTCOME = (
     _same("outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound or invalid"),
     _same("cause", "VARCHAR", "why it is not ok"),
