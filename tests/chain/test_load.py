@@ -101,7 +101,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    assert all("running already" in record.facts.notes[0] for record in folder.instances())
+    assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     assert len({trial.instance_id for trial in measured}) == 2
     assert {trial.cell.contender.name for trial in measured} == {"there"}
@@ -152,5 +152,5 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert found.low <= TRUE_RATE * 1.01
     assert found.high >= TRUE_RATE * 0.99
     assert found.stop in (SearchStop.PRECISE, SearchStop.TRIALS)
-    assert "The highest rate that holds ttft_p99 ≤ 200 ms" in done.stdout
+    assert "The highest rate that meets ttft_p99 ≤ 200 ms" in done.stdout
     assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12

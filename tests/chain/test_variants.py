@@ -66,13 +66,13 @@ def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
     assert "the same command retries it" in first.out
     assert measured() == {"tiny/bf16", "tiny/w4a16-rtn"}
     report = Path("out/report/report.md").read_text()
-    assert "- Could not be made: `tiny/w8a8-rtn`; run the study again to try once more." in report
+    assert "- Could not be made: `tiny/w8a8-rtn`; run the study again to retry." in report
     assert (
         "**not made**: `tiny/w8a8-rtn @ null` on `a` and `b`: could not be created (log: variants/tiny--w8a8" in report
     )
     assert "ValueError: no luck" in report
     assert "Refused up front" not in report
-    assert "not made tiny/w8a8-rtn @ null on a and b: could not be made" in " ".join(first.out.split())
+    assert "not made tiny/w8a8-rtn @ null on a and b: could not be created" in " ".join(first.out.split())
 
     backend.cannot_make = set()
     second = bitbench(capsys, "run", "study.yaml", "--into", "out")
@@ -117,7 +117,7 @@ def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_cells(
     plan = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
     assert "refused: recipe w4a16-rtn: group_size 64 does not divide the 592 columns" in plan
     assert "sizes that divide them: 16." in plan
-    assert "variant odd/w4a16-rtn: cannot be made" in plan
+    assert "variant odd/w4a16-rtn: cannot be created" in plan
     assert "variant tiny/w4a16-rtn: will be created" in plan
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert answer.exit_code == 0, answer.err
