@@ -72,7 +72,7 @@ def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
     )
     assert "ValueError: no luck" in report
     assert "Refused up front" not in report
-    assert "not made tiny/w8a8-rtn @ null on a and b: could not be created" in " ".join(first.out.split())
+    assert "not made: tiny/w8a8-rtn @ null on a and b: could not be created" in " ".join(first.out.split())
 
     backend.cannot_make = set()
     second = bitbench(capsys, "run", "study.yaml", "--into", "out")
