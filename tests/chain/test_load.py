@@ -58,7 +58,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.1, rel=0.2)
     ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
     assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
-    assert "which was running already" in done.stdout
+    assert "bitbench did not start this server" in done.stdout
     again = subprocess.run([*BITBENCH, "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 0
     assert "In flight" in again.stdout
@@ -101,7 +101,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    assert all("running already" in record.facts.notes[0] for record in folder.instances())
+    assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     assert len({trial.instance_id for trial in measured}) == 2
     assert {trial.cell.contender.name for trial in measured} == {"there"}
@@ -115,7 +115,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
     wrong_key = load(null, tmp_path, key="sk-wrong-key")
     assert wrong_key.returncode == 1
-    assert "the key was refused; put it into the environment variable OPENAI_API_KEY" in wrong_key.stderr
+    assert "the key was refused; set the environment variable OPENAI_API_KEY" in wrong_key.stderr
     assert "sk-wrong-key" not in wrong_key.stdout + wrong_key.stderr
     other_model = load(null, tmp_path, "--model", "other")
     assert "has no model other; it has null" in other_model.stderr
@@ -140,7 +140,7 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=540, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "going on after" in done.stdout
+    assert "resuming after" in done.stdout
     folder = StudyFolder.existing(tmp_path / "out")
     assert lines.read_text().splitlines()[:2] == kept
     found = Lab().summary(folder).search
@@ -152,5 +152,5 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert found.low <= TRUE_RATE * 1.01
     assert found.high >= TRUE_RATE * 0.99
     assert found.stop in (SearchStop.PRECISE, SearchStop.TRIALS)
-    assert "The highest rate that holds ttft_p99 ≤ 200 ms" in done.stdout
+    assert "The highest rate that meets ttft_p99 ≤ 200 ms" in done.stdout
     assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12

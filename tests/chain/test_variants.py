@@ -62,15 +62,17 @@ def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
     backend.cannot_make = {"w8a8-rtn"}
     first = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert first.exit_code == 0, first.err
-    assert "warning: tiny/w8a8-rtn could not be made (log: variants/tiny--w8a8-rtn--" in first.out
-    assert "the same command tries it again" in first.out
+    assert "warning: tiny/w8a8-rtn could not be created (log: variants/tiny--w8a8-rtn--" in first.out
+    assert "the same command retries it" in first.out
     assert measured() == {"tiny/bf16", "tiny/w4a16-rtn"}
     report = Path("out/report/report.md").read_text()
-    assert "- Could not be made: `tiny/w8a8-rtn`; run the study again to try once more." in report
-    assert "**not made**: `tiny/w8a8-rtn @ null` on `a` and `b`: could not be made (log: variants/tiny--w8a8" in report
+    assert "- Could not be made: `tiny/w8a8-rtn`; run the study again to retry." in report
+    assert (
+        "**not made**: `tiny/w8a8-rtn @ null` on `a` and `b`: could not be created (log: variants/tiny--w8a8" in report
+    )
     assert "ValueError: no luck" in report
     assert "Refused up front" not in report
-    assert "not made tiny/w8a8-rtn @ null on a and b: could not be made" in " ".join(first.out.split())
+    assert "not made: tiny/w8a8-rtn @ null on a and b: could not be created" in " ".join(first.out.split())
 
     backend.cannot_make = set()
     second = bitbench(capsys, "run", "study.yaml", "--into", "out")
@@ -114,9 +116,9 @@ def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_cells(
     Path("study.yaml").write_text(STUDY.replace("[tiny]", "[tiny, odd]").replace("bf16, w8a8-rtn, ", ""))
     plan = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
     assert "refused: recipe w4a16-rtn: group_size 64 does not divide the 592 columns" in plan
-    assert "sizes that do: 16." in plan
-    assert "variant odd/w4a16-rtn: cannot be made" in plan
-    assert "variant tiny/w4a16-rtn: will be made" in plan
+    assert "sizes that divide them: 16." in plan
+    assert "variant odd/w4a16-rtn: cannot be created" in plan
+    assert "variant tiny/w4a16-rtn: will be created" in plan
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert answer.exit_code == 0, answer.err
     assert measured() == {"tiny/w4a16-rtn"}
@@ -130,7 +132,7 @@ def test_without_an_environment_to_make_variants_in_nothing_starts(
     (tmp_path / "home" / "envs" / "quantize" / "bitbench-environment.json").unlink()
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert answer.exit_code == 1
-    assert "make it with: bitbench env create quantize" in answer.err
+    assert "create it with: bitbench env create quantize" in answer.err
     assert not Path("out").exists()
     assert backend.made == 0
 
@@ -142,6 +144,6 @@ def test_what_no_engine_would_run_is_not_made(
         return "it runs decompressed" if getattr(variant, "recipe", "") == "w8a8-rtn" else None
 
     monkeypatch.setattr(NullEngineWithModel, "refuse", refuse)
-    assert "variant tiny/w8a8-rtn: not made: all its cells are refused" in bitbench(capsys, "plan", "study.yaml").out
+    assert "variant tiny/w8a8-rtn: not created: all its cells are refused" in bitbench(capsys, "plan", "study.yaml").out
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     assert backend.made == 1

@@ -20,7 +20,7 @@ from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop
 from bitbench.quality.asking import asker_of, score_windows
-from bitbench.quality.wire import Connection
+from bitbench.quality.wire import InstanceConnection
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(900)  # seconds for one test, with what its fixtures run
@@ -111,7 +111,7 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
     launch = Launch(setup, variant, python, tmp_path / "log", context_tokens=TOKENS + 1, concurrency=1, seed=0)
     instance = LlamaCppEngine().start(launch)
     try:
-        with Connection(instance.wait_ready(120.0), 60.0) as connection:
+        with InstanceConnection(instance.wait_ready(120.0), 60.0) as connection:
             asker = asker_of(Scoring.NEXT_TOKEN, connection)
             again = score_windows(asker, material.windows[:1], TOP, lambda _: None)
     finally:

@@ -20,7 +20,7 @@ from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, Order, SourceModel
-from bitbench.quantize.work import Progress
+from bitbench.quantize.work import QuantizeProgress
 
 FEW = {"samples": 4, "tokens": 128}
 LATER_BLOCKS = r"re:.*layers\.([4-9]|\d\d)\."  # left alone, so that a test takes a minute and not five
@@ -102,7 +102,7 @@ def test_eight_bits_still_know_the_capital_of_france(home: Path) -> None:
 
 
 def test_gptq_tells_its_error_for_each_layer(home: Path) -> None:
-    seen: list[Progress] = []
+    seen: list[QuantizeProgress] = []
     made = make(order(quick("w4a16-gptq")), home, seen.append)
     work = made.manifest.work
     assert len(work.layer_errors) == LINEAR_LAYERS
@@ -152,7 +152,7 @@ def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Pa
     assert variants.list_variants(tmp_path) == (finished,)
     assert variants.find(wanted, tmp_path) is None
 
-    seen: list[Progress] = []
+    seen: list[QuantizeProgress] = []
     assert make(order(catalog.find("w8a8-rtn")), tmp_path, seen.append) == finished
     assert seen == [], "a finished variant was made again"
     made = make(wanted, tmp_path)

@@ -110,7 +110,7 @@ def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(t
     assert str(found["kind0"]) == "VPTQ 4096/256, Triton kernel up to 8 rows, dense above"
     codebooks = 2 * 8 * 2 * (4096 + 256) + 2 * 64 * 4
     assert codebooks < int(found["bytes0"]) < codebooks + 43 * 137 + 4 * 137 * 5, "indices, not weights"
-    assert "made dense while loading (vectors of 6)" in str(found["kind1"])
+    assert "expanded to dense at load (vectors of 6)" in str(found["kind1"])
 
 
 def test_the_kernel_bench_checks_and_times_it_like_any_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, Order, SourceModel
-from bitbench.quantize.work import Progress
+from bitbench.quantize.work import QuantizeProgress
 
 LATER_BLOCKS = r"re:.*layers\.([2-9]|\d\d)\."
 LAYERS = 7 * 2
@@ -96,7 +96,7 @@ def test_the_manifest_tells_errors_and_both_counts_of_bits(made: MadeVariant) ->
 
 
 def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant, tmp_path: Path) -> None:
-    def interrupt(now: Progress) -> None:
+    def interrupt(now: QuantizeProgress) -> None:
         if now.part >= 9:
             raise Interrupted
 
@@ -104,7 +104,7 @@ def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant,
         make(tmp_path, interrupt)
     (kept,) = (tmp_path / "variants").glob(".kept-*")
     assert len(list(kept.glob("*.safetensors"))) >= 9
-    seen: list[Progress] = []
+    seen: list[QuantizeProgress] = []
     again = make(tmp_path, seen.append)
     assert next(now.part for now in seen if now.parts) >= 9
     assert again.content_hash == made.content_hash
@@ -121,6 +121,6 @@ def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVa
     assert found["kernel"] < 2e-3  # half precision of what is stored, 16 bits of the activations
     assert found["made_dense"] < 2e-3
     assert any(kind.startswith(f"{LAYERS} linear layers in VPTQ 1024/256, native kernel") for kind in found["kinds"])
-    assert any("made dense while loading (no native part)" in kind for kind in found["kinds_without"])
+    assert any("expanded to dense at load (no native part)" in kind for kind in found["kinds_without"])
     assert found["loaded"] < found["loaded_without"] - 2 * 3.5e6 * 3.5  # float32 against less than 4 bits
     assert "Paris" in found["answer"]

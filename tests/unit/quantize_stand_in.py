@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}
 DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4}
@@ -53,7 +53,7 @@ class StandIn:
 
     def compress(self, work: Work, on_progress: OnProgress) -> WorkerFacts:
         self.made += 1
-        on_progress(Progress("quantize", 1, 1, 0.0))
+        on_progress(QuantizeProgress("quantize", 1, 1, 0.0))
         work.checkpoint.mkdir()
         work.log_file.write_text("what it said\n")
         (work.folder / "job.json").write_text("{}")
@@ -62,7 +62,7 @@ class StandIn:
             tensors |= {name: ("I8", (rows, columns)), f"{name}_scale": ("BF16", (rows, 1))}
         time.sleep(self.seconds)
         if work.recipe.name in self.cannot_make:
-            raise QuantizeError(f"the stand-in could not make {work.recipe.name}: ValueError: no luck")
+            raise QuantizeError(f"the stand-in could not create {work.recipe.name}: ValueError: no luck")
         if self.error:
             raise self.error
         write_tensors(work.checkpoint / "model.safetensors", tensors)

@@ -39,7 +39,7 @@ def test_importing_bitbench_imports_neither_torch_nor_an_engine() -> None:
 def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Path) -> None:
     done = bitbench("plan", "none.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no study file none.yaml")
+    assert done.stderr.startswith("error: no study file none.yaml")
     assert "Traceback" not in done.stderr
     assert "Traceback" in bitbench("--debug", "plan", "none.yaml", cwd=tmp_path).stderr
 
@@ -48,7 +48,7 @@ def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path:
     assert bitbench("init", "new.yaml", cwd=tmp_path).returncode == 0
     again = bitbench("init", "new.yaml", cwd=tmp_path)
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     schema = json.loads(bitbench("schema").stdout)
     assert set(schema["required"]) == {"name", "engines"}
 
@@ -59,3 +59,13 @@ def test_looking_around_always_works(command: list[str], tmp_path: Path, monkeyp
     done = bitbench(*command)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("env",), ("model",), ("variant",)])
+def test_every_help_line_fits_a_terminal(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    usage, _, listed = bitbench(*group, "--help").stdout.partition("Commands:")
+    assert usage.startswith("Usage:")
+    lines = listed.strip().splitlines()
+    assert len(lines) >= 2
+    assert all(line.endswith(".") and not line.endswith(("...", "…")) for line in lines)

@@ -103,7 +103,9 @@ def test_one_start_decides_nothing() -> None:
     assert comparison.exit_code == 2
     assert all(gate.needed_starts == 3 for gate in comparison.gates)
     text = page(comparison)
-    assert "one start on a side says nothing about the next; about 3 starts of each side would decide." in text
+    assert (
+        "one side has a single start, which does not cover a restart; about 3 starts of each side would decide." in text
+    )
 
 
 def test_limits_in_both_directions() -> None:
@@ -136,8 +138,8 @@ def test_variants_that_differ_only_in_kernel_are_told_apart_by_it() -> None:
     [
         ({"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))}, Fact.ENGINE_VERSION, "1.0 and 1.1"),
         ({"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))}, Fact.KERNEL, "int8 and bf16"),
-        ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and not known"),
-        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and not known"),  # one side is from before choices were recorded
+        ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and unknown"),
+        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and unknown"),  # one side is from before choices were recorded
         ({"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}}, Fact.HOST, r"host \(cores\): 2 and 4"),
         ({"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}}, Fact.ENVIRONMENT, "2.13.0 and 2.14"),
         ({"lock": {**LOCK, "bitbench": "9"}}, Fact.TOOL, "bitbench 0.1.0 and bitbench 9"),
@@ -184,7 +186,7 @@ def test_a_cell_that_lost_its_result_is_no_pass() -> None:
     assert [one.was_lost for one in comparison.unpaired] == [True]
     text = page(comparison)
     assert "has no result in b (crashed): it had one before" in text
-    assert "the candidate has no such figure" in text
+    assert "the candidate lacks this figure" in text
 
 
 def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
@@ -249,7 +251,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ((str(before),), "give two study folders"),
         ((str(before), str(tmp_path / "none")), "is not a study folder"),
         ((str(before), "--variants", "old", "nobody"), "it has old, new"),
-        ((str(before), str(after), "--metric", "joy"), "no figure called joy"),
+        ((str(before), str(after), "--metric", "joy"), "unknown figure joy"),
     ):
         refused = bitbench(capsys, "compare", *arguments)
         assert refused.exit_code == 3

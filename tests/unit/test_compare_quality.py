@@ -94,7 +94,7 @@ def test_the_ratio_is_that_of_the_perplexities() -> None:
         (measured(rows(logits(1)), "another"), "was measured on another text, or with another tokenizer"),
         (
             measured(rows(np.full_like(logits(1), np.nan))),
-            "has log-probabilities in study-2 that are no finite numbers",
+            "has log-probabilities in study-2 that are not finite",
         ),
     ],
 )

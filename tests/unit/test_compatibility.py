@@ -1,4 +1,4 @@
-"""What is known to run where: the table, how a plan uses it, and that the document says the same."""
+"""What runs where: the table, how a plan uses it, and that the document says the same."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from bitbench.core.ports import Engine, Instance, Launch
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.lab.variants import Workshop
 from bitbench.models.library import ResolvedModel
-from bitbench.planning.compatibility import Row, Table, look_up, rows
+from bitbench.planning.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
 from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
 
@@ -79,17 +79,17 @@ def test_what_one_engine_makes_while_it_loads_is_not_tried_on_another() -> None:
     row = look_up("torchao-int8wo", "somebody-elses-engine", "cpu", AtLoad(engine="transformers", quantize="x"))
     assert row is not None
     assert row.refuse
-    assert "transformers makes it while it loads" in row.why
+    assert "Only transformers compresses it at load" in row.why
 
 
 def test_a_table_that_contradicts_itself_is_not_read() -> None:
     row = {"form": "f", "engine": "e", "device": "cpu", "verdict": "runs", "checked": "x"}
     with pytest.raises(ValidationError, match="more than one row for f, e, cpu"):
-        Table.model_validate({"rows": [row, row]})
+        CompatibilityTable.model_validate({"rows": [row, row]})
     with pytest.raises(ValidationError, match="`why` is missing"):
-        Row.model_validate(row | {"verdict": "does_not_run"})
-    with pytest.raises(ValidationError, match="what runs is not refused"):
-        Row.model_validate(row | {"refuse": True})
+        CompatibilityRow.model_validate(row | {"verdict": "does_not_run"})
+    with pytest.raises(ValidationError, match="a form that runs cannot be refused"):
+        CompatibilityRow.model_validate(row | {"refuse": True})
 
 
 class AnyEngine:
@@ -138,7 +138,7 @@ def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_ru
     reasons = {refusal.cell.name: refusal.reason for refusal in plan.refusals}
     assert len(reasons) == 4 * 2
     assert "computes in bf16" in reasons["m/w8a8-rtn @ transformers · base"]
-    assert "as it is" in reasons["m/torchao-int8wo @ vllm · base"]
+    assert "unquantized" in reasons["m/torchao-int8wo @ vllm · base"]
     expected = {one.contender.name: one.verdict for one in plan.expectations}
     assert expected == {
         "m/w8a16-rtn @ vllm": Verdict.DOES_NOT_RUN,
@@ -176,12 +176,12 @@ def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monke
 def test_a_folder_that_comes_quantized_is_known_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = workshop(monkeypatch, ModelFacts(quantization="compressed-tensors"))
     assert shop.variant("m", "bf16").form == "compressed-tensors"
-    assert "this one is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
+    assert "this model is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
 
 
 @pytest.mark.parametrize("options", [{}, {"engine": "transformers"}, {"engine": "x", "quantize": "y", "z": 1}])
 def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="who does it, and how"):
+    with pytest.raises(ValidationError, match="which engine, and how"):
         Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
 
 

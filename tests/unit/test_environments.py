@@ -103,7 +103,7 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
     uv.write(install="kill -9 $$")
     with pytest.raises(EngineEnvironmentError):
         create(home)
-    with pytest.raises(EngineEnvironmentError, match=r"was not completed .* bitbench env create transformers"):
+    with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
         python_of("transformers", home)
     assert not any(info.complete for info in list_environments(home))
     uv.write()
@@ -138,10 +138,10 @@ def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> N
 
 
 def test_the_installer_can_be_chosen(uv: FakeUv, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineEnvironmentError, match="conda is not an installer"):
+    with pytest.raises(EngineEnvironmentError, match="conda is not a known installer"):
         create(home, installer="conda")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(EngineEnvironmentError, match="uv was asked for but is not on the PATH"):
+    with pytest.raises(EngineEnvironmentError, match="uv is not on the PATH"):
         create(home, installer="uv")
     assert uv.calls == []
 
@@ -169,7 +169,7 @@ def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
     assert TRANSFORMERS.lock_for("cuda").name == "transformers-cuda.txt"
     assert known_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
     only_cuda = replace(TRANSFORMERS, locks={"cuda": TRANSFORMERS.lock_for("cuda")})
-    with pytest.raises(EngineEnvironmentError, match="for cuda only, and this machine runs on cpu"):
+    with pytest.raises(EngineEnvironmentError, match="for cuda only; this machine runs on cpu"):
         only_cuda.lock_for("cpu")
 
 
@@ -188,7 +188,7 @@ def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home
     create(home)
     other = tmp_path / "other.txt"
     other.write_text("torch==9\n")
-    with pytest.raises(EngineEnvironmentError, match="conda is not an installer"):
+    with pytest.raises(EngineEnvironmentError, match="conda is not a known installer"):
         create(home, replace(TRANSFORMERS, locks={"cpu": other}), installer="conda")
     assert python_of("transformers", home).exists()
 

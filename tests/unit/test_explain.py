@@ -181,7 +181,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     assert "the records have no times of single tokens" in page
     unknown = bitbench(capsys, "explain", folder, "w4")
     assert unknown.exit_code == 2
-    assert "w4 is no variant of this study" in unknown.err
+    assert "w4 is not a variant of this study" in unknown.err
 
 
 def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> None:
@@ -212,5 +212,5 @@ def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path)
         assert found.workload.name == "sixteen"  # where it does worst
     with pytest.raises(CannotExplainError, match="is the baseline itself"):
         explain_variant(folder, tmp_path, variant="bf16", workload=None, against=None)
-    with pytest.raises(CannotExplainError, match="two is no workload of this study"):
+    with pytest.raises(CannotExplainError, match="two is not a workload of this study"):
         explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="two", against=None)

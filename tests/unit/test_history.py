@@ -85,9 +85,9 @@ def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None
 
 def test_a_cell_by_part_of_its_name(nights: list[StudyRecords]) -> None:
     assert find_cell("inter", nights).workload == "interactive"
-    with pytest.raises(StoreError, match="means several cells; there are engine / interactive; engine / medium_batch"):
+    with pytest.raises(StoreError, match="matches several cells; known: engine / interactive; engine / medium_batch"):
         find_cell("engine", nights)
-    with pytest.raises(StoreError, match="is no cell of these studies"):
+    with pytest.raises(StoreError, match="is not a cell of these studies"):
         find_cell("other / x", nights)
 
 
@@ -141,7 +141,7 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
     assert "engine-version: 1.0 → 1.1" in words
     ElementTree.fromstring(file.read_text())
     nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
-    assert "there is no study folder below" in nothing.err
+    assert "no study folder below" in nothing.err
 
 
 def test_quality_has_no_history(nights: list[StudyRecords]) -> None:

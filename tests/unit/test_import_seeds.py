@@ -85,7 +85,7 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
     _, as_three, other = imported("seed-runs.md", tmp_path / "out", Starts.PER_RUN)
     assert "Assumed: each file is one start" in report
     assert "some cells have a single instance" in report
-    assert "each run was a start" in other
+    assert "each run was its own start" in other
     assert "a single instance" not in other
     for one, three in zip(as_one.cells, as_three.cells, strict=True):
         single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
@@ -141,9 +141,9 @@ def test_a_kernel_table_becomes_kernel_records(tmp_path: Path, capsys: pytest.Ca
     table = bitbench(capsys, "report", out, "--format", "kernel-md").out
     assert "| batch_size | in_features | out_features | main_centroids | residual_centroids | vptq (ms) |" in table
     assert "|          1 |        2048 |         1024 |           4096 |                256 |    0.0277 |" in table
-    assert "One time per point: nothing is known about its spread" in table
+    assert "One time per point: its spread is unknown" in table
     again = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "seed", "--into", out)
-    assert "holds a study already" in again.err
+    assert "already contains a study" in again.err
 
 
 def test_ratios_that_do_not_follow_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,7 +177,7 @@ def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
 def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
     imported("seed-runs.md", tmp_path / "out")
     before = (tmp_path / "out" / "trials.jsonl").read_bytes()
-    with pytest.raises(StoreError, match="holds a study already"):
+    with pytest.raises(StoreError, match="already contains a study"):
         imported("seed-backends.md", tmp_path / "out")
     assert (tmp_path / "out" / "trials.jsonl").read_bytes() == before
 
@@ -194,7 +194,7 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         capsys, "import", str(DATA / "seed-runs.md"), "--from", "vendor-table", "--into", str(tmp_path / "out")
     )
     assert said.exit_code == 0
-    assert "Assumed: each file is one start of its engine" in " ".join(said.out.split())
+    assert "Assumed: each file is one start of the engine" in " ".join(said.out.split())
     again = bitbench(capsys, "report", str(tmp_path / "out"))
     assert again.exit_code == 0
     missing = bitbench(capsys, "import", str(tmp_path / "no"), "--from", "vllm")
@@ -202,4 +202,4 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "cannot be read: No such file" in missing.err
     wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
     assert wrong.exit_code == 2
-    assert "is no JSON" in wrong.err
+    assert "is not JSON" in wrong.err

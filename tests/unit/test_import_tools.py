@@ -39,7 +39,7 @@ def test_vllm_files_are_starts(tmp_path: Path) -> None:
     assert means(cell)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
     assert means(cell)["itl_p99_s"] == pytest.approx(0.0315)
     assert "latency_s" not in cell.metrics
-    assert "2 of 64 requests failed; figures are of the others." in report
+    assert "2 of 64 requests failed; figures are computed from the others." in report
     assert "closed loop, 64 requests per trial" in report
 
 
@@ -160,7 +160,7 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
 def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(content)
-    with pytest.raises(ImportFileError, match=r"result\.json is not laid out as a result of vllm") as refused:
+    with pytest.raises(ImportFileError, match=r"result\.json is not a known result format of vllm") as refused:
         import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
     assert said.lower() in str(refused.value).lower()
     assert len(str(refused.value)) < 1_000
@@ -226,4 +226,4 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
 def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:
     folder = import_files([DATA / name], tool, Starts.PER_FILE, tmp_path / "out")
     assert read_study(folder.study_file) == folder.read().study
-    assert folder.study_file.read_text().startswith("# Made by `bitbench import`: it can be reported, not run.\n")
+    assert folder.study_file.read_text().startswith("# Written by `bitbench import`: it can be reported, not run.\n")

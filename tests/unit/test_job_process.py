@@ -76,7 +76,7 @@ def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(tm
     events = run_short_job(script, Path(sys.executable), {})
     place = Path(next(events)["place"])
     assert place.exists()
-    with pytest.raises(WorkerFailed, match="it ended with 7; its last words: of no use"):
+    with pytest.raises(WorkerFailed, match="it ended with 7; its last output: of no use"):
         next(events)
     assert not place.exists()
 

@@ -12,7 +12,7 @@ import pytest
 
 import bitbench.kernels
 from bitbench.core.base import Json
-from bitbench.kernels.case import Pool, Shape, Traits
+from bitbench.kernels.case import Shape, Traits, WeightPool
 
 WORKER = Path(bitbench.kernels.__file__).parent / "workers" / "kernel_worker.py"
 
@@ -25,12 +25,12 @@ class DoesNotCompile(Traits):
     def why_not(self, shape: Shape) -> None:
         pass
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> NoReturn:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> NoReturn:
         raise RuntimeError("no image for this device\nand more")
 
 
 def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:
-    bench = object.__new__(runpy.run_path(str(WORKER))["Bench"])
+    bench = object.__new__(runpy.run_path(str(WORKER))["KernelBench"])
     sent: list[tuple[str, Json]] = []
     bench._job, bench._cold_bytes, bench._cases = {"warm": True}, 1, [DoesNotCompile("broken", allowed_error=0.01)]
     bench._device = SimpleNamespace(name="cpu")
@@ -49,7 +49,7 @@ def importing(tmp_path: Path) -> Iterator[SimpleNamespace]:
     for name, code in packages.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(code)
-    bench = object.__new__(runpy.run_path(str(WORKER))["Bench"])
+    bench = object.__new__(runpy.run_path(str(WORKER))["KernelBench"])
     sent: list[tuple[str, Json]] = []
     bench._reports = SimpleNamespace(send=lambda event, **fields: sent.append((event, fields)))
     bench._job = {

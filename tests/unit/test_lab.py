@@ -34,7 +34,7 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
         (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a contender.*`null`, `other`"),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",
-            r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known are bf16",
+            r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known recipes: bf16",
         ),
         (STUDY.replace("- null", "- vllm"), r"s\.yaml:2: engines: vllm needs a model"),
         (
@@ -45,7 +45,7 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
             ),
             r"s\.yaml:7: workloads\[0\]\.arrival\.file: the trace .*none\.csv cannot be read: No such file",
         ),
-        (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: none of the engines .* runs a model"),
+        (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: no engine of this study runs a model"),
     ],
 )
 def test_what_cannot_be_planned_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -122,4 +122,4 @@ def test_a_gguf_runs_before_and_after_it_is_made_unless_it_is_too_long(model: Pa
     engine, short = LlamaCppEngine(), BUILT_IN_WORKLOADS["interactive"]
     assert engine.refuse(SETUP, variant(model), short) is None
     assert engine.refuse(SETUP, variant(None), short) is None
-    assert "made for 8,192" in (engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or "")
+    assert "supports 8,192" in (engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or "")

@@ -56,7 +56,7 @@ def test_facts_of_a_start() -> None:
     assert {"AVX2", "AVX512_VNNI", "AVX512_BF16", "REPACK"} <= set(features)
     assert "AMX_INT8" not in features  # compiled with GCC 12.2
     assert facts.notes == (
-        "llama.cpp computes with 2 threads on a machine of 2; args threads in the study chooses another number",
+        "llama.cpp computes with 2 threads on a machine of 2; `args: {threads: N}` in the study changes this",
     )
 
 

@@ -156,7 +156,7 @@ def test_a_trace_gives_times_lengths_and_what_prompts_share(trace: Path) -> None
 
 def test_a_trace_that_is_too_short_is_said_with_its_field(trace: Path) -> None:
     asked = job(arrival={"kind": "trace", "file": "trace.jsonl"}, requests=5).workload
-    with pytest.raises(StudyFileError, match=r"has 4 requests, and 5 are asked for") as caught:
+    with pytest.raises(StudyFileError, match=r"has 4 requests, but the workload needs 5") as caught:
         check_files([asked], trace)
     assert caught.value.location == ("workloads", 0, "arrival", "file")
 
@@ -186,11 +186,11 @@ def test_chat_asks_with_messages(texts: Path) -> None:
 
 def test_texts_that_cannot_be_used_are_said_before_anything_starts(texts: Path) -> None:
     long = job(concurrency=1, text={"file": "t.jsonl", "min_characters": 99}).workload
-    with pytest.raises(StudyFileError, match=r"none of the 4 texts .* has 99 characters") as caught:
+    with pytest.raises(StudyFileError, match=r"none of the 4 texts .* is 99 characters long") as caught:
         check_files([job(concurrency=1).workload, long], texts)
     assert caught.value.location == ("workloads", 1, "text", "file")
     (texts / "m.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
-    with pytest.raises(StudyFileError, match="only `api: chat` can send"):
+    with pytest.raises(StudyFileError, match="which need `api: chat`"):
         check_files([job(concurrency=1, text={"file": "m.jsonl"}).workload], texts)
     check_files([job(concurrency=1, api="chat", text={"file": "m.jsonl"}).workload], texts)
 

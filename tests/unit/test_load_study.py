@@ -51,9 +51,9 @@ def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_la
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"concurrency": (1,), "rate": (1.0,)}, "exclude each other"),
-        ({"rate": (1.0,), "arrival": "gamma"}, "gamma is not known; it is poisson or constant"),
-        ({"arrival": "gamma"}, "--arrival says how requests of a rate are spaced; give --rate too"),
+        ({"concurrency": (1,), "rate": (1.0,)}, "cannot be combined"),
+        ({"rate": (1.0,), "arrival": "gamma"}, "gamma; use poisson or constant"),
+        ({"arrival": "gamma"}, "--arrival sets the spacing of requests at a rate; add --rate"),
         ({"api": "chat"}, "give --text FILE"),
         ({"api": "responses"}, "completions or chat"),
         ({"duration": "5s"}, "--duration is for rates"),
@@ -78,7 +78,7 @@ def test_numbers_are_read_once_each_and_counts_are_whole() -> None:
 
 
 def test_objectives_and_urls_are_checked_in_the_users_words() -> None:
-    with pytest.raises(LoadError, match="--slo: there is no objective 'speed'"):
+    with pytest.raises(LoadError, match="--slo: unknown objective 'speed'"):
         checked_objectives("speed=1s", LoadError)
     with pytest.raises(LoadError, match="http://host/x: the path /x"):
         prepare_load("http://host/x", OPTIONS, NoClient())  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
         id="t1", cell=cell, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
         outcome=Outcome.CLIENT_BOUND, cause="late",
     )  # fmt: skip
-    assert "rate-0.61875 client_bound: late" in trial_line(record, "again", None).plain
+    assert "rate-0.61875 rejected: late" in trial_line(record, "again", None).plain
 
 
 @pytest.mark.parametrize(

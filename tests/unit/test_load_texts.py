@@ -62,14 +62,14 @@ def test_short_ones_are_passed_over_and_long_ones_cut() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (lines({"prompt": "a"}, {"question": "b"}), "line 2: none of the fields `prompt`, `text`"),
+        (lines({"prompt": "a"}, {"question": "b"}), "line 2: no field `prompt`, `text`"),
         (lines({"prompt": ["a"]}), "line 1: `prompt` is not a text"),
         (lines({"prompt": "a"}) + "{oops\n", "line 2: not JSON"),
         (lines({"messages": [{"role": "user"}]}), "line 1: `messages` is not a list of objects with `role`"),
         ('[{"conversations": [1]}]', "item 1: `conversations` is not a list of objects with `from` and `value`"),
         ("[1]", "item 1: neither a text nor an object"),
-        ("[1", "begin like a JSON list"),
-        (" \n", "hold no prompt"),
+        ("[1", "start like a JSON list"),
+        (" \n", "contain no prompt"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:

@@ -91,9 +91,9 @@ def test_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
             MOONCAKE + '{"timestamp": 1, "input_length": 3, "output_length": 1, "hash_ids": ["x"]}\n',
             r"line 5: hash_ids is not a list of whole numbers",
         ),
-        ("a,b,c\n1,2,3\n", r"line 1: not a header that is known; .*TIMESTAMP, ContextTokens.*Mooncake"),
-        ("", r"line 1: not a header"),
-        ("Timestamp,Request tokens,Response tokens\n1,0,4\n", r"no request with tokens in and out"),
+        ("a,b,c\n1,2,3\n", r"line 1: unknown header; .*TIMESTAMP, ContextTokens.*Mooncake"),
+        ("", r"line 1: unknown header"),
+        ("Timestamp,Request tokens,Response tokens\n1,0,4\n", r"no request with input and output tokens"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, said: str) -> None:

@@ -16,7 +16,7 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import LoadError
-from bitbench.load.client import Part, run_job
+from bitbench.load.client import WorkerPart, run_job
 from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers, workers_for
@@ -33,7 +33,7 @@ def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
 
 def test_a_job_survives_the_journey() -> None:
     endpoint = Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch")
-    sent = Task(job(endpoint), Part(1, 3), report=True)
+    sent = Task(job(endpoint), WorkerPart(1, 3), report=True)
     assert decode_task(encode_task(sent)) == sent
 
 

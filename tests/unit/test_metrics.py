@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from bitbench.core.asked.objective import Objective, Objectives
 from bitbench.core.asked.study import Measure
-from bitbench.core.found.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, Source, find
+from bitbench.core.found.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, FigureSource, find
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import CannotCompareError
 from bitbench.planning.study_file import study_schema
@@ -57,7 +57,7 @@ def test_every_spelling_is_the_same_figure() -> None:
 
 def test_every_figure_of_a_record_is_in_the_registry_and_the_other_way_round() -> None:
     assert sorted(RECORDED) == sorted(FIGURES)
-    rows = {metric.name for metric in METRICS.values() if metric.source is Source.ROWS and metric.time is None}
+    rows = {metric.name for metric in METRICS.values() if metric.source is FigureSource.ROWS and metric.time is None}
     assert rows == {*RATES, "goodput"}  # that one needs the study's objectives as well
 
 
@@ -105,7 +105,7 @@ def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
             assert parse_condition(f"{spelling} < -3%").metric == parse_metric(metric.name) == metric.column
-    with pytest.raises(CannotCompareError, match="no figure called ttft_p90 is recorded; there are output_throughput"):
+    with pytest.raises(CannotCompareError, match="unknown figure ttft_p90; known are output_throughput"):
         parse_metric("ttft_p90")
 
 

@@ -114,7 +114,7 @@ def test_a_remembered_hash_is_used(model: Path, tmp_path: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), "config.json is not JSON"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "model-1.safetensors").write_bytes(b"pickle"), "not a safetensors file"),
-        (lambda folder: [path.unlink() for path in folder.glob("*.safetensors")], "holds no .safetensors"),
+        (lambda folder: [path.unlink() for path in folder.glob("*.safetensors")], "contains no .safetensors"),
     ],
 )
 def test_a_broken_folder_is_named(model: Path, tmp_path: Path, break_it: object, message: str) -> None:

@@ -19,7 +19,7 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.null import NullEngine
 from bitbench.engines.workers.null_answers import Behaviour, Schedule
 from bitbench.load.client import run_job
-from bitbench.load.overhead import Ratio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
+from bitbench.load.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
 from tests.unit.null_instance import NOTHING, running, start
@@ -135,7 +135,7 @@ def test_short_answers_are_invalid(tmp_path: Path) -> None:
     with running({"fail": "short", "ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
         assert failure_of(endpoint) == (
             Outcome.INVALID,
-            "Asked for 20 output tokens, the engine counted 10 (1 of 1 requests).",
+            "Requested 20 output tokens, the engine counted 10 (1 of 1 requests).",
         )
 
 
@@ -195,7 +195,7 @@ def test_arguments_that_do_not_exist_or_make_no_sense_are_refused() -> None:
 
 def test_the_ratio_to_a_bare_client_is_that_of_pairs() -> None:
     ratio = ratio_of_pairs([99.0, 198.0, 50.0], [100.0, 200.0, 50.0], seed=0)
-    assert ratio == Ratio(0.99, 0.99, 1.0)
+    assert ratio == ThroughputRatio(0.99, 0.99, 1.0)
 
 
 def test_the_client_is_as_quick_as_a_bare_one(tmp_path: Path) -> None:

@@ -98,5 +98,5 @@ def test_a_kernel_case_whose_package_is_gone_is_left_out_unless_it_is_named(pack
     assert warning.startswith("The package some-engine 1.2 (bitbench.kernels) cannot be loaded: nowhere_to_be_found")
     assert "torch-linear" in names
     assert "lost" not in names
-    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, is not an importable"):
+    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
         kernel_registry.package_folders(kernel_registry.case_sources(["lost"]))

@@ -181,7 +181,7 @@ def test_a_profile_that_cannot_be_had_is_a_warning_beside_trials_and_an_error_al
     with pytest.raises(ProfileError, match="no such luck"):
         take(folder, plan_with(["only"]), MadeUpEngine(fails=True), is_all=True)
     notes = take(folder, plan_with(["only"]), MadeUpEngine(can_profile=False))
-    assert "made-up has no profiler that bitbench can use" in notes.warnings[0]
+    assert "made-up has no profiler that bitbench supports" in notes.warnings[0]
 
 
 def test_a_profile_of_a_newer_bitbench_is_refused(tmp_path: Path, profiles: list[OperatorProfile]) -> None:

@@ -13,8 +13,8 @@ from bitbench.ground.errors import ProfileError
 from bitbench.profiling import trace as trace_module
 from bitbench.profiling.groups import built_in_table
 from bitbench.profiling.operators import divide
-from bitbench.profiling.steps import Shape, Step, decode_seconds, prefill_seconds, steps_in
-from bitbench.profiling.trace import Span, Trace, read_trace
+from bitbench.profiling.steps import Step, StepShape, decode_seconds, prefill_seconds, steps_in
+from bitbench.profiling.trace import ChromeTrace, Span, read_trace
 
 DATA = Path(__file__).parent / "data" / "profile"
 COMPILED = DATA / "vllm-0.32-bf16-compiled.trace.json.gz"  # a prompt of 128 tokens, then decode; three steps of it
@@ -62,7 +62,7 @@ def written(folder: Path, events: list[Any], *, cut: int | None = None) -> Path:
 
 def test_self_times_by_hand(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
-    steps = steps_in(trace, Shape(Phase.DECODE, 2, 8))
+    steps = steps_in(trace, StepShape(Phase.DECODE, 2, 8))
     assert [(step.start, step.end) for step in steps] == [(0, 100), (100, 200)]  # an empty step follows the third
     operators, groups, step_s = divide(trace, steps, built_in_table())
     found = {(one.name, one.group.value): one for one in operators}
@@ -99,7 +99,7 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path: Path) -> No
         mark(100, 90, sequences=1),
     ]
     trace = read_trace(written(tmp_path, launched))
-    operators, groups, _ = divide(trace, steps_in(trace, Shape(Phase.DECODE, 1, 8)), built_in_table())
+    operators, groups, _ = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), built_in_table())
     assert operators[0].self_device_s == pytest.approx(60e-6)
     by_group = {one.group: one.step_s for one in groups}
     assert by_group == {
@@ -117,13 +117,13 @@ def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, chunk: int, monke
 
 
 def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"made\.trace\.json\.gz is no complete trace.*ends in the middle"):
+    with pytest.raises(ProfileError, match=r"made\.trace\.json\.gz is not a complete trace.*ends in the middle"):
         read_trace(written(tmp_path, EVENTS, cut=400))
     with pytest.raises(ProfileError, match="no traceEvents"):
         read_trace(written(tmp_path, EVENTS, cut=20))
     path = written(tmp_path, EVENTS)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ProfileError, match="no complete trace"):
+    with pytest.raises(ProfileError, match="not a complete trace"):
         read_trace(path)
     odd = [
         None,
@@ -131,13 +131,13 @@ def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_p
         {"cat": "cpu_op", "ts": 1, "tid": "a name"},
         {"cat": "cpu_op", "ph": "B", "ts": 1, "tid": 1},
     ]
-    assert read_trace(written(tmp_path, odd)) == Trace([], [], [])
+    assert read_trace(written(tmp_path, odd)) == ChromeTrace([], [], [])
 
 
 def test_no_step_of_the_asked_shape_says_what_is_there(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
     with pytest.raises(ProfileError, match=r"no prefill step of 4 sequences.*execute_context_0\(0\)_generation_2"):
-        steps_in(trace, Shape(Phase.PREFILL, 4, 8))
+        steps_in(trace, StepShape(Phase.PREFILL, 4, 8))
 
 
 def naive_self_times(spans: list[Span]) -> dict[str, float]:
@@ -153,7 +153,7 @@ def naive_self_times(spans: list[Span]) -> dict[str, float]:
 
 def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
     trace = read_trace(COMPILED)
-    steps = steps_in(trace, Shape(Phase.DECODE, 1, 128))
+    steps = steps_in(trace, StepShape(Phase.DECODE, 1, 128))
     assert len(steps) == 2
     first = steps[:1]
     operators, groups, step_s = divide(trace, first, built_in_table())
@@ -172,8 +172,8 @@ def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
 
 def test_prefill_and_decode_are_told_apart_by_their_marks() -> None:
     trace = read_trace(COMPILED)
-    prompt = steps_in(trace, Shape(Phase.PREFILL, 1, 128))
-    decode = steps_in(trace, Shape(Phase.DECODE, 1, 128))
+    prompt = steps_in(trace, StepShape(Phase.PREFILL, 1, 128))
+    decode = steps_in(trace, StepShape(Phase.DECODE, 1, 128))
     assert len(prompt) == 1
     assert prompt[0].end == decode[0].start
     assert prompt[0].end - prompt[0].start > 1.5 * (decode[0].end - decode[0].start)
@@ -236,6 +236,6 @@ def test_operators_of_another_thread_are_not_of_the_step() -> None:
         Span(1, 10.0, 20.0, "aten::mm", True, None),
         Span(2, 10.0, 80.0, "aten::mm", True, None),
     ]
-    operators, _, _ = divide(Trace(spans, [], []), [Step(1, 0.0, 100.0)], built_in_table())
+    operators, _, _ = divide(ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], built_in_table())
     assert [one.calls for one in operators] == [1]
     assert operators[0].self_cpu_s == pytest.approx(10e-6)

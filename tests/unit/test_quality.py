@@ -31,7 +31,7 @@ from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
@@ -79,7 +79,7 @@ def test_files_that_a_user_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}\n", r"line 1: each line holds \{\"text\""),
+        (b"{}\n", r"line 1: each line must be \{\"text\""),
         (b"nothing", "line 1: not JSON"),
         (b"", "is empty"),
         (b"\xff\xfe", "not UTF-8"),
@@ -104,13 +104,15 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
         (1, *range(500, 509)),
         (1, *range(509, 518)),
     )
-    with pytest.raises(QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, and 4 are asked"):
+    with pytest.raises(
+        QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"
+    ):
         cut(parts, 8, 10, [])
 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
     seen: list[int] = []
-    with Connection(server.endpoint, 5.0) as connection:
+    with InstanceConnection(server.endpoint, 5.0) as connection:
         table = score_windows(PromptLogprobs(connection), WINDOWS, 3, seen.append)
     rows = table.to_pylist()
     assert seen == [0, 1]
@@ -129,7 +131,7 @@ def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) 
 
 
 def test_answers_end_before_the_first_special_token(server: QualityServer) -> None:
-    with Connection(server.endpoint, 5.0) as connection:
+    with InstanceConnection(server.endpoint, 5.0) as connection:
         asker = PromptLogprobs(connection)
         (whole,) = ask_answers(asker, MATERIAL.prompts, 5, (0,), lambda _: None)
         (none,) = ask_answers(asker, MATERIAL.prompts, 5, (7,), lambda _: None)
@@ -145,7 +147,7 @@ def test_answers_end_before_the_first_special_token(server: QualityServer) -> No
         ((200, b"[]"), Outcome.INVALID, "not a completion"),
         ((200, b'{"choices": []}'), Outcome.INVALID, "not a completion"),
         ((200, b"no"), Outcome.INVALID, "not JSON"),
-        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "no `prompt_logprobs`"),
+        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "lacks `prompt_logprobs`"),
         (
             (200, json.dumps({"choices": [{"prompt_logprobs": [None, {}, {}, {}]}]}).encode()),
             Outcome.INVALID,
@@ -158,7 +160,7 @@ def test_an_answer_that_is_none_becomes_an_outcome(
 ) -> None:
     server.answers_with = answer
     with (
-        Connection(server.endpoint, 5.0) as connection,
+        InstanceConnection(server.endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match=message) as caught,
     ):
         score_windows(PromptLogprobs(connection), WINDOWS, 3, lambda _: None)
@@ -170,7 +172,7 @@ def test_a_server_that_is_gone_is_a_crash(server: QualityServer) -> None:
     server.shutdown()
     server.server_close()
     with (
-        Connection(endpoint, 5.0) as connection,
+        InstanceConnection(endpoint, 5.0) as connection,
         pytest.raises(AskingFailed, match="connection broke") as caught,
     ):
         connection.ask("/v1/completions", prompt=[1], max_tokens=1)
@@ -199,7 +201,7 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     plan = planned("bf16", "w8a8-rtn", "gguf-q4_0")
     assert [one.name for one in plan.quality] == ["m/bf16 @ transformers", "m/w8a8-rtn @ transformers"]
     (refusal,) = plan.quality_refusals
-    assert "no GGUF files" in refusal.reason
+    assert "not GGUF files" in refusal.reason
     assert plan.cells == ()
     assert plan.contenders == plan.quality
     assert launch_size(plan, plan.study.engines[0]) == (256 + 48, 1)

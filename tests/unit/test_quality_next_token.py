@@ -13,7 +13,7 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.planning.estimate import guess_quality_s
 from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 from tests.unit.quality_server import BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER, QualityServer
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 8, 4))
@@ -29,19 +29,19 @@ def server() -> Iterator[QualityServer]:
 
 
 @pytest.fixture
-def connection(server: QualityServer) -> Iterator[Connection]:
-    with Connection(server.endpoint, 5.0) as opened:
+def connection(server: QualityServer) -> Iterator[InstanceConnection]:
+    with InstanceConnection(server.endpoint, 5.0) as opened:
         yield opened
 
 
 @pytest.fixture
-def asker(connection: Connection) -> Asker:
+def asker(connection: InstanceConnection) -> Asker:
     return asker_of(Scoring.NEXT_TOKEN, connection)
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, PARTS])
 def test_both_ways_of_asking_give_the_same_rows(
-    connection: Connection, asker: Asker, windows: tuple[tuple[int, ...], ...]
+    connection: InstanceConnection, asker: Asker, windows: tuple[tuple[int, ...], ...]
 ) -> None:
     asked = score_windows(asker, windows, 3, lambda _: None)
     assert asked == score_windows(asker_of(Scoring.PROMPT_LOGPROBS, connection), windows, 3, lambda _: None)
@@ -84,14 +84,14 @@ def test_answers_are_greedy_and_end_before_a_token_that_ends_a_text(asker: Asker
     [
         ((503, b"loading"), Outcome.INVALID, "HTTP 503: loading"),
         ((500, b"out of luck"), Outcome.INVALID, "HTTP 500: out of luck"),
-        ((200, b"{}"), Outcome.UNSUPPORTED, "no `completion_probabilities`"),
+        ((200, b"{}"), Outcome.UNSUPPORTED, "lacks `completion_probabilities`"),
         (
             (
                 200,
                 b'{"completion_probabilities": [{"id": 5, "logprob": 0, "top_logprobs": [{"id": 5, "logprob": 0}]}]}',
             ),
             Outcome.INVALID,
-            "no log-probability of token 9",
+            "no log-probability for token 9",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_hash_follows_the_text_and_not_the_name(tmp_path: Path) -> None:
         ("a.txt", b"a\0b", "is not text"),
         ("a.jsonl", b"", "is empty"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl:2: this line is not JSON"),
-        ("a.jsonl", b'{"prompt": "a"}\n', r'a\.jsonl:1: each line holds \{"text"'),
+        ("a.jsonl", b'{"prompt": "a"}\n', r'a\.jsonl:1: each line must be \{"text"'),
         ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', r"a\.jsonl:1"),
         ("a.jsonl", b"[1]\n", r"a\.jsonl:1"),
     ],
@@ -61,9 +61,9 @@ def test_refusals(tmp_path: Path, name: str, content: bytes, message: str) -> No
 
 
 def test_what_is_not_there_and_what_holds_no_text(tmp_path: Path) -> None:
-    with pytest.raises(QuantizeError, match="There is no calibration text"):
+    with pytest.raises(QuantizeError, match="No calibration text"):
         read_calibration(tmp_path / "none")
-    with pytest.raises(QuantizeError, match=r"holds no text.*\.jsonl"):
+    with pytest.raises(QuantizeError, match=r"contains no text.*\.jsonl"):
         read_calibration(tmp_path)
 
 

@@ -56,17 +56,21 @@ def said(answer: Answer) -> str:
     [
         ("tiny -r wrong.yaml", 2, ["wrong.yaml:6: steps[0].groupsize: unknown field; did you mean `group_size`?"]),
         ("tiny -r broken.yaml", 2, ["broken.yaml:1", "YAML"]),
-        ("tiny -r none.yaml", 2, ["there is no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
+        ("tiny -r none.yaml", 2, ["no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
         ("tiny -r w4a16-gpqt", 2, ["did you mean w4a16-gptq?"]),
-        ("tiny -r mine.yaml", 2, ["group_size 128 does not divide the 576 columns", "sizes that do: 16, 32, 64."]),
-        ("tiny -r bf16", 1, ["leaves the model as it is", "use it in a study"]),
+        (
+            "tiny -r mine.yaml",
+            2,
+            ["group_size 128 does not divide the 576 columns", "sizes that divide them: 16, 32, 64."],
+        ),
+        ("tiny -r bf16", 1, ["leaves the model unquantized", "use it in a study"]),
         ("masked -r w8a8-rtn", 1, ["not a causal language model", "BertForMaskedLM", "ends in ForCausalLM"]),
         ("nothing -r w8a8-rtn", 1, ["nothing is not a folder", "give one of these names or the folder"]),
-        ("smollm2-135m -r w8a8-rtn", 1, ["bring it with: bitbench model get smollm2-135m"]),
-        ("tiny -r w4a16-gptq --calibration empty.txt", 1, ["empty.txt is empty; name a file with some pages of text"]),
+        ("smollm2-135m -r w8a8-rtn", 1, ["download it with: bitbench model get smollm2-135m"]),
+        ("tiny -r w4a16-gptq --calibration empty.txt", 1, ["empty.txt is empty; name a file with a few pages of text"]),
         ("tiny -r w4a16-gptq --calibration picture.txt", 1, ["picture.txt is not text; save it as UTF-8"]),
-        ("tiny -r w4a16-gptq --calibration bad.jsonl", 1, ['bad.jsonl:1: each line holds {"text": …}']),
-        ("tiny -r w4a16-gptq --calibration none.txt", 1, ["no calibration text none.txt; name a text file"]),
+        ("tiny -r w4a16-gptq --calibration bad.jsonl", 1, ['bad.jsonl:1: each line must be {"text": …}']),
+        ("tiny -r w4a16-gptq --calibration none.txt", 1, ["No calibration text none.txt; name a text file"]),
     ],
 )
 def test_a_mistake_is_answered_before_any_work(
@@ -84,8 +88,8 @@ def test_a_full_disk_is_found_before_the_work(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
-    assert "1000 B free, but this variant may need 64" in said(answer)
-    assert "make room (`bitbench variant list` shows what can go) or set BITBENCH_HOME" in answer.err
+    assert "1000 B free; this variant may need 64" in said(answer)
+    assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
     assert answer.exit_code == 1
     assert backend.made == 0
 
@@ -94,7 +98,7 @@ def test_a_full_disk_is_found_before_the_work(
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device", "model.safetensors"),
-        QuantizeError("llm-compressor could not make x: SafetensorError: No space left on device (os error 28)"),
+        QuantizeError("llm-compressor could not create x: SafetensorError: No space left on device (os error 28)"),
     ],
 )
 def test_a_disk_that_fills_during_the_work(
@@ -103,7 +107,7 @@ def test_a_disk_that_fills_during_the_work(
     backend.error = error
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "No space left on device" in said(answer)
-    assert "make room (`bitbench variant list` shows what can go) or set BITBENCH_HOME" in answer.err
+    assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
     assert answer.exit_code == 1
     assert not list((tmp_path / "home" / "variants").glob(".making*"))
     backend.error = None
@@ -122,5 +126,5 @@ def test_without_the_environment_the_command_that_makes_it_is_named(
 ) -> None:
     shutil.rmtree(tmp_path / "home" / "envs")
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
-    assert "make it with: bitbench env create quantize" in said(answer)
+    assert "create it with: bitbench env create quantize" in said(answer)
     assert answer.exit_code == 1

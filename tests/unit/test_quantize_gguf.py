@@ -18,7 +18,7 @@ from bitbench.quantize.backends import maker_of
 from bitbench.quantize.gguf_header import read_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits
-from bitbench.quantize.work import Progress, Work
+from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
 from tests.unit.stand_in_environment import stand_in_python
 
@@ -92,7 +92,7 @@ def work_on(recipe: str, environment: Environment, tmp_path: Path) -> Work:
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
-    def note(progress: Progress) -> None:
+    def note(progress: QuantizeProgress) -> None:
         if said is not None:
             said.append(progress.place)
 
@@ -136,7 +136,7 @@ def test_bf16_is_only_converted(environment: Environment, tmp_path: Path) -> Non
 def test_a_failed_conversion_is_told_in_the_converters_words(environment: Environment, work: Work) -> None:
     environment.convert("raise NotImplementedError(\"Architecture 'BertModel' not supported!\")")
     assert failure(work) == (
-        "llama.cpp could not make gguf-q4_k_m: its converter ended with 1: "
+        "llama.cpp could not create gguf-q4_k_m: its converter ended with 1: "
         "NotImplementedError: Architecture 'BertModel' not supported!"
     )
 
@@ -145,8 +145,8 @@ def test_a_failed_conversion_is_told_in_the_converters_words(environment: Enviro
     ("script", "cause"),
     [
         ('echo "failed to quantize: No space left"; echo bye; exit 1', "ended with 1: failed to quantize: No space"),
-        ("exit 0", "ended with 0 and said nothing"),
-        ("kill -9 $$", "was killed by signal 9, most often for want of memory"),
+        ("exit 0", "ended with 0 without output"),
+        ("kill -9 $$", "was killed by signal 9, most often for lack of memory"),
         ("kill -4 $$", "ended with signal 4"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_failed_quantization_is_told_in_the_tools_words(
     environment: Environment, work: Work, script: str, cause: str
 ) -> None:
     environment.quantize(script)
-    assert f"llama.cpp could not make gguf-q4_k_m: llama-quantize {cause}" in failure(work)
+    assert f"llama.cpp could not create gguf-q4_k_m: llama-quantize {cause}" in failure(work)
 
 
 def test_an_environment_without_the_tools_names_the_command(environment: Environment, work: Work) -> None:
@@ -268,8 +268,8 @@ def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"nothing like it", "not a GGUF file"),
-        (gguf(("a", (8,), 0))[:-9], "ends too early"),
-        (gguf(("a", (8,), 77)), "not known here"),
+        (gguf(("a", (8,), 0))[:-9], "is truncated"),
+        (gguf(("a", (8,), 77)), "unknown GGUF type"),
     ],
 )
 def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, tmp_path: Path) -> None:

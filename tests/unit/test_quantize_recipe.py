@@ -127,7 +127,7 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
         (RTN + "options: {a: 1}\n", "`options` are for the backends gguf and engine"),
         (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'vptq' or 'engine'"),
-        (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe that says something else"),
+        (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe with other content"),
         ("- a\n", "a recipe is a mapping"),
     ],
 )

@@ -10,7 +10,7 @@ from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends.llmcompressor import compress
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.work import Progress, Work
+from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.llmcompressor_worker import pattern_of
 
 DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
@@ -33,7 +33,7 @@ def play(work: Work, *lines: str, ending: str = "exit 0") -> None:
 def test_parts_become_progress_with_an_estimate(work: Work) -> None:
     parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
     play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
-    seen: list[Progress] = []
+    seen: list[QuantizeProgress] = []
     facts = compress(work, seen.append)
     assert facts.samples == 3
     assert [(p.step, p.part, p.parts) for p in seen[1:]] == [
@@ -49,8 +49,12 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
 @pytest.mark.parametrize(
     ("line", "ending", "message"),
     [
-        ('{"event": "failed", "cause": "ValueError: no"}', "exit 1", "could not make w8a8-smooth-gptq: ValueError: no"),
-        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for want of memory"),
+        (
+            '{"event": "failed", "cause": "ValueError: no"}',
+            "exit 1",
+            "could not create w8a8-smooth-gptq: ValueError: no",
+        ),
+        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for lack of memory"),
         ('{"event": "stage", "name": "x"}', "exit 3", "ended with 3"),
         ('{"event": "stage", "name": "x"}', "exit 0", "ended with 0"),
     ],
@@ -64,7 +68,7 @@ def test_each_bad_ending_is_a_sentence(work: Work, line: str, ending: str, messa
 def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
     play(work, '{"event": "stage", "name": "x"}', ending="echo $$ > pid; exec sleep 60")
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: QuantizeProgress) -> None:
         if progress.step == "x":
             raise KeyboardInterrupt
 

@@ -156,7 +156,7 @@ def test_an_object_store(place: Path) -> None:
     assert rows == [(3,)]
 
 
-@pytest.mark.parametrize(("where", "words"), [("nowhere", "there is no folder"), ("gopher://x", "no store is known")])
+@pytest.mark.parametrize(("where", "words"), [("nowhere", "no folder"), ("gopher://x", "unknown store")])
 def test_a_place_that_is_not_there(where: str, words: str) -> None:
     with pytest.raises(StoreError, match=words):
         Studies(where)

@@ -134,7 +134,7 @@ def test_one_start_decides_nothing() -> None:
     one = Measure(instances=Count(min=1, max=1), trials=Count(min=5, max=5))
     found = recommend(study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
     assert found.exit_code == 2
-    assert "one start says nothing about the next" in page(found)
+    assert "one start does not cover a restart" in page(found)
 
 
 def test_quality_that_was_not_measured_meets_no_limit() -> None:
@@ -250,7 +250,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--slo", "ttft_p98=1s", "there is no objective 'ttft_p98'"),
+        ("--slo", "ttft_p98=1s", "unknown objective 'ttft_p98'"),
         ("--max-memory", "much", "expected a size such as"),
         ("--workload", "nights", "this study has no workload nights; it has interactive, medium_batch"),
     ],

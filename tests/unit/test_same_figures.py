@@ -48,7 +48,7 @@ RENAMED = {  # columns that have another title now
 # Ratios come from differences within blocks now, where they came from two means (Welch), and ranks follow from them. So
 # these have other figures, and are checked by the tests of `statistics`.
 ANALYSED_ANEW = {"Rank", "vs. baseline", "Tied with", "Instances / trials"}
-SECTIONS_ANEW = {"", "Ranking at a glance", "Where it stops being faster"}
+SECTIONS_ANEW = {"", "Ranking at a glance", "Where it stops being faster", "Objectives"}
 # Deliberate differences, none of which is a figure less:
 # - A terminal has no column ± any more: an interval says more than its relative half width. That width is compared with
 #   the interval in the document (`half_widths`).

@@ -125,7 +125,7 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         (OPEN + "{rate: 5}\n", "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, "),
         (
             OPEN + "{kind: gamma, rate: 5, burstiness: 1, bursty: 2}\n",
-            "s.yaml:8: workloads[0].arrival.bursty: unknown field; did you mean `burstiness`? known are kind, rate, b",
+            "s.yaml:8: workloads[0].arrival.bursty: unknown field; did you mean `burstiness`? known fields: kind, rate",
         ),
         (OPEN + "{kind: poisson, rate: 0}\n", "workloads[0].arrival.rate: input should be greater than 0, but it is 0"),
         (OPEN + "{kind: ramp, from: 0, to: 0}\n", "a ramp from 0 to 0 sends nothing"),
@@ -136,10 +136,10 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         ("    input_tokens: 16\n    concurrency: 1\n    duration: 5s\n", "arrival batch has no `duration`"),
         ("    input_tokens: {min: 5}\n    concurrency: 1\n", "give a number, {min, max}, or {mean, sd}"),
         ("    input_tokens: {mean: 5}\n    concurrency: 1\n", "`mean` and `sd` belong together"),
-        ("    input_tokens: {min: 9, max: 5}\n    concurrency: 1\n", "must come in this order"),
+        ("    input_tokens: {min: 9, max: 5}\n    concurrency: 1\n", "must be in ascending order"),
         (
             "    input_tokens: {min: 9, mix: 50}\n    concurrency: 1\n",
-            "s.yaml:6: workloads[0].input_tokens.mix: unknown field; did you mean `min`? known are min, max, mean, sd",
+            "s.yaml:6: workloads[0].input_tokens.mix: unknown field; did you mean `min`? known fields: min, max, mean",
         ),
         (
             "    input_tokens: some\n    concurrency: 1\n",
@@ -148,7 +148,7 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         ("    input_tokens: 16\n    concurrency: 1\n    api: chat\n", "`api: chat` takes no token ids"),
         (
             "    input_tokens: 16\n    concurrency: 1\n    text: {file: t, words: 3}\n",
-            "workloads[0].text.words: unknown field; known are file, min_characters, max_characters",
+            "workloads[0].text.words: unknown field; known fields: file, min_characters, max_characters",
         ),
         (
             "    input_tokens: 16\n    concurrency: 1\n    shared_prefix: {tokens: 16}\n",
@@ -160,7 +160,7 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
         ),
         (
             "    input_tokens: {min: 1, max: 2}\n    arrival: {kind: trace, file: t}\n    duration: 1m\n",
-            "`input_tokens` must be a number here, the most tokens",
+            "`input_tokens` must be a number here, the maximum",
         ),
         (
             "    input_tokens: 16\n    concurrency: 2\n    arrival: closed_loop\n    requests: 7\n"

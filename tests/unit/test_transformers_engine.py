@@ -53,12 +53,12 @@ def test_command_line_and_refusals() -> None:
     engine = TransformersEngine()
     assert engine.refuse(setup(), at_load, BUILT_IN_WORKLOADS["base"]) is None
     unknown = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="int3")})
-    assert "knows no int3 here; it knows torchao-int8wo and" in (
+    assert "does not support int3 here; it supports torchao-int8wo and" in (
         engine.refuse(setup(), unknown, BUILT_IN_WORKLOADS["base"]) or ""
     )
     assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
-    assert "made for 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
-    assert "takes no argument enforce-eager" in (
+    assert "supports 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
+    assert "has no argument enforce-eager" in (
         engine.refuse(setup(**{"enforce-eager": True}), VARIANT, BUILT_IN_WORKLOADS["base"]) or ""
     )
 

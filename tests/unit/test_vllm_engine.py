@@ -109,7 +109,7 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
     setup = EngineSetup(name="vllm", engine="vllm")
     assert engine.refuse(setup, variant(), short) is None
     assert "16,416 tokens" in (engine.refuse(setup, variant(), long) or "")
-    assert "made for 8,192" in (engine.refuse(setup, variant(), long) or "")
+    assert "supports 8,192" in (engine.refuse(setup, variant(), long) or "")
     narrow = EngineSetup(name="narrow", engine="vllm", args={"max_model_len": 128})
     assert "max-model-len of narrow is 128" in (engine.refuse(narrow, variant(), short) or "")
 
@@ -126,7 +126,7 @@ def test_facts_of_an_eager_start() -> None:
     assert facts.compile_s is None
     assert facts.prefix_caching is False
     assert facts.kernels == ("dense bfloat16: no layer is quantized",)
-    assert any("computes on CPU 0, and keeps 1 free" in note for note in facts.notes)
+    assert any("computes on CPU 0, and reserves 1 for" in note for note in facts.notes)
     assert any("without libiomp and libtcmalloc" in note for note in facts.notes)
 
 

@@ -70,7 +70,7 @@ def test_a_corpus_is_cut_with_the_models_own_tokenizer(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_be_used_is_named_with_the_cause(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=TRANSFORMERS)
-    with pytest.raises(QualityError, match=r"broken could not be used .*: ValueError: no tokenizer.json$"):
+    with pytest.raises(QualityError, match=r"broken failed on .*: ValueError: no tokenizer.json$"):
         make_material(CORPUS, Quality(windows=2, window_tokens=8), tmp_path / "broken", python)
 
 

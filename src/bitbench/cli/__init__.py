@@ -21,14 +21,14 @@ def main() -> None:
         _say(str(error))
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
-        _say("stopped; what has ended is kept, and the same command goes on from there")
+        _say("stopped; finished trials are kept, and the same command resumes")
         raise SystemExit(130) from None
     except BrokenPipeError:
         raise SystemExit(141) from None
     except Exception as error:
         if debug:
             raise
-        _say(f"unexpected {type(error).__name__}: {error}; this is a defect; --debug shows where it happened")
+        _say(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback")
         raise SystemExit(70) from None
 
 

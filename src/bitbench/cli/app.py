@@ -24,16 +24,16 @@ from bitbench.cli import (
 
 app = typer.Typer(
     name="bitbench",
-    help="The workbench for quantized LLM inference: which variant, on which engine, and how sure is that?",
+    help="The workbench for quantized LLM inference: quantize, run, measure, recommend.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-StudyFile = Annotated[Path, typer.Argument(help="the study file", metavar="STUDY")]
+StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
 Into = Annotated[
-    Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the study]")
+    Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
 ]
 
 
@@ -48,33 +48,33 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False,
 ) -> None:
-    """The workbench for quantized LLM inference: which variant, on which engine, and how sure is that?"""
+    """The workbench for quantized LLM inference: quantize, run, measure, recommend."""
 
 
 @app.command()
 def init(
-    path: Annotated[Path, typer.Argument(help="where to write it")] = Path("study.yaml"),
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.yaml"),
 ) -> None:
     """Write a commented study file to start from."""
     from bitbench.ground.errors import StudyFileError
     from bitbench.planning.starter import STARTER
 
     if path.exists():
-        raise StudyFileError(f"{path} exists already; give another name, or remove it first")
+        raise StudyFileError(f"{path} already exists; give another name, or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(STARTER, encoding="utf-8")
-    typer.echo(f"{path} is there; `bitbench plan {path}` shows what it would run.")
+    typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 
 @app.command()
 def plan(study: StudyFile) -> None:
     """Show what a study would run and how long it may take.
 
-    Prints the cells, what has to be made first and an estimate of the time. Runs nothing.
+    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing.
     """
     from bitbench.cli.plan import show_plan
     from bitbench.lab.study import Lab
@@ -113,9 +113,9 @@ def run(
 
 @app.command()
 def doctor(
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the measurement of the machine's noise.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the measurement of the machine's noise.")] = False,
 ) -> None:
-    """Say what this machine can run, what is missing, how steady it is."""
+    """Show what this machine can run, and what is missing."""
     from bitbench.cli.doctor import show_doctor
     from bitbench.lab.study import default_home
 

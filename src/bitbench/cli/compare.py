@@ -17,23 +17,23 @@ class Format(StrEnum):
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(help="the study folder to compare with", metavar="BASELINE_DIR")],
-    candidate: Annotated[Path | None, typer.Argument(help="the study folder in question", metavar="STUDY_DIR")] = None,
+    baseline: Annotated[Path, typer.Argument(help="The study folder to compare with.", metavar="BASELINE_DIR")],
+    candidate: Annotated[Path | None, typer.Argument(help="The study folder to check.", metavar="STUDY_DIR")] = None,
     *,
     variants: Annotated[
         tuple[str, str] | None,
-        typer.Option("--variants", metavar="OLD NEW", help="compare two variants or contenders of one folder instead"),
+        typer.Option("--variants", metavar="OLD NEW", help="Compare two variants or contenders of one folder instead."),
     ] = None,
     fail_if: Annotated[
-        list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='such as "output_throughput < -3%"')
+        list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".')
     ] = None,
-    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="a fact that may differ")] = None,
+    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="a figure to show [default: the headline of the study]")
+        list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's headline].")
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request.")] = Format.TEXT,
 ) -> None:
-    """Compare two study folders, or two variants of one, cell by cell.
+    """Compare two study folders, or two variants of one.
 
     Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts that would decide. 3: not
     comparable.

@@ -1,4 +1,4 @@
-"""The compatibility table as a person reads it: what runs where, and why not."""
+"""The compatibility table in the terminal: what runs where, and why not."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from bitbench.core.asked.recipe import Recipe
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
 from bitbench.ground.units import UNKNOWN
-from bitbench.planning.compatibility import DOCUMENTATION, Row, look_up
+from bitbench.planning.compatibility import DOCUMENTATION, CompatibilityRow, look_up
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
 DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
@@ -22,7 +22,7 @@ def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Dev
     table = Table(
         Column("recipe", no_wrap=True),
         *columns,
-        Column("what it is"),
+        Column("description"),
         box=None,
         header_style="bold",
         pad_edge=False,
@@ -36,7 +36,7 @@ def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Dev
 
 def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""
-    named: dict[Row, list[str]] = {}
+    named: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
             row = look_up(recipe.form, engine, device, recipe.at_load)
@@ -44,12 +44,12 @@ def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -
                 alike = row.model_copy(update={"form": ""})  # one reason may hold for several forms
                 named.setdefault(alike, []).append(recipe.name)
     for row, names in named.items():
-        known = "from its documentation" if row.checked == DOCUMENTATION else row.checked
+        known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
         yield f"\n[bold]{row.engine}[/] {_shown(row)}: {', '.join(names)}"
         yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
 
 
-def _shown(row: Row | None) -> str:
+def _shown(row: CompatibilityRow | None) -> str:
     if row is None:
         return UNKNOWN
     return f"[{'dim' if row.refuse else STYLES[row.verdict]}]{row.word}[/]"

@@ -1,4 +1,4 @@
-"""`bitbench doctor`: what this machine can do, and what would mend the rest."""
+"""`bitbench doctor`: what this machine can run, and the commands that add the rest."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def show_doctor(home: Path, *, measure: bool) -> None:
     console.print(_model_lines(found.models), soft_wrap=True)
     if measure:
         console.print()
-        with console.status("measuring how much a fixed piece of work varies here"):
+        with console.status("measuring this machine's noise"):
             noise = measure_noise()
         console.print(noise_lines(noise), soft_wrap=True)
 
@@ -40,10 +40,10 @@ def _host_table(found: Checkup) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
-    table.add_row("can do", " ".join(host.cpu_flags) or "–")
+    table.add_row("features", " ".join(host.cpu_flags) or "–")
     table.add_row("memory", show_bytes(host.memory_bytes))
     table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
-    table.add_row("governor", host.governor or "not told (a virtual machine often hides it)")
+    table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
     names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
     table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
@@ -55,7 +55,7 @@ def _engine_table(engines: Sequence[EngineState]) -> Table:
         "engine",
         "state",
         "version",
-        "to mend it",
+        "to fix it",
         box=None,
         title="Engines",
         title_justify="left",
@@ -67,14 +67,14 @@ def _engine_table(engines: Sequence[EngineState]) -> Table:
             shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
             table.add_row(engine.name, "[green]ready[/]", shown or "needs no environment", "")
         else:
-            table.add_row(engine.name, "[yellow]not there[/]", "–", f"bitbench env create {engine.environment}")
+            table.add_row(engine.name, "[yellow]not installed[/]", "–", f"bitbench env create {engine.environment}")
     return table
 
 
 def _model_lines(models: Sequence[library.KnownModel]) -> str:
     lines = ["[bold]Models[/]"]
     for model in models:
-        state = f"[green]ready[/] at {model.path}" if model.path else f"not there: bitbench model get {model.name}"
+        state = f"[green]ready[/] at {model.path}" if model.path else f"not downloaded: bitbench model get {model.name}"
         lines.append(f"  {model.name}  {state}")
     return "\n".join(lines)
 

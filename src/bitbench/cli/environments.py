@@ -1,26 +1,24 @@
-"""`bitbench env`: the isolated environments that engines live in."""
+"""`bitbench env`: the isolated environments that engines run in."""
 
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The environments that engines run in.", no_args_is_help=True)
+app = typer.Typer(help="Create and list the environments that engines run in.", no_args_is_help=True)
 
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="a name from `bitbench env list`")],
+    name: Annotated[str, typer.Argument(help="A name from `bitbench env list`.")],
     find_links: Annotated[
-        list[str] | None, typer.Option("--find-links", help="A folder or page with wheels; passed on to the installer.")
+        list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
     ] = None,
-    index_url: Annotated[
-        str | None, typer.Option("--index-url", help="The package index to use; passed on to the installer.")
-    ] = None,
+    index_url: Annotated[str | None, typer.Option("--index-url", help="The package index, for the installer.")] = None,
     installer: Annotated[
-        str | None, typer.Option("--installer", help="pip or uv [default: uv where it is found, else pip]")
+        str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
     ] = None,
 ) -> None:
-    """Make an environment from the pinned lock for this platform (CPU wheels where there is no GPU)."""
+    """Create an environment from its pinned lock file."""
     from rich.console import Console
 
     from bitbench import environments
@@ -30,7 +28,7 @@ def create(
 
     lab, console = Lab(), Console(highlight=False)
     wanted = known_environment(name)
-    with console.status(f"making the environment {name}") as status:
+    with console.status(f"creating the environment {name}") as status:
         made = environments.create(
             wanted,
             lab.home,
@@ -45,7 +43,7 @@ def create(
 
 @app.command("list")
 def list_() -> None:
-    """Say which environments are there, their main versions and their size."""
+    """List environments with their main packages and sizes."""
     from rich.console import Console
     from rich.table import Table
 
@@ -58,6 +56,6 @@ def list_() -> None:
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
     for found in environments.list_environments(Lab().home, known):
         main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
-        state = "ready" if found.complete else f"not there: bitbench env create {found.name}"
+        state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))
     Console(highlight=False).print(table)

@@ -9,21 +9,26 @@ from bitbench.cli.compare import Format
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
-    variant: Annotated[str, typer.Argument(help="a recipe, a variant, or `variant @ engine`", metavar="VARIANT")],
+    folder: Annotated[Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")],
+    variant: Annotated[str, typer.Argument(help="A recipe, a variant, or `variant @ engine`.", metavar="VARIANT")],
     *,
     workload: Annotated[
-        str | None, typer.Option("--workload", help="[default: where it does worst against the baseline]")
+        str | None, typer.Option("--workload", help="A workload [default: the worst one against the baseline].")
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="BASELINE", help="[default: the baseline, on the same engine]")
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="BASELINE",
+            help="What to explain it against [default: the baseline, on the same engine].",
+        ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
 ) -> None:
-    """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from.
+    """Explain a variant's speed: expected and measured gain.
 
-    The first time it measures what this machine can do at most, which takes some seconds, and keeps it in
-    STUDY_DIR/roof.json.
+    Prints where the gap between the two comes from. The first time it also measures this machine's roofline, which
+    takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
     from rich.console import Console
 

@@ -7,15 +7,17 @@ import typer
 
 
 def history(
-    folder: Annotated[Path, typer.Argument(help="a folder that holds study folders", metavar="FOLDER")],
+    folder: Annotated[Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")],
     *,
-    cell: Annotated[str, typer.Option("--cell", help='"variant @ engine / workload", or a part that is unique')],
-    metric: Annotated[str | None, typer.Option("--metric", help="[default: the headline of the newest study]")] = None,
+    cell: Annotated[str, typer.Option("--cell", help='"variant @ engine / workload", or a unique part of it.')],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="A figure [default: the newest study's headline].")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="write the figure (SVG) here too")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the chart (SVG) to this file.")
     ] = None,
 ) -> None:
-    """Draw one metric over time, with intervals, and mark what else changed between two studies."""
+    """Draw one metric over past studies, with what changed between."""
     from rich.console import Console
 
     from bitbench.lab.history import history_below

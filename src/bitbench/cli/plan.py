@@ -17,7 +17,7 @@ from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
 from bitbench.lab.study import Lab
 from bitbench.report.document.model import plain_text
-from bitbench.report.document.words import listing
+from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
 
 EXPECTED = {
@@ -61,7 +61,9 @@ def _cells(plan: Plan) -> Table:
     ]
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
-    hopeless = {one.contender for one in plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+    hopeless = {
+        expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN
+    }
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
     marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
     judged = dict.fromkeys(plan.quality, "[green]✓[/]")
@@ -76,10 +78,10 @@ def _cells(plan: Plan) -> Table:
 def remarks(plan: Plan) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
     about: dict[tuple[str, str], list[str]] = {}
-    for one in refusals_by_reason(plan.refusals):
-        for refused, workloads in one.affected.contenders_by_workloads():
+    for refusal in refusals_by_reason(plan.refusals):
+        for refused, workloads in refusal.affected.contenders_by_workloads():
             where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
-            about.setdefault((f"refused{where}", one.reason), []).extend(contender.name for contender in refused)
+            about.setdefault((f"refused{where}", refusal.reason), []).extend(contender.name for contender in refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
     for unscored in plan.quality_refusals:
@@ -96,15 +98,15 @@ def _variants(plan: Plan) -> str:
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
-    return "\n".join(lines) or "no variant has to be made"
+    return "\n".join(lines) or "no variants needed"
 
 
 def _state(variant: Variant, *, is_used: bool) -> str:
     if variant.refusal is not None:
-        return "[yellow]cannot be made[/]"
+        return "[yellow]cannot be created[/]"
     if variant.path is None:
-        return "[yellow]will be made[/]" if is_used else "not made: all its cells are refused"
-    return f"{show_bytes(variant.weight_bytes)} of weights, is there"
+        return "[yellow]will be created[/]" if is_used else "not created: all its cells are refused"
+    return f"{show_bytes(variant.weight_bytes)} of weights, ready"
 
 
 def _environment(lab: Lab, name: str) -> str:
@@ -112,14 +114,14 @@ def _environment(lab: Lab, name: str) -> str:
         environments.python_of(name, lab.home)
     except EngineEnvironmentError as error:
         return f"environment {name}: [yellow]{error}[/]"
-    return f"environment {name}: is there"
+    return f"environment {name}: installed"
 
 
 def _amount(amount: Amount) -> str:
     low_s, high_s = amount.seconds
     return (
-        f"{amount.cells} cells, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
-        f"about {_range(show_duration(low_s), show_duration(high_s))} (rough: nothing was measured yet)"
+        f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
+        f"about {_range(show_duration(low_s), show_duration(high_s))} (a rough estimate)"
     )
 
 

@@ -15,18 +15,18 @@ SHOWN_OPERATORS = 20
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
+    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
     *,
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="a name from `bitbench recipes`, or a file")] = "bf16",
-    engine: Annotated[str, typer.Option("--engine", "-e", help="transformers or vllm")] = "transformers",
-    batch: Annotated[str, typer.Option("--batch", help="Sequences at once, such as 1 or 1,8.")] = "1",
-    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Length of a prompt.")] = 128,
-    output_tokens: Annotated[int, typer.Option("--output", min=4, help="Length of an answer.")] = 32,
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a file.")] = "bf16",
+    engine: Annotated[str, typer.Option("--engine", "-e", help="transformers or vllm.")] = "transformers",
+    batch: Annotated[str, typer.Option("--batch", help="Batch sizes, such as 1 or 1,8.")] = "1",
+    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Prompt length in tokens.")] = 128,
+    output_tokens: Annotated[int, typer.Option("--output", min=4, help="Answer length in tokens.")] = 32,
     arg: Annotated[
-        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the engine; again for more.")
+        list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An engine argument; may be repeated.")
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Folder to fill [default: profile-ENGINE-DATE].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: profile-ENGINE-DATE].")
     ] = None,
 ) -> None:
     """Show where the time of a step goes, operator by operator.

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: where it is, what came out last, and how long it may still take."""
+"""The terminal while a study runs: progress, the last results, and the time left."""
 
 import time
 
@@ -10,6 +10,7 @@ from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_bytes, show_duration, show_seconds, significant
+from bitbench.report.document.words import plural
 
 
 class RunDisplay:
@@ -45,7 +46,7 @@ class RunDisplay:
         minimum = len(plan.cells) * measure.instances.min * measure.trials.min
         self._progress.update(self._task, total=max(minimum, trials_done), completed=trials_done)
         if trials_done:
-            self._print(f"going on after {trials_done} trials")
+            self._print(f"resuming after {plural(trials_done, 'trial')}")
 
     def group_started(self, group: Group, remaining_s: float | None) -> None:
         self._remaining_s, self._told_at = remaining_s, time.monotonic()
@@ -80,7 +81,8 @@ class RunDisplay:
                 f"TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
             )
         else:
-            self._print(f"  {record.id} {name}  [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
+            word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
+            self._print(f"  {record.id} {name}  [yellow]{word}[/]: {_escape(record.cause or '')}")
 
     def quality_running(self, contender: Contender, step: str) -> None:
         self._describe(f"{contender.name}: quality, {step}")

@@ -9,34 +9,35 @@ from bitbench.cli.parsing import words
 
 
 def quality(
-    model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
+    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
     *,
     recipes: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Compared with bf16 (on llamacpp gguf-bf16), which is added.")
+        str, typer.Option(metavar="A,B,…", help="Compared with bf16 (gguf-bf16 on llamacpp), which is added.")
     ],
-    engine: Annotated[str, typer.Option(help="transformers, vllm or llamacpp: what runs them.")] = "transformers",
+    engine: Annotated[str, typer.Option(help="The engine: transformers, vllm or llamacpp.")] = "transformers",
     corpus: Annotated[
-        list[Path] | None, typer.Option(help="Text or JSONL to score; may be repeated [default: text of Python's own].")
+        list[Path] | None,
+        typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),
     ] = None,
-    windows: Annotated[int | None, typer.Option(min=2, help="Pieces of the corpus [default: 32].")] = None,
-    window_tokens: Annotated[int | None, typer.Option(min=8, help="Tokens of a piece [default: 256].")] = None,
+    windows: Annotated[int | None, typer.Option(min=2, help="Windows of the corpus [default: 32].")] = None,
+    window_tokens: Annotated[int | None, typer.Option(min=8, help="Tokens per window [default: 256].")] = None,
     top_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Likeliest tokens that are kept, for the divergence [default: 32].")
+        int | None, typer.Option(min=1, help="Top tokens kept for the KL divergence [default: 32].")
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B.yaml,…", help="Tasks of lm-eval: names, or YAML files.")
+        str | None, typer.Option(metavar="A,B.yaml,…", help="lm-eval tasks: names, or YAML files.")
     ] = None,
-    task_samples: Annotated[int | None, typer.Option(min=1, help="So many questions of each task.")] = None,
-    answers: Annotated[bool, typer.Option(help="Also compare greedy answers to fixed questions.")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Order follows from it.")] = 0,
+    task_samples: Annotated[int | None, typer.Option(min=1, help="Questions per task [default: all].")] = None,
+    answers: Annotated[bool, typer.Option(help="Also compare greedy answers.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Folder to fill [default: quality-MODEL].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quality-MODEL].")
     ] = None,
 ) -> None:
-    """Measure what compression costs in quality: perplexity, divergence, answers, tasks.
+    """Measure the quality that recipes lose, without timing them.
 
-    A study of quality alone: fills a folder like a study's and reports; the same command goes on with an interrupted
-    one.
+    Measures perplexity, KL divergence, greedy answers and lm-eval tasks. Fills a study folder and reports; the same
+    command resumes an interrupted one.
     """
     from rich.console import Console
 

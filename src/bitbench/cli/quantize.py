@@ -1,22 +1,22 @@
-"""`bitbench quantize`, `bitbench recipes` and `bitbench variant`: making variants and looking at them."""
+"""`bitbench quantize`, `bitbench recipes` and `bitbench variant`: create, list and inspect variants."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="The quantized variants in the cache.", no_args_is_help=True)
+app = typer.Typer(help="List, show and remove quantized variants.", no_args_is_help=True)
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help="a name from `bitbench model list`, or a folder", metavar="MODEL")],
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="a name from `bitbench recipes`, or a recipe file")],
+    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a recipe file.")],
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="text file, folder or JSONL [default: the recipe's]")
+        Path | None, typer.Option("--calibration", help="Text file, folder or JSONL [default: the recipe's].")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="which samples of the text are used")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")] = 0,
 ) -> None:
-    """Make a quantized variant of a model, unless it is there already."""
+    """Create a quantized variant of a model, unless it exists."""
     from rich.console import Console
 
     from bitbench.cli.quantize_progress import QuantizeDisplay
@@ -31,7 +31,7 @@ def quantize(
     found = library.resolve(model, home)
     wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
     if (there := variants.find(wanted, home)) is not None:
-        console.print(f"{there.folder.name} is there already, at {there.path}", soft_wrap=True)
+        console.print(f"{there.folder.name} already exists, at {there.path}", soft_wrap=True)
         return
     with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:
         made = make_variant(wanted, home, display.update)
@@ -44,10 +44,10 @@ def quantize(
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="print this one, to copy and change")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Also say why something does not run, or not faster.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
 ) -> None:
-    """Show the built-in recipes and which engines run them here, or print one as YAML."""
+    """List recipes and the engines that run them, or print one."""
     from rich.console import Console
 
     from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
@@ -67,7 +67,7 @@ def recipes(
 
 @app.command("list")
 def list_() -> None:
-    """Say which variants are there, and their size."""
+    """List variants and their sizes."""
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -79,7 +79,7 @@ def list_() -> None:
     there = variants.list_variants(Lab().home)
     console = Console(highlight=False)
     if not there:
-        console.print("no variant is there; make one with: bitbench quantize MODEL --recipe NAME")
+        console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
         return
     table = Table(
         Column("variant", overflow="fold"), "weights", "bits per weight", "made", box=None, header_style="bold"
@@ -89,15 +89,15 @@ def list_() -> None:
         bits = show_bits(facts.bits_per_weight)
         table.add_row(variant.folder.name, show_bytes(facts.weight_bytes), bits, facts.created_at[:10])
     console.print(table)
-    console.print(f"together {show_bytes(sum(variant.manifest.size_bytes for variant in there))}")
+    console.print(f"{show_bytes(sum(variant.manifest.size_bytes for variant in there))}")
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="a name from `bitbench variant list`, or its beginning")],
+    name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
 ) -> None:
-    """Say what a variant was made from, how, and what came out."""
+    """Show what a variant was made from, how, and its size."""
     from rich.console import Console
 
     from bitbench.cli.quantize_facts import facts_table
@@ -112,12 +112,12 @@ def show(
 
 
 @app.command()
-def rm(name: Annotated[str, typer.Argument(help="a name from `bitbench variant list`, or its beginning")]) -> None:
-    """Remove a variant; the same recipe makes it again."""
+def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
+    """Remove a variant; the same recipe recreates it."""
     from bitbench.ground.units import show_bytes
     from bitbench.lab.study import Lab
     from bitbench.quantize import variants
 
     variant = variants.get(name, Lab().home)
     variants.remove(variant)
-    typer.echo(f"{variant.folder.name} is gone: {show_bytes(variant.manifest.size_bytes)} are free again")
+    typer.echo(f"{variant.folder.name} removed: {show_bytes(variant.manifest.size_bytes)} freed")

@@ -1,4 +1,4 @@
-"""A variant's manifest as a person reads it."""
+"""A variant's manifest in the terminal."""
 
 from rich.table import Column, Table
 
@@ -22,7 +22,7 @@ def facts_table(variant: MadeVariant) -> Table:
     table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
     table.add_row("bits per weight", show_bits(facts.bits_per_weight))
     if work.index_bits_per_weight is not None:
-        shown = f"{significant(work.index_bits_per_weight)} in layers; the rest of it are codebooks"
+        shown = f"{significant(work.index_bits_per_weight)} in layers; the rest is codebooks"
         table.add_row("indices alone", shown)
     if facts.calibration:
         used = f"{facts.calibration.samples} samples, {facts.calibration.tokens} tokens, seed {facts.seed}"

@@ -1,4 +1,4 @@
-"""What a person sees while a variant is made: the step, the layer, and how long it may still take."""
+"""The terminal while a variant is created: the step, the layer, and the time left."""
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -34,7 +34,7 @@ class QuantizeDisplay:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def update(self, now: work.Progress) -> None:
+    def update(self, now: work.QuantizeProgress) -> None:
         left = "" if now.remaining_s is None else f"about {show_duration(now.remaining_s)} left"
         self._bar.update(
             self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part, left=left
@@ -42,5 +42,5 @@ class QuantizeDisplay:
         if not self._console.is_terminal and self._is_worth_a_line(now):
             self._console.print(f"{self._title}: {now.place}{', ' + left if left else ''}", soft_wrap=True)
 
-    def _is_worth_a_line(self, now: work.Progress) -> bool:
+    def _is_worth_a_line(self, now: work.QuantizeProgress) -> bool:
         return not now.parts or now.part % max(1, now.parts // _LINES_PER_STEP) == 0

@@ -1,4 +1,4 @@
-"""`bitbench query`: all studies below a folder, asked in SQL."""
+"""`bitbench query`: SQL over all studies below a folder."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bitbench.store.query import Row, Studies
 
 
-class Format(StrEnum):
+class QueryFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
     JSON = "json"
@@ -21,12 +21,14 @@ class Format(StrEnum):
 def query(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="a folder or an object-store URL [default: .], then the query", metavar="[FOLDER] [SQL]"),
+        typer.Argument(help="A folder or an object-store URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
-    form: Annotated[Format, typer.Option("--format", help="how the answer is written")] = Format.TABLE,
+    form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
 ) -> None:
-    """Ask all studies below a folder in SQL (DuckDB); without a query, list the tables and their columns.
+    """Query all studies below a folder in SQL (DuckDB).
+
+    Without a query it lists the tables and their columns.
 
     bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
     BY ALL"
@@ -43,7 +45,7 @@ def query(
         _list_tables(studies)
         return
     names, rows = studies.query(given[0])
-    {Format.TABLE: _table, Format.CSV: _csv, Format.JSON: _json}[form](names, rows)
+    {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
 
 
 def _list_tables(studies: "Studies") -> None:

@@ -1,4 +1,4 @@
-"""`bitbench recommend`: what to run under these limits, and why not the others."""
+"""`bitbench recommend`: what to run under limits, and why the others were ruled out."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,24 +9,25 @@ from bitbench.cli.compare import Format
 
 
 def recommend(
-    folder: Annotated[Path, typer.Argument(help="a folder that `bitbench run` filled", metavar="STUDY_DIR")],
+    folder: Annotated[Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")],
     *,
     slo: Annotated[
-        str | None, typer.Option("--slo", metavar="LIMITS", help="such as ttft_p99=300ms,tpot_p99=50ms")
+        str | None, typer.Option("--slo", metavar="LIMITS", help="Limits, such as ttft_p99=300ms,tpot_p99=50ms.")
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option("--max-memory", metavar="SIZE", help="such as 4GB: peak of all its processes")
+        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory of all processes, such as 4GB.")
     ] = None,
     max_quality_loss: Annotated[
-        str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="such as 1%: against the baseline")
+        str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%.")
     ] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option("--price-per-hour", min=0.0, help="of the machine; gives cost per million tokens")
+        float | None,
+        typer.Option("--price-per-hour", min=0.0, help="Price of the machine; adds the cost per million tokens."),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option("--workload", help="answer for this one only [default: each of the study]")
+        list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
 ) -> None:
     """Recommend which variant to run on which engine.
 

@@ -10,7 +10,7 @@ from bitbench.report.forms.choices import OLD_NAMES, Form
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="a folder that bitbench filled", metavar="STUDY_DIR")],
+    folder: Annotated[Path, typer.Argument(help="A folder filled by bitbench.", metavar="STUDY_DIR")],
     *,
     form: Annotated[
         Form | None,
@@ -18,17 +18,17 @@ def report(
             "--format",
             parser=parser_of(Form, OLD_NAMES),
             metavar=listed(Form),
-            help="write this form [default: index.html and report.md, and tables on the screen]",
+            help="The output format [default: index.html, report.md, and tables in the terminal].",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="where to write it [default: the screen]")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write [default: the terminal].")
     ] = None,
 ) -> None:
     """Write the report of a study from its records.
 
-    Of a folder that `bitbench kernels` filled, its table and figure. With --format: one of the forms in which such
-    records are published, or the records as data.
+    For a folder filled by `bitbench kernels`: its table and chart. With --format: one of the published table formats,
+    or the records as data.
     """
     from bitbench.ground.errors import StoreError
 
@@ -65,6 +65,6 @@ def _report(folder: Path) -> None:
 
     if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
         render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Console())
-        typer.echo(f"\ntable and figure: {folder}")
+        typer.echo(f"\ntable and chart: {folder}")
         return
     show_outcome(Lab(), StudyFolder.existing(folder), Console())

@@ -1,4 +1,5 @@
-"""What an engine or a stage says about the environment that it needs; all that `bitbench.environments` knows of it."""
+"""What an engine or a stage says about the environment that it needs; all that `bitbench.environments` knows of "
+"it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ OnStep = Callable[[str], None]  # hears what is being done, in a few words
 
 class Build(Protocol):
     def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
-        """Compile what no package brings, into the environment's folder; raises EngineEnvironmentError."""
+        """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Environment:
         lock = self.locks.get(device) or self.locks.get("cpu")
         if lock is None:
             raise EngineEnvironmentError(
-                f"The environment {self.name} can be made for {' and '.join(self.locks) or 'no device'} only, and this "
-                f"machine runs on {device}."
+                f"The environment {self.name} can be created for {' and '.join(self.locks) or 'no device'} only; "
+                f"this machine runs on {device}."
             )
         return lock
 

@@ -1,4 +1,4 @@
-"""A server that runs already, anywhere: bitbench sends requests to it and neither starts nor stops it."""
+"""A running server, anywhere: bitbench sends requests to it and neither starts nor stops it."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def base_url(url: str) -> str:
 
 
 class EndpointEngine:
-    """`core.ports.Engine` whose instance is there before it is started."""
+    """`core.ports.Engine` whose instance runs before it is started."""
 
     name = "endpoint"
     environment: str | None = None
@@ -115,8 +115,8 @@ class EndpointInstance:
         return InstanceFacts(
             was_running=True,
             notes=(
-                f"{self._arguments.model} at {self._arguments.url}, which was running already: "
-                "nothing is known of its arguments, and intervals say nothing about another start of it.",
+                f"bitbench did not start this server ({self._arguments.model} at {self._arguments.url}): its flags are "
+                "unknown, and the intervals do not cover a restart.",
             ),
         )
 
@@ -130,7 +130,7 @@ class EndpointInstance:
         """It was never frozen."""
 
     def stop(self) -> None:
-        """It was there before us and stays."""
+        """It ran before us and stays."""
 
 
 class EndpointUnusable(Exception):

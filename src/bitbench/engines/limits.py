@@ -14,7 +14,7 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
     return (
         f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
         f"({show_length(workload.input_tokens)} in and {show_length(workload.output_tokens)} out{turns}), "
-        f"and {variant.model} was made for {limit:,}."
+        f"but {variant.model} supports {limit:,}."
     )
 
 
@@ -22,4 +22,4 @@ def refuse_text(engine: str, workload: Workload) -> str | None:
     """Why a server that takes nothing but token ids cannot be asked this, or None."""
     if workload.text is None and workload.api is Api.COMPLETIONS:
         return None
-    return f"{workload.name} asks in text, and the {engine} engine takes token ids alone; leave `text` and `api` out."
+    return f"{workload.name} sends text, but the {engine} engine takes only token ids; remove `text` and `api`."

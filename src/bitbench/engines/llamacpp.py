@@ -27,7 +27,7 @@ _MODEL_NAME = "model"
 _SERVER = "llama-server"
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
 _KV_PAGE = 256
-_MAKE_ENVIRONMENT = "make it with: bitbench env create llamacpp"
+_MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
 _LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it computes, and nothing for a single token
 
 
@@ -82,7 +82,7 @@ class LlamaCppEngine:
 def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
     if launch.variant.path is None:
-        raise ModelError("llama.cpp needs a model; name one under `models` in the study.")
+        raise ModelError("llama.cpp needs a model; add one under `models` in the study.")
     model = gguf_file(launch.variant.path)
     if model is None:
         raise ModelError(f"{launch.variant.path} holds no .gguf file, or several; llama.cpp needs exactly one.")

@@ -77,13 +77,13 @@ def amx_is_sound() -> bool:
 def _require_compilers(cuda: bool) -> None:
     if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
         raise EngineEnvironmentError(
-            "llama.cpp is compiled for this machine, and there is no C++ compiler on the PATH; install one (g++ or "
-            "clang++) and give the same command again, or put a llama-server on the PATH."
+            "llama.cpp is compiled for this machine, but no C++ compiler is on the PATH; install g++ or clang++ "
+            "and repeat the command, or put a llama-server on the PATH."
         )
     if cuda and shutil.which("nvcc") is None:
         raise EngineEnvironmentError(
-            "llama.cpp is compiled for this machine's GPU, and nvcc is not on the PATH; install the CUDA toolkit and "
-            "give the same command again, or put a llama-server on the PATH."
+            "llama.cpp is compiled for this machine's GPU, but nvcc is not on the PATH; install the CUDA toolkit "
+            "and repeat the command, or put a llama-server on the PATH."
         )
 
 
@@ -111,6 +111,6 @@ class _Runner:
         if process.returncode != 0:
             said = [line for line in recent if _TELLING.search(line)] or [line for line in recent if line]
             raise EngineEnvironmentError(
-                f"llama.cpp could not be compiled: {' / '.join(said[-2:]) or 'it said nothing'} (all of it in "
+                f"llama.cpp could not be compiled: {' / '.join(said[-2:]) or 'it printed nothing'} (full log: "
                 f"{self._log_file}). A llama-server on the PATH would be used instead."
             )

@@ -112,7 +112,7 @@ def _notes(messages: list[str]) -> Iterable[str]:
     if system := _system(messages):
         yield (
             f"llama.cpp computes with {system[1]} threads on a machine of {system[2]}; "
-            "args threads in the study chooses another number"
+            "`args: {threads: N}` in the study changes this"
         )
 
 

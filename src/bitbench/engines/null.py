@@ -42,21 +42,21 @@ class NullArguments(Spec):
     vary: Fraction = Field(default=0.0, ge=0, description="relative standard deviation from request to request")
     vary_instance: Fraction = Field(default=0.0, ge=0, description="relative standard deviation between instances")
     slow_requests: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
-        default=(), description="these requests of an instance, counted from 1 with the warm-up, are slow"
+        default=(), description="requests of an instance that are slow, counted from 1 with the warm-up"
     )
     slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
     per_stream: Fraction = Field(default=0.0, ge=0, description="how much each further stream in flight slows a token")
     capacity: int | None = Field(
-        default=None, ge=1, description="so many requests are served at once; the others wait in line, first come first"
+        default=None, ge=1, description="requests served at once; the others queue, first come first served"
     )
     stall_at: Seconds | None = Field(
-        default=None, ge=0, description="after the first request all streams pause once, this much later"
+        default=None, ge=0, description="all streams pause once, this long after the first request"
     )
     stall_for: Seconds = Field(
-        default=2.0, ge=0, description="how long nothing is written then; what was due meanwhile leaves at its end"
+        default=2.0, ge=0, description="length of that pause; what was due meanwhile is sent at its end"
     )
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
-        default=None, description="what goes wrong: at the start (the first three), or in the middle of each stream"
+        default=None, description="the failure to simulate: at the start (the first three), or within each stream"
     )
     memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
 

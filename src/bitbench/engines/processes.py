@@ -29,7 +29,7 @@ _FIRST_POLL_S, _SLOWEST_POLL_S = 0.01, 0.1
 
 
 class ProcessEnded(Exception):
-    """The process ended while somebody waited for it to be ready."""
+    """The process ended before it was ready."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"ended with {exit_code}")
@@ -59,8 +59,8 @@ class ServerProcess:
             self._guardian.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise BitbenchError(
-                f"Process {self.pid} or one that it started does not end, not even when killed; it would disturb "
-                "whatever is measured next, so end it (a driver may hold it) and give the same command again."
+                f"Process {self.pid} or one that it started cannot be killed and would disturb the next "
+                f"measurement. End it (a driver may block it), then repeat the command."
             ) from None
 
     def freeze(self) -> None:
@@ -135,7 +135,7 @@ def _answers(url: str) -> bool:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listened on a moment ago."""
+    """A port of the loopback interface that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -18,7 +18,7 @@ def engine_names() -> tuple[str, ...]:
 def engine(name: str) -> Engine:
     """An engine, ready to start instances; raises StudyFileError for one that does not exist or cannot be loaded."""
     if name not in engine_names():
-        raise StudyFileError(f"There is no engine called {name}; installed are: {', '.join(engine_names())}.")
+        raise StudyFileError(f"Unknown engine {name}; installed engines: {', '.join(engine_names())}.")
     try:
         return _load(name)
     except PluginError as error:
@@ -26,7 +26,7 @@ def engine(name: str) -> Engine:
 
 
 def engines() -> dict[str, Engine]:
-    """All that can be loaded, by name. One that cannot is left out and named in a warning."""
+    """All that can be loaded, by name. One that cannot is skipped with a warning."""
     loaded: dict[str, Engine] = {}
     for name in engine_names():
         try:

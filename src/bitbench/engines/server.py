@@ -65,7 +65,7 @@ class ServerInstance:
             raise InstanceFailed(self._explain(ended.exit_code)) from None
         except TimeoutError:
             lines = self._messages()
-            cause = f"It was not ready within {show_duration(timeout_s)} (the study's limit for a start)."
+            cause = f"It was not ready within {show_duration(timeout_s)} (limits.start)."
             raise InstanceFailed(_failure(Outcome.TIMEOUT, cause, lines, len(lines))) from None
         return self._plan.endpoint
 
@@ -107,7 +107,7 @@ class ServerInstance:
             cause = "It was killed by signal 9, most likely by the kernel's out-of-memory killer."
             return _failure(Outcome.OOM, cause, lines, len(lines))
         if _count_kernel_kills() > self._kernel_kills:
-            cause = "The kernel's out-of-memory killer ended a process while it ran, and then it ended too."
+            cause = "It ended after the kernel's out-of-memory killer killed one of this machine's processes."
             return _failure(Outcome.OOM, cause, lines, len(lines))
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         # The first exception is the root; those after it report that another process died.

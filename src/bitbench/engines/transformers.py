@@ -48,9 +48,11 @@ class TransformersEngine:
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(set(setup.args) - set(_ARGUMENTS))
         if unknown:
-            return f"transformers takes no argument {unknown[0]} here; it takes {', '.join(_ARGUMENTS)}."
+            return f"transformers has no argument {unknown[0]} here; it has {', '.join(_ARGUMENTS)}."
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
-            return f"transformers knows no {variant.at_load.quantize} here; it knows {' and '.join(_QUANTIZE)}."
+            return (
+                f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
+            )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
@@ -84,10 +86,10 @@ class TransformersEngine:
 def command_line(launch: Launch, port: int) -> list[str]:
     if launch.python is None:
         raise EngineEnvironmentError(
-            "transformers needs its environment; make it with: bitbench env create transformers"
+            "transformers needs its environment; create it with: bitbench env create transformers"
         )
     if launch.variant.path is None:
-        raise ModelError("transformers needs a model; name one under `models` in the study.")
+        raise ModelError("transformers needs a model; add one under `models` in the study.")
     options = [
         f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
     ]

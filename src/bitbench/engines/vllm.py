@@ -49,8 +49,8 @@ class VllmEngine:
         longest = spelled(setup.args).get("max-model-len")
         if isinstance(longest, int) and workload.context_tokens > longest:
             return (
-                f"{workload.name} needs a context of {workload.context_tokens:,} tokens, "
-                f"and max-model-len of {setup.name} is {longest:,}."
+                f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but max-model-len of "
+                f"{setup.name} is {longest:,}."
             )
         return refuse_long_context(variant, workload)
 
@@ -82,9 +82,9 @@ class VllmEngine:
 def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
     if launch.python is None:
-        raise EngineEnvironmentError("vLLM needs its environment; make it with: bitbench env create vllm")
+        raise EngineEnvironmentError("vLLM needs its environment; create it with: bitbench env create vllm")
     if launch.variant.path is None:
-        raise ModelError("vLLM needs a model; name one under `models` in the study.")
+        raise ModelError("vLLM needs a model; add one under `models` in the study.")
     defaults: dict[str, Argument] = {
         "dtype": "bfloat16",
         "max-model-len": _context(launch),

@@ -115,14 +115,14 @@ def _notes(messages: list[str]) -> list[str]:
     notes = []
     cores, reserved = _first(_CORES, messages), _first(_RESERVED, messages)
     if cores:
-        held_back = f", and keeps {reserved} free for its scheduler" if reserved else ""
+        held_back = f", and reserves {reserved} for its scheduler" if reserved else ""
         notes.append(
             f"vLLM computes on CPU {cores}{held_back}; "
-            "env VLLM_CPU_OMP_THREADS_BIND in the study chooses others, such as 0-1"
+            "`env: {VLLM_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
         )
     missing = sorted({found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))})
     if missing:
-        notes.append(f"vLLM runs without {' and '.join(missing)}, which it advises to preload (env LD_PRELOAD)")
+        notes.append(f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)")
     if _first(_COMPILED_FROM_CACHE, messages) is not None:
         notes.append("the compiled graph came from vLLM's cache")
     return notes

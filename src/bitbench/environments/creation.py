@@ -82,10 +82,10 @@ def _check_imports(environment: Environment, lock: Path, folder: Path, log_file:
     if torch and (library := _CUDA_LIBRARY.search(finished.stdout)):
         raise EngineEnvironmentError(
             f"The torch that was installed for {environment.name} is a CUDA build ({library[1]} is missing here): "
-            f"offer a CPU wheel of {torch} with --find-links or --index-url, or in the configuration of pip or uv, and "
-            "give the same command again."
+            f"provide a CPU wheel of {torch} with --find-links or --index-url, or in the configuration of pip or "
+            f"uv, and repeat the command."
         )
-    last = finished.stdout.strip().splitlines()[-1:] or ["it said nothing"]
+    last = finished.stdout.strip().splitlines()[-1:] or ["it printed nothing"]
     raise EngineEnvironmentError(
-        f"The environment {environment.name} was installed but cannot be used: {last[0]} (all of it in {log_file})."
+        f"The environment {environment.name} was installed but cannot be used: {last[0]} (full log: {log_file})."
     )

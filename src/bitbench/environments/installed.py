@@ -38,9 +38,9 @@ def python_of(name: str, home: Path) -> Path:
     folder = folder_of(name, home)
     if read_manifest(folder):
         return python_in(folder)
-    state = "was not completed" if folder.exists() else "does not exist"
+    state = "is incomplete" if folder.exists() else "is not installed"
     raise EngineEnvironmentError(
-        f"The environment {name} {state} in {folder}; make it with: bitbench env create {name}"
+        f"The environment {name} {state} in {folder}; create it with: bitbench env create {name}"
     )
 
 

@@ -30,9 +30,9 @@ def choose_installer(asked_for: str | None) -> Installer:
     if asked_for is None:
         return "uv" if found else "pip"
     if asked_for != "uv":
-        raise EngineEnvironmentError(f"{asked_for} is not an installer that bitbench knows; it knows pip and uv.")
+        raise EngineEnvironmentError(f"{asked_for} is not a known installer; use pip or uv.")
     if not found:
-        raise EngineEnvironmentError("uv was asked for but is not on the PATH; install it or use --installer pip.")
+        raise EngineEnvironmentError("uv is not on the PATH; install it, or use --installer pip.")
     return "uv"
 
 
@@ -57,7 +57,7 @@ class Installation:
 
     def run(self) -> None:
         """Raises EngineEnvironmentError with the lines that say why."""
-        self.on_step(f"making a virtual environment with {self.installer}")
+        self.on_step(f"creating a virtual environment with {self.installer}")
         python = python_in(self.folder)
         venv: list[str | Path]
         if self.installer == "uv":
@@ -88,8 +88,8 @@ class Installation:
         if process.returncode != 0:
             raise EngineEnvironmentError(
                 f"{self.installer} could not {step} the environment in {self.folder}: {_telling(recent)} "
-                f"(all of it in {self.log_file.name} there). Packages can be taken from elsewhere with --find-links or "
-                "--index-url."
+                f"(full log: {self.log_file.name} in that folder). Use --find-links or --index-url for another "
+                f"package source."
             )
 
 
@@ -103,4 +103,4 @@ def _telling(lines: Sequence[str]) -> str:
     """The last lines that say what went wrong, in one line."""
     said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     telling = [line for line in said if _TELLING.search(line)]
-    return " / ".join((telling or said)[-3:]) or "it said nothing"
+    return " / ".join((telling or said)[-3:]) or "it printed nothing"

@@ -1,21 +1,21 @@
 """Errors that a person reads.
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
-├── StudyFileError          the study file says something that cannot be run
-├── EngineEnvironmentError  an engine's environment is missing, broken or could not be made
+├── StudyFileError          the study file contains something that cannot be run
+├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
-├── ModelError              a model is missing, unreadable or could not be brought
-├── RecipeError             a recipe says something that cannot be made, or does not exist
-├── QuantizeError           a variant could not be made, or may not be removed
-├── KernelError             a kernel case, shape or the worker that times them is not as it should be
-├── QualityError            quality cannot be asked for as the study says it; nothing is known about the variant
-├── LoadError               the load generator itself failed; nothing is known about the engine
+├── ModelError              a model is missing, unreadable or could not be downloaded
+├── RecipeError             a recipe is invalid or does not exist
+├── QuantizeError           a variant could not be created, or may not be removed
+├── KernelError             a kernel case or shape is invalid, or the worker that times it failed
+├── QualityError            quality cannot be asked for as the study says it; the variant's quality is unknown
+├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
-├── ImportFileError         a result file is not what it was said to be, or holds nothing that records can hold
+├── ImportFileError         a result file has another format than given, or contains no results
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
-├── CannotExplainError      `bitbench explain` is asked about something that was not measured
-├── CannotCompareError      `bitbench compare` refuses; its exit code is neither that of a regression nor of doubt
+├── CannotExplainError      `bitbench explain` needs something that was not measured
+├── CannotCompareError      `bitbench compare` refuses; its exit code is its own
 └── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
 
 A cell that fails is not an error: it is a result (see `core.recorded.trial.Outcome`).

@@ -39,7 +39,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
         raise error(f"{name}: not valid YAML: {problem}") from problem
     if not isinstance(root, yaml.MappingNode):
         raise error(f"{name}:1: {outline}")
-    repeated = [f"{name}:{line}: `{key}` is given twice; keep one of them" for key, line in _repeated_keys(root)]
+    repeated = [f"{name}:{line}: `{key}` is given twice; keep one" for key, line in _repeated_keys(root)]
     if repeated:
         raise error("\n".join(repeated))
     try:
@@ -86,7 +86,7 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
         known = _known_fields(spec, location[:-1])
         guess = difflib.get_close_matches(str(location[-1]), known, n=1)
         hint = f"did you mean `{guess[0]}`? " if guess else ""
-        return f"{where}: unknown field; {hint}known are {', '.join(known)}"
+        return f"{where}: unknown field; {hint}known fields: {', '.join(known)}"
     if kind == "missing":
         parent = f" in `{field}`" if field else ""
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"

@@ -12,9 +12,9 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 def read(text: str) -> Reading:
     report = one_object(text, TOOL, ("request_throughput",))
-    reading = Reading(notes=["It does not say which engine answered."])
+    reading = Reading(notes=["The file does not name the engine."])
     if failed := whole(at(report, "error_request_count", "avg")):
-        reading.notes.append(f"{failed} requests failed; figures are of the others.")
+        reading.notes.append(f"{failed} requests failed; figures are computed from the others.")
     settings = report.get("input_config")
     completed = whole(at(report, "request_count", "avg"))
     load = at(settings, "loadgen") or _measured_phase(at(settings, "phases"))

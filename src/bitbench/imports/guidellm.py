@@ -15,12 +15,14 @@ ONE_AT_A_TIME = "synchronous"
 def read(text: str) -> Reading:
     report = one_object(text, TOOL, ("benchmarks",))
     benchmarks = report["benchmarks"] if isinstance(report["benchmarks"], list) else []
-    reading = Reading(notes=["Figures are means over successful requests; it does not say which engine answered."])
+    reading = Reading(notes=["Figures are means over successful requests; the file does not name the engine."])
     for number_of, one in enumerate(benchmarks, start=1):
         reading.runs.append(_run(report, one))
         failed = whole(at(one, "metrics", "request_totals", "errored"))
         if failed:
-            reading.notes.append(f"Benchmark {number_of}: {failed} requests failed; figures are of the others.")
+            reading.notes.append(
+                f"Benchmark {number_of}: {failed} requests failed; figures are computed from the others."
+            )
     return reading
 
 

@@ -23,10 +23,10 @@ def read(text: str) -> Reading:
     host: dict[str, Json] = {"cpu_model": first.get("cpu_info")}
     if first.get("gpu_info"):
         host["accelerators"] = [{"name": first["gpu_info"]}]
-    notes = ["No server and no request: a test is one batch of tokens, without sampling or tokenizing."]
-    if not all(one.get("samples_ns") for one in found):
-        notes.append("Without its single repetitions (samples_ns): one figure per test, and no spread.")
-    return Reading(runs=[run for one in found for run in _runs(one)], notes=notes, host=host)
+    notes = ["No server and no requests: a test is one batch of tokens, without sampling or tokenizing."]
+    if not all(test.get("samples_ns") for test in found):
+        notes.append("The file lacks single repetitions (samples_ns): one figure per test, no spread.")
+    return Reading(runs=[run for test in found for run in _runs(test)], notes=notes, host=host)
 
 
 def _runs(one: Mapping[str, Json]) -> Iterator[ImportedRun]:

@@ -110,7 +110,7 @@ def one_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json
     """A JSON object that has all `needed` keys."""
     found = objects(text, tool, needed)
     if len(found) != 1:
-        raise ImportFileError(f"this holds {len(found)} JSON objects; {tool} writes one per file")
+        raise ImportFileError(f"the file contains {len(found)} JSON objects; {tool} writes one per file")
     return found[0]
 
 
@@ -121,12 +121,12 @@ def objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Js
     except json.JSONDecodeError:
         content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     found = content if isinstance(content, list) else [content]
-    for one in found:
-        missing = [key for key in needed if not isinstance(one, Mapping) or key not in one]
+    for result in found:
+        missing = [key for key in needed if not isinstance(result, Mapping) or key not in result]
         if missing:
-            raise ImportFileError(f"this is no result of {tool}: it has no {', '.join(missing)}")
+            raise ImportFileError(f"this is not a result of {tool}: it lacks {', '.join(missing)}")
     if not found:
-        raise ImportFileError(f"this is no result of {tool}: it is empty")
+        raise ImportFileError(f"this is not a result of {tool}: it is empty")
     return found
 
 
@@ -142,7 +142,7 @@ def _line(line: str, number: int, tool: str) -> Json:
     try:
         return _parsed(line)
     except json.JSONDecodeError as error:
-        raise ImportFileError(f"line {number} is no JSON ({error.msg}); {tool} writes one object per line") from error
+        raise ImportFileError(f"line {number} is not JSON ({error.msg}); {tool} writes one object per line") from error
 
 
 def at(content: Json, *path: str) -> Json:

@@ -19,9 +19,9 @@ MOST_COUNTED = 1000  # what core.asked.study allows for a count
 
 
 ASSUMED = {
-    Starts.PER_FILE: "Assumed: each file is one start of its engine, and the runs in it are trials of that start.",
-    Starts.PER_RUN: "As told with --starts: each run was a start of the engine of its own.",
-    Starts.ONE: "As told with --starts: all runs are trials of one start of the engine.",
+    Starts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are trials of that start.",
+    Starts.PER_RUN: "By --starts: each run was its own start of the engine.",
+    Starts.ONE: "By --starts: all runs are trials of one start of the engine.",
 }
 
 

@@ -14,11 +14,11 @@ TOOL = "sglang.bench_serving"
 def read(text: str) -> Reading:
     found = objects(text, TOOL, ("backend", "completed", "duration", "output_throughput"))
     return Reading(
-        runs=[_run(one) for one in found],
+        runs=[_run(result) for result in found],
         notes=[
-            "Latencies count from when a request was really sent, not from when it was planned.",
+            "Latencies count from the actual send, not from the planned one.",
             "Its input throughput is input tokens / duration; bitbench divides by the time spent waiting for first "
-            "tokens, so it was left out.",
+            "tokens, so it was not imported.",
         ],
     )
 

@@ -24,7 +24,7 @@ def read(tool: Tool, content: bytes) -> Reading:
     text, was_mis_encoded = decoded(content)
     reading = READERS[tool](text)
     if not reading.runs and not reading.kernels:
-        raise ImportFileError("there is no run in it")
+        raise ImportFileError("it contains no runs")
     if was_mis_encoded:
         reading.notes.append(MIS_ENCODED)
     return reading

@@ -41,7 +41,7 @@ def read(text: str) -> Reading:
                 ),
             )
         )
-    reading.notes.append("It does not say how many tokens went in and out, nor how many requests at once.")
+    reading.notes.append("The file does not give token counts or concurrency.")
     reading.profile = read_profile(lines)
     if reading.profile is not None:
         reading.notes.append(

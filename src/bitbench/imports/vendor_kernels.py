@@ -29,8 +29,8 @@ def read(text: str) -> Reading:
     return Reading(
         kernels=kernels,
         notes=[
-            "One time per point: nothing is known about its spread, nor whether caches were warm.",
-            "It does not say which machine ran it, nor how many bytes each kernel reads.",
+            "One time per point: its spread is unknown, and so is whether caches were warm.",
+            "The file does not name the machine, nor the bytes that each kernel reads.",
         ],
     )
 

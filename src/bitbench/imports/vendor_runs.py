@@ -58,12 +58,12 @@ def is_meant(text: str) -> bool:
 
 
 def read(text: str) -> Reading:
-    configurations = [one for one in _configurations(text) if one.models]
+    configurations = [configuration for configuration in _configurations(text) if configuration.models]
     return Reading(
-        runs=[run for one in configurations for run in _runs(one)],
+        runs=[run for configuration in configurations for run in _runs(configuration)],
         notes=[
             *_repeated_names(configurations),
-            "It does not say which engine and which machine ran it.",
+            "The file names neither engine nor machine.",
             "Its figures are rounded to two decimals: equal latencies may differ by less than that.",
         ],
     )
@@ -103,7 +103,8 @@ def _runs(configuration: _Configuration) -> Iterator[ImportedRun]:
 
 
 def _common_ending(names: list[str]) -> str:
-    """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the model's."""
+    """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the "
+    "model's."""
     if len(set(names)) < 2:
         return ""
     tails = [name.split("_") for name in names]
@@ -125,6 +126,6 @@ def _repeated_names(configurations: list[_Configuration]) -> list[str]:
         return []
     examples = ", ".join(repeated[:SHOWN_REPEATS])
     return [
-        f"Names of runs repeat ({len(repeated)} of them, such as {examples}); all runs are kept, and numbered anew in "
-        "the order of the file."
+        f"Names of runs repeat ({len(repeated)} of them, such as {examples}); all runs are kept and renumbered in "
+        f"file order."
     ]

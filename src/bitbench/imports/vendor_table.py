@@ -19,7 +19,7 @@ def read(text: str) -> Reading:
         if is_meant(text):
             return reader(text)
     raise ImportFileError(
-        "this is none of the published forms that are known (runs by configuration, a table of backends, grid tables, "
+        "unknown table format; known are (runs by configuration, a table of backends, grid tables, "
         "a kernel table); "
         "give the tool that wrote it with --from"
     )

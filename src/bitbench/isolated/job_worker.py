@@ -49,7 +49,7 @@ def run(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Nobody would use what this process makes once its parent is gone, even after `kill -9`."""
+    """Ends with its parent, even after `kill -9`: its result would be of no use."""
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         os._exit(1)
 

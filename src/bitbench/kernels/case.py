@@ -24,7 +24,7 @@ class Shape:
         return f"{self.in_features}x{self.out_features}"
 
 
-class Pool(Protocol):
+class WeightPool(Protocol):
     """The device's memory with random content that cases cut their weights from, larger than all of its caches.
 
     Filling gigabytes anew for each shape would take longer than timing it.
@@ -70,7 +70,7 @@ class Case(Protocol):
 
     def weight_bytes(self, shape: Shape) -> int: ...
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared: ...
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared: ...
 
 
 @dataclass(frozen=True)

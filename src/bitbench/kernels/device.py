@@ -93,7 +93,7 @@ def open_device(name: str, torch: ModuleType, *, warm: bool) -> Device:
         return Cpu()
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"torch {torch.__version__} sees no CUDA device; where nvidia-smi shows one, make this environment again "
-            "with: bitbench env create transformers"
+            f"torch {torch.__version__} sees no CUDA device; if nvidia-smi shows one, recreate this environment "
+            f"with: bitbench env create transformers"
         )
     return Cuda(torch, warm=warm)

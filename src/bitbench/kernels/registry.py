@@ -36,18 +36,18 @@ class CaseSource:
         return self.module.partition(".")[0]
 
     def warn_that_unusable(self, cause: str) -> None:
-        """For a case that nobody asked for by name: the others are run without it."""
+        """For a case that was not requested by name: the others run without it."""
         warn_of_plugin(broken_plugin(self.point, cause))
 
 
 def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
-    """All cases whose package is found, or those that are named; raises KernelError for a name that nobody offers."""
+    """All cases whose package is found, or the named ones; raises KernelError for a name that no package offers."""
     known = {point.name: CaseSource(point) for point in entry_points(group=GROUP)}
     if names is None:
         return tuple(known[name] for name in sorted(known) if _is_found(known[name]))
     for name in names:
         if name not in known:
-            raise KernelError(f"There is no kernel case called {name}; there are: {', '.join(sorted(known))}.")
+            raise KernelError(f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}.")
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
@@ -74,5 +74,5 @@ def _is_found(source: CaseSource) -> bool:
 def _folder(package: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise KernelError(f"{package}, which offers a kernel case, is not an importable package; install it again.")
+        raise KernelError(f"{package}, which offers a kernel case, cannot be imported; reinstall it.")
     return next(iter(spec.submodule_search_locations))

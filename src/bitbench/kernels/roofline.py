@@ -5,14 +5,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bitbench.kernels.case import Pool
+    from bitbench.kernels.case import WeightPool
     from bitbench.kernels.device import Device
 
 READINGS = 3
 PRODUCTS = 2
 
 
-def measure(pool: "Pool", device: "Device") -> dict[str, list[float]]:
+def measure(pool: "WeightPool", device: "Device") -> dict[str, list[float]]:
     """A few readings of each: bytes/s read, bfloat16 flop/s, int8 op/s.
 
     A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is read again.
@@ -24,7 +24,7 @@ def measure(pool: "Pool", device: "Device") -> dict[str, list[float]]:
     }
 
 
-def _read(pool: "Pool", device: "Device") -> list[float]:
+def _read(pool: "WeightPool", device: "Device") -> list[float]:
     """By two readers: a sum, and a matrix-vector product, which torch spreads over threads more evenly."""
     import torch
 

@@ -77,7 +77,7 @@ def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> Machi
     job = KernelJob(shapes=(), batches=(), cases=(), all_cases=False)
     machine = next((event for event in _events(job, python) if event["event"] == "machine"), None)
     if machine is None:
-        raise KernelError("The kernel worker did not say what this machine can do.")
+        raise KernelError("The kernel worker returned no roofline of this machine.")
     readings = {name: {"values": values} for name, values in machine["readings"].items() if values}
     return MachineRoof.model_validate(
         {**machine, **readings, "cpu_model": cpu_model, "measured_at": measured_at, "format": ROOF_FORMAT}

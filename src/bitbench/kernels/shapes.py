@@ -26,7 +26,7 @@ def parse_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool)
     shapes = [Shape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
     if len(shapes) != len(pairs) or any(min(shape.in_features, shape.out_features) == 0 for shape in shapes):
         raise KernelError(
-            f"{text!r} names no shapes; write seed, model:ID, or pairs of in_features x out_features such as 4096x4096"
+            f"{text!r} is not a set of shapes; use seed, model:ID, or IN_FEATURESxOUT_FEATURES such as 4096x4096"
         )
     return tuple(dict.fromkeys(shapes))
 
@@ -39,5 +39,7 @@ def linear_shapes(folder: Path) -> tuple[Shape, ...]:
         if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name
     }
     if not found:
-        raise KernelError(f"{folder} holds no linear layers in safetensors; give the folder of an unquantized model.")
+        raise KernelError(
+            f"{folder} contains no linear layers in safetensors; give the folder of an unquantized model."
+        )
     return tuple(sorted(found, key=lambda shape: (shape.out_features, shape.in_features)))

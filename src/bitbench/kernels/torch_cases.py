@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.kernels.case import Pool, Prepared, Shape, Traits
+from bitbench.kernels.case import Prepared, Shape, Traits, WeightPool
 
 GROUP = 128  # columns that share a scale in int4
 BLOCK = 64  # rows that torch packs together in int4
@@ -22,7 +22,7 @@ class _Bfloat16(Traits):
     def weight_bytes(self, shape: Shape) -> int:
         return 2 * shape.in_features * shape.out_features
 
-    def _weights(self, shape: Shape, copies: int, pool: Pool) -> list[torch.Tensor]:
+    def _weights(self, shape: Shape, copies: int, pool: WeightPool) -> list[torch.Tensor]:
         count = shape.in_features * shape.out_features
         form = (shape.out_features, shape.in_features)
         return [pool.bfloat16_at(copy * count, count).view(form) for copy in range(copies)]
@@ -38,7 +38,7 @@ class TorchLinear(_Bfloat16):
 
     name: str = "torch-linear"
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         weights = self._weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
@@ -54,7 +54,7 @@ class TorchMv(_Bfloat16):
     name: str = "torch-mv"
     batches: tuple[int, int] = (1, 1)
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         weights = self._weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.mv(weights[copy], x.view(-1)).view(1, -1),
@@ -78,7 +78,7 @@ class TorchInt8(Traits):
     def weight_bytes(self, shape: Shape) -> int:
         return shape.in_features * shape.out_features + 2 * shape.out_features
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
         weights = [pool.bytes_at(copy * count, count).view(torch.int8).view(form) for copy in range(copies)]
         scales = torch.full((shape.out_features,), 2**-7, dtype=torch.bfloat16)
@@ -104,7 +104,7 @@ class TorchInt4(Traits):
         weights = shape.in_features * shape.out_features
         return weights // 2 + 4 * weights // GROUP
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         k, n = shape.in_features, shape.out_features
         count, form = k * n // 2, (n, k // 2)
         scale_and_zero = torch.zeros((k // GROUP, n, 2), dtype=torch.bfloat16)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bitbench.kernels.case import Pool, Prepared, Shape, Traits
+from bitbench.kernels.case import Prepared, Shape, Traits, WeightPool
 from bitbench.vptq import packed
 from bitbench.vptq.multiply import multiply
 
 
 @dataclass(frozen=True)
-class Vptq(Traits):
+class VptqCase(Traits):
     """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
 
     main: int = 4096
@@ -30,7 +30,7 @@ class Vptq(Traits):
     def weight_bytes(self, shape: Shape) -> int:
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
         kernels = [packed.native_matrix(matrix) for matrix in matrices]
 
@@ -52,7 +52,7 @@ class Vptq(Traits):
     def _residual_bits(self) -> int:
         return packed.index_bits(self.residual, packed.RESIDUAL_BITS)
 
-    def _matrix(self, shape: Shape, offset: int, pool: Pool) -> packed.PackedMatrix:
+    def _matrix(self, shape: Shape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
         stream = pool.huge_page_bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
@@ -70,8 +70,8 @@ class Vptq(Traits):
         return packed.dequantize(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
 
 
-def _case(main: int, residual: int, bits: int, *, on_request: bool) -> Vptq:
-    return Vptq(
+def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
+    return VptqCase(
         name=f"vptq-{main}-{residual}" + ("-a16" if bits == 16 else ""),
         main=main,
         residual=residual,

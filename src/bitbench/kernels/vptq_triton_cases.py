@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.kernels.case import Pool, Prepared, Shape, Traits
+from bitbench.kernels.case import Prepared, Shape, Traits, WeightPool
 from bitbench.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TritonVptq(Traits):
         rows, row_words = self._form(shape)
         return 4 * rows * row_words + 2 * VECTOR * (self.main + self.residual)
 
-    def prepare(self, shape: Shape, copies: int, pool: Pool) -> Prepared:
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         step = -(-self.weight_bytes(shape) // ALIGNED) * ALIGNED
         segments = [self._segment(shape, copy * step, pool) for copy in range(copies)]
         return Prepared(
@@ -59,7 +59,7 @@ class TritonVptq(Traits):
     def _form(self, shape: Shape) -> tuple[int, int]:
         return -(-shape.out_features // VECTOR), -(-shape.in_features * sum(self._bits) // WORD_BITS)
 
-    def _segment(self, shape: Shape, offset: int, pool: Pool) -> "Segment":
+    def _segment(self, shape: Shape, offset: int, pool: WeightPool) -> "Segment":
         from bitbench.vptq.triton_layer import CODEBOOK_TYPE, Segment
 
         rows, row_words = self._form(shape)

@@ -1,4 +1,4 @@
-"""Two study folders, or two variants of one, held against each other."""
+"""Compares two study folders, or two variants of one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,17 +41,19 @@ def compare_folders(
 def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
     """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
     for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
-        sides = [[one for one in plan.contenders if getattr(one, key) == wanted] for wanted in (old, new)]
+        sides = [
+            [contender for contender in plan.contenders if getattr(contender, key) == wanted] for wanted in (old, new)
+        ]
         if all(sides):
             pairs = [
-                (one, two)
-                for one in sides[0]
-                for two in sides[1]
-                if key == "name" or getattr(one, other) == getattr(two, other)
+                (before, after)
+                for before in sides[0]
+                for after in sides[1]
+                if key == "name" or getattr(before, other) == getattr(after, other)
             ]
             if pairs:
                 return pairs
     raise CannotCompareError(
-        f"{old} and {new} are no two variants, engines or contenders of this study that can be paired; "
-        f"it has {', '.join(one.name for one in plan.contenders)}"
+        f"{old} and {new} are not two variants, engines or contenders of this study that can be paired; it has "
+        f"{', '.join(contender.name for contender in plan.contenders)}"
     )

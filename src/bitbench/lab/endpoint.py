@@ -60,7 +60,7 @@ class EndpointRun:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
                 if not kept:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
-                self._observer.warn(f"this client cannot send {rate:g} requests/s on time; no higher rate is tried")
+                self._observer.warn(f"this client cannot send {rate:g} requests/s on time; higher rates are skipped")
                 limits = limits.model_copy(update={"highest": max(kept)})
                 self._update_lock(search=limits)
 
@@ -86,7 +86,9 @@ class EndpointRun:
             )
         )
         objectives = self._plan.study.objectives
-        counted = [one for one in self._trials if one.outcome is not Outcome.CLIENT_BOUND or held(one, objectives)]
+        counted = [
+            trial for trial in self._trials if trial.outcome is not Outcome.CLIENT_BOUND or held(trial, objectives)
+        ]
         self._observer.study_started(self._plan, len(counted))
         return ready
 
@@ -94,7 +96,7 @@ class EndpointRun:
         try:
             return instance.wait_ready(self._plan.study.limits.start)
         except InstanceFailed as failed:
-            raise LoadError(f"{failed.failure.cause}; the same command with --into goes on from here") from None
+            raise LoadError(f"{failed.failure.cause}; the same command with --into resumes") from None
 
     def _wants(self, point: Workload) -> bool:
         return self._progress.wants_trial(self._cell(point), BLOCK)

@@ -1,4 +1,4 @@
-"""The first contact with an endpoint: does it answer as asked, and how fast while it has nothing else to do?"""
+"""The first contact with an endpoint: whether it answers as requested, and how fast without load."""
 
 import os
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def first_model(url: str, api_key_env: str) -> str:
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
-        raise LoadError(f"{url} does not say which models it has; name one with --model")
+        raise LoadError(f"{url} lists no models; name one with --model")
     return offered[0]
 
 
@@ -67,9 +67,7 @@ def _advise(failure: Failure, api_key_env: str) -> str:
     if failure.outcome is Outcome.CRASHED:
         return f"{failure.cause}; is the server running, and is this its port?"
     if "key" in failure.cause:
-        return (
-            f"{failure.cause}; put it into the environment variable {api_key_env}, or name another with --api-key-env"
-        )
+        return f"{failure.cause}; set the environment variable {api_key_env}, or name another with --api-key-env"
     return failure.cause
 
 
@@ -78,7 +76,7 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
     rows: list[dict[str, Json]] = requests.to_pylist()
     row = next((row for row in rows if row["status"] != "ok"), None)
     if row is None:  # complete, but not as long as asked
-        return f"{cause.rstrip('.')}; where a server cannot be told how long to go on, use --no-ignore-eos"
+        return f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
     status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
     if "usage" in said:
         return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
@@ -88,6 +86,6 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
         401: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
         403: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
         404: "--model names the model, --api chat or completions the kind of endpoint",
-        400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may be what it takes",
+        400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may help",
     }
     return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")

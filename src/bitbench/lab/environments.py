@@ -1,4 +1,4 @@
-"""All environments that can be made here: those of the installed engines, and those of stages."""
+"""All environments that can be created here: those of the installed engines, and those of stages."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from bitbench.quantize.environment import QUANTIZE
 
 
 def known_environments() -> dict[str, Environment]:
-    """By name. An engine that cannot be imported is warned about and brings none."""
+    """By name. An engine that cannot be imported is skipped with a warning."""
     of_engines = (engine.own_environment for engine in registry.engines().values())
     return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, TRITON) if known is not None}
 
@@ -26,7 +26,5 @@ def known_environment(name: str) -> Environment:
     """Raises EngineEnvironmentError with the names that exist."""
     known = known_environments()
     if name not in known:
-        raise EngineEnvironmentError(
-            f"There is no environment called {name}; bitbench can make: {', '.join(sorted(known))}."
-        )
+        raise EngineEnvironmentError(f"Unknown environment {name}; known environments: {', '.join(sorted(known))}.")
     return known[name]

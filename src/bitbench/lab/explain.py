@@ -35,7 +35,7 @@ def explain_variant(
     contender = _contender(records.plan, variant)
     baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
     if baseline == contender:
-        raise CannotExplainError(f"{contender.name} is the baseline itself; give another one with --against")
+        raise CannotExplainError(f"{contender.name} is the baseline itself; name another one with --against")
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
     records = replace(records, roof=roof, lock=_with_shapes(records.lock))
     chosen = _workload(records, contender, baseline, workload)
@@ -44,65 +44,67 @@ def explain_variant(
 
 def _contender(plan: Plan, name: str) -> Contender:
     """By its whole name, its variant or the recipe in it, as long as that is one."""
-    for everyone in (plan.contenders, tuple(dict.fromkeys(one.cell.contender for one in plan.refusals))):
+    for everyone in (plan.contenders, tuple(dict.fromkeys(refusal.cell.contender for refusal in plan.refusals))):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
-            raise CannotExplainError(f"{name} could be {', '.join(one.name for one in found)}; give the whole name")
+            raise CannotExplainError(
+                f"{name} is ambiguous: {', '.join(contender.name for contender in found)}; give the whole name"
+            )
         if found and found[0] in plan.contenders:
             return found[0]
         if found:
-            reason = next(one.reason for one in plan.refusals if one.cell.contender == found[0])
+            reason = next(refusal.reason for refusal in plan.refusals if refusal.cell.contender == found[0])
             raise CannotExplainError(f"{found[0].name} was not run: {reason}")
     raise CannotExplainError(
-        f"{name} is no variant of this study; it has {', '.join(one.name for one in plan.contenders)}"
+        f"{name} is not a variant of this study; it has {', '.join(contender.name for contender in plan.contenders)}"
     )
 
 
 def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Contender]:
-    recipes = {one.name: one.recipe for one in plan.variants}
-    by_name = [one for one in everyone if one.name == name]
-    by_variant = [one for one in everyone if one.variant == name]
-    return by_name or by_variant or [one for one in everyone if recipes.get(one.variant) == name]
+    recipes = {variant.name: variant.recipe for variant in plan.variants}
+    by_name = [contender for contender in everyone if contender.name == name]
+    by_variant = [contender for contender in everyone if contender.variant == name]
+    return by_name or by_variant or [contender for contender in everyone if recipes.get(contender.variant) == name]
 
 
 def _baseline(plan: Plan, contender: Contender) -> Contender:
     """On the engine of the contender: the variant of the study's baseline, or one that is not quantized; else that of
     the study."""
     chosen = baseline_of(plan)
-    same_engine = [one for one in plan.contenders if one.engine == contender.engine and one != contender]
-    dense = {one.name for one in plan.variants if one.is_dense}
-    wanted = [one for one in same_engine if chosen and one.variant == chosen.variant]
-    found = next(iter([*wanted, *(one for one in same_engine if one.variant in dense)]), chosen)
+    same_engine = [other for other in plan.contenders if other.engine == contender.engine and other != contender]
+    dense = {variant.name for variant in plan.variants if variant.is_dense}
+    wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
+    found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)
     if found is None:
-        raise CannotExplainError("this study has no baseline; give one with --against")
+        raise CannotExplainError("this study has no baseline; name one with --against")
     return found
 
 
 def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name: str | None) -> Workload:
     """The one that is named, or where the contender does worst against the baseline."""
     speeds = workload_speeds(of, contender, baseline)
-    names = [one.workload for one in speeds]
+    names = [speed.workload for speed in speeds]
     if name is not None and name in names:
         return of.plan.study.workload(name)
-    if name is not None and name not in [one.name for one in of.plan.study.workloads]:
-        all_names = ", ".join(one.name for one in of.plan.study.workloads)
-        raise CannotExplainError(f"{name} is no workload of this study; it has {all_names}")
+    if name is not None and name not in [workload.name for workload in of.plan.study.workloads]:
+        all_names = ", ".join(workload.name for workload in of.plan.study.workloads)
+        raise CannotExplainError(f"{name} is not a workload of this study; it has {all_names}")
     if name is not None or not speeds:
         where = f"at {name}" if name else "at any workload"
         raise CannotExplainError(
-            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` says why"
+            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
     return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
 
 
 def _with_shapes(lock: Lock) -> Lock:
     """A plan from before model facts had all that a cost needs: they are read again where the model still is."""
-    variants = tuple(_with_shape(lock.plan, one) for one in lock.plan.variants)
+    variants = tuple(_with_shape(lock.plan, variant) for variant in lock.plan.variants)
     return lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})})
 
 
 def _with_shape(plan: Plan, variant: Variant) -> Variant:
-    model = next((one for one in plan.variants if one.model == variant.model and one.form == DENSE), None)
+    model = next((other for other in plan.variants if other.model == variant.model and other.form == DENSE), None)
     if variant.facts.heads is not None or model is None or model.path is None:
         return variant
     try:
@@ -129,11 +131,11 @@ def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[Mac
 
 def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
     if host == HostFacts():
-        return "the study does not say which machine it ran on"
+        return "the study does not record its machine"
     if host.accelerators:
-        return "it ran on an accelerator, and bitbench measures the roof of processors only"
+        return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
     if any(getattr(host, name) != getattr(here, name) for name in TELLING_FACTS):
-        return "the study ran on another machine; give this command there once"
+        return "the study ran on another machine; run this command there once"
     if (busy := cores_in_use()) > TOO_BUSY_CORES:
-        return f"not measured while other work keeps {busy:.1f} cores busy; give this command again when it is quiet"
+        return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"
     return None

@@ -39,7 +39,9 @@ def _kernels(folder: Path) -> Document:
         return published_kernel_document(published)
     if (records := kernel_records(folder)) is not None:
         return kernel_document(read_kernels(records))
-    raise StoreError(f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` makes them")
+    raise StoreError(
+        f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` creates them"
+    )
 
 
 def _profiles(folder: Path) -> Document:
@@ -47,4 +49,4 @@ def _profiles(folder: Path) -> Document:
         return published_profile_document(published)
     if profiles := StudyFolder(folder).profiles():
         return profile_document(profiles)
-    raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` takes some")
+    raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")

@@ -21,7 +21,7 @@ from bitbench.report.document.text import plain
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import write_published
 
-REMARK = "Made by `bitbench import`: it can be reported, not run."
+REMARK = "Written by `bitbench import`: it can be reported, not run."
 LARGEST_FILE_BYTES = (
     1_000_000_000  # a detailed result of a million requests; beyond it, memory would be the first limit
 )
@@ -42,7 +42,7 @@ def import_files(paths: Sequence[Path], tool: Tool, starts: Starts, into: Path |
     name = plain_name(paths[0].stem, "imported")
     folder = StudyFolder(into or Path(name))
     if folder.lock_file.exists() or folder.study_file.exists() or (folder.path / "published").exists():
-        raise StoreError(f"{folder.path} holds a study already; give another folder with --into")
+        raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
     source = ImportSource(tool=tool.value, files=files, notes=notes)
     if any(reading.runs for reading in readings):
         _write(folder, as_study(name, readings, starts, source), readings)
@@ -68,7 +68,9 @@ def _write_published(folder: StudyFolder, readings: Sequence[Reading], source: I
 def _content(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise ImportFileError(f"{path} is larger than {LARGEST_FILE_BYTES // 10**9} GB; save it without details")
+            raise ImportFileError(
+                f"{path} is larger than {LARGEST_FILE_BYTES // 10**9} GB; export it without per-request details"
+            )
         return path.read_bytes()
     except OSError as error:
         raise ImportFileError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -81,7 +83,7 @@ def _read(tool: Tool, content: bytes, path: Path) -> Reading:
         raise ImportFileError(f"{path}: {plain(str(error))}") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ImportFileError(
-            f"{path} is not laid out as a result of {tool.value} that this version knows "
+            f"{path} is not a known result format of {tool.value} "
             f"({type(error).__name__}: {plain(str(error))}); check --from"
         ) from error
 
@@ -95,5 +97,5 @@ def _write(folder: StudyFolder, study: ImportedStudy, readings: Sequence[Reading
             writer.append_trial(trial, None)
         writer.write_study(f"# {REMARK}\n{study_text(study.plan.study)}")
         # Files from different machines: which one is nobody's to say.
-        host = HostFacts.model_validate(hosts[0] if all(one == hosts[0] for one in hosts) else {})
+        host = HostFacts.model_validate(hosts[0] if all(other == hosts[0] for other in hosts) else {})
         writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))

@@ -28,12 +28,12 @@ AskedFor = str | Path | Study
 
 
 def plan(study: AskedFor) -> Plan:
-    """What a study would run, and what not and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
+    """What a study would run, and what it refuses and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
     return Lab().plan(_asked(study))
 
 
 def run(study: AskedFor, into: Place | None = None, *, observer: Observer | None = None) -> Results:
-    """Run a study, or what is left of it. The folder `into` is filled, by default ./NAME of the study.
+    """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
     Progress goes to the logger `bitbench`, unless there is an `observer`.
     """
@@ -66,7 +66,7 @@ def load(
     seed: int = 0,
     observer: Observer | None = None,
 ) -> Results:
-    """Measure an OpenAI-compatible endpoint that runs already: a sweep over `concurrency` or `rate`, or with `slo`
+    """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
     alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds)."""
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),
@@ -100,7 +100,7 @@ def load(
 
 
 def read(folder: Place) -> Results:
-    """The results in a study folder. Neither the engines nor the model are needed any more."""
+    """The results in a study folder. Needs neither the engines nor the model."""
     return Results(StudyFolder.existing(Path(folder)), Lab())
 
 
@@ -149,7 +149,7 @@ def recommend(
 
 
 def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:
-    """Why a variant is as fast as it is: the expected gain, the measured gain, and where the gap comes from."""
+    """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from."""
     place = StudyFolder.existing(Path(folder))
     return explain_variant(place, Lab().home, variant=variant, workload=workload, against=against)
 

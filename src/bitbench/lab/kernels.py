@@ -69,8 +69,8 @@ def read_kernels(path: Path) -> KernelSummary:
 def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
     if options.device is KernelDevice.CUDA and not has_cuda():
         raise KernelError(
-            "There is no CUDA device on this machine (no NVIDIA driver is loaded); give this command where one is, "
-            "or without --device to measure the processor."
+            "This machine has no CUDA device (no NVIDIA driver is loaded); run the command on one that has, or "
+            "drop --device to measure the CPU."
         )
     named: Sequence[str] | None = None if options.cases is None else [*options.against, *options.cases]
     return runner.KernelJob(

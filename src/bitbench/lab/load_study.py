@@ -108,7 +108,7 @@ def workloads_of(
     """The points of a sweep, or the first one of a search (for which the unloaded latency must be known). With a
     folder, a file is named relative to it; without, as it was given."""
     if options.concurrency is not None and options.rate is not None:
-        raise LoadError("--concurrency and --rate exclude each other; give one of them")
+        raise LoadError("--concurrency and --rate cannot be combined; give one of them")
     if options.is_search:
         start = 1.0 / latency_s if latency_s else 1.0
         length_s = max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0))
@@ -134,7 +134,7 @@ def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tupl
     return checked(
         lambda: Study(
             name=f"load-{_place(arguments.url)}".replace(":", "-"),
-            description=f"{arguments.model} at {arguments.url}, which was running already.",
+            description=f"{arguments.model} at {arguments.url}, not started by bitbench.",
             engines=(EngineSetup(name=arguments.model, engine="endpoint", args=args),),
             workloads=workloads,
             objectives=options.objectives,
@@ -161,7 +161,7 @@ def _exactly(count: int) -> Count:
 def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s: float) -> Workload:
     spacing = options.arrival or Arrival.POISSON
     if spacing not in SPACINGS:
-        raise LoadError(f"--arrival {spacing} is not known; it is {' or '.join(SPACINGS)}")
+        raise LoadError(f"unknown --arrival {spacing}; use {' or '.join(SPACINGS)}")
     length: dict[str, Json] = {"duration": options.duration or default_s}
     if options.requests is not None:
         length = {"requests": options.requests}
@@ -170,7 +170,7 @@ def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s
 
 def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
     if options.arrival is not None:
-        raise LoadError("--arrival says how requests of a rate are spaced; give --rate too, or --slo for a search")
+        raise LoadError("--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search")
     if options.duration is not None:
         raise LoadError("--duration is for rates; a sweep over concurrencies takes --requests per trial")
     count = options.requests or REQUESTS_PER_STREAM * max(concurrency, 2)
@@ -181,7 +181,7 @@ def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) ->
 
 def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Workload:
     if options.api not in tuple(Api):
-        raise LoadError(f"--api {options.api} is not known; it is {' or '.join(Api)}")
+        raise LoadError(f"unknown --api {options.api}; use {' or '.join(Api)}")
     shape: dict[str, Json] = {
         "input_tokens": options.input_tokens,
         "output_tokens": options.output_tokens,

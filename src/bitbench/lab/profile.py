@@ -25,7 +25,7 @@ from bitbench.lab.trial import load_job
 from bitbench.profiling.groups import built_in_table
 from bitbench.profiling.hook import start_profile, stop_profile
 from bitbench.profiling.operators import divide
-from bitbench.profiling.steps import Shape, decode_seconds, prefill_seconds, steps_in
+from bitbench.profiling.steps import StepShape, decode_seconds, prefill_seconds, steps_in
 from bitbench.profiling.trace import read_trace
 from bitbench.store.folder import Writer
 
@@ -105,7 +105,7 @@ class ProfileRun:
             trace = stop_profile(endpoint, phase.value, folder)
             off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
             profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
-            later = [one.first_step_s(phase) for one in usual]
+            later = [batch.first_step_s(phase) for batch in usual]
             yield ProfileDraft(_with_first_call(profile, first.first_step_s(phase), median(later)), trace)
 
     def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
@@ -120,7 +120,7 @@ class ProfileRun:
         """What the trace says, beside what the client saw."""
         spec = self._spec
         trace = read_trace(path)
-        steps = steps_in(trace, Shape(phase, self.batch, spec.input_tokens))
+        steps = steps_in(trace, StepShape(phase, self.batch, spec.input_tokens))
         operators, groups, step_s = divide(trace, steps, built_in_table())
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(
@@ -158,7 +158,7 @@ class ProfileRun:
         for row in rows:
             if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
                 cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
-                raise ProfileError(f"{self.contender.name}: a request of its profile failed: {cause}")
+                raise ProfileError(f"{self.contender.name}: a request failed while profiling: {cause}")
         return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
 
     def _note(self, what: str) -> None:
@@ -171,14 +171,14 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     spec = plan.study.profile
     if spec is None:
         return
-    there = {(one.contender, one.batch, one.phase) for one in writer.folder.profiles()}
+    there = {(profile.contender, profile.batch, profile.phase) for profile in writer.folder.profiles()}
     timed = {cell.contender for cell in plan.cells}  # who is only asked for quality has no speed to explain
     for contender in plan.contenders:
         if timed and contender not in timed:
             continue
         engine = bench.engine_of(plan, contender)
         if not engine.can_profile:
-            message = f"{engine.name} has no profiler that bitbench can use; {contender.name} has no operator profile"
+            message = f"{engine.name} has no profiler that bitbench supports; {contender.name} gets no operator profile"
             if is_all:
                 raise ProfileError(message)
             observer.warn(message)

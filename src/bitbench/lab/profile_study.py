@@ -18,7 +18,7 @@ def profile_study(
     output_tokens: int = 32,
     args: Mapping[str, Argument] | None = None,
 ) -> Study:
-    """Its workload is there for its size and is not run."""
+    """Its workload only sets the size; it is not run."""
     return checked(
         lambda: Study(
             name=f"profile-{engine}",

@@ -27,7 +27,7 @@ class Turn:
 
 
 class Residents:
-    """`can_freeze`: by contender. An instance that has nobody beside it is left alone: no freezing, no probe."""
+    """`can_freeze`: by contender. An instance that is alone is left as it is: no freezing, no probe."""
 
     def __init__(self, can_freeze: Mapping[Contender, bool], observer: Observer) -> None:
         self._can_freeze = can_freeze

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Table:
+class ResultTable:
     """Rows that are read when they are asked for."""
 
     def __init__(self, read: "Callable[[], pa.Table]") -> None:
@@ -35,7 +35,7 @@ class Table:
         return self._read()
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame; pandas is no part of bitbench and has to be installed."""
+        """A pandas.DataFrame; pandas must be installed separately."""
         try:
             import_module("pandas")
         except ImportError as error:
@@ -43,7 +43,7 @@ class Table:
         return self.to_arrow().to_pandas()
 
 
-class Records(Table, Sequence[R], Generic[R]):
+class Records(ResultTable, Sequence[R], Generic[R]):
     """A sequence of typed records, and the same as a table."""
 
     def __init__(self, records: Sequence[R], read: "Callable[[], pa.Table]") -> None:
@@ -108,9 +108,9 @@ class Results:
         return Records(self._read.quality, lambda: self._table("quality"))
 
     @property
-    def requests(self) -> Table:
+    def requests(self) -> ResultTable:
         """One row per request of every trial; there may be millions, so they are no Python objects."""
-        return Table(lambda: self._table("requests"))
+        return ResultTable(lambda: self._table("requests"))
 
     @property
     def cells(self) -> Records[CellSummary]:

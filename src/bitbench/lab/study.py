@@ -124,7 +124,7 @@ class Lab:
         return folder
 
     def summary(self, folder: StudyFolder) -> StudySummary:
-        """From the records alone: neither the engines nor the model need to be there any more."""
+        """From the records alone: needs neither the engines nor the model."""
         records = folder.read()
         return shorten_summary(summarize(records), path_shortener(folder, records.plan, self.home))
 
@@ -196,7 +196,7 @@ class Lab:
         found = self._resolve(plan, source.folder)
         busy_cores = cores_in_use()
         if busy_cores > BUSY_CORES:
-            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy: expect wide intervals")
+            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
             refuse_other_study(
                 parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
@@ -204,7 +204,7 @@ class Lab:
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
-            observer.note("measuring how steady this machine is")
+            observer.note("measuring this machine's noise")
             began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
             found = found.model_copy(update=began)
         writer.write_study(source.text)
@@ -216,7 +216,9 @@ class Lab:
             bitbench=__version__,
             host=collect_host_facts(),
             environments={name: environments.versions(name, self.home) for name in self.environments_of(plan)},
-            variants={one.name: one.content_hash for one in plan.variants if one.content_hash is not None},
+            variants={
+                variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
+            },
             files={
                 **hash_files(plan.study.workloads, folder),
                 **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
@@ -229,7 +231,7 @@ def refuse_other_study(old: Study, new: Study) -> None:
     for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS):
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
-                f"this folder holds another study: `{field}` differs from the file; "
+                f"this folder contains another study: `{field}` differs from the file; "
                 "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
 
@@ -238,8 +240,7 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
     """Trials from before and after such a change would be averaged as if they were the same thing."""
     if changes := "; ".join(lock.changes(found)):
         raise NotComparableError(
-            f"{folder.path} was measured under other conditions ({changes}); "
-            "give a new folder with --into, so that the two are not mixed"
+            f"{folder.path} was measured under other conditions ({changes}); give a new folder with --into"
         )
 
 

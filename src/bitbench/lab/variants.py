@@ -14,7 +14,7 @@ from bitbench.models import library
 from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
-from bitbench.quantize.work import OnProgress, Progress
+from bitbench.quantize.work import OnProgress, QuantizeProgress
 
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
@@ -57,7 +57,9 @@ class Workshop:
         cells are refused with the reason: it is a result of the study, not its end."""
         wanted = {contender.variant for contender in plan.contenders}
         missing = [
-            one for one in plan.variants if one.path is None and one.name in wanted and _asked(one) in self._orders
+            variant
+            for variant in plan.variants
+            if variant.path is None and variant.name in wanted and _asked(variant) in self._orders
         ]
         return settle(plan, [self._made(variant, observer) for variant in missing])
 
@@ -69,7 +71,7 @@ class Workshop:
             )
         except (ModelError, QuantizeError, RecipeError) as error:
             failure = _failure(error)
-            observer.warn(f"{name} {failure}; the others go on, and the same command tries it again")
+            observer.warn(f"{name} {failure}; the others continue, and the same command retries it")
             return variant.model_copy(update={"failure": failure})
         return _on_disk(variant, made)
 
@@ -116,7 +118,7 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
     """The model as it is, and what the engine is told to do with it; its hash stands for both."""
     content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
     stored = base.facts.quantization
-    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this one is stored as {stored}"
+    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
     return base.model_copy(
         update={
             "at_load": recipe.at_load,
@@ -137,10 +139,10 @@ def _refusal(order: variants.Order) -> str | None:
 def _failure(error: BitbenchError) -> str:
     """With the name of the log and not its folder, which is this machine's; before the cause, which may be long."""
     if isinstance(error, QuantizeError) and error.log_file is not None:
-        return f"could not be made (log: variants/{error.log_file.name}): {error.cause}"
-    return f"could not be made: {error}"
+        return f"could not be created (log: variants/{error.log_file.name}): {error.cause}"
+    return f"could not be created: {error}"
 
 
-def _shown(name: str, progress: Progress) -> str:
+def _shown(name: str, progress: QuantizeProgress) -> str:
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    return f"making {name}: {progress.place}{left}"
+    return f"creating {name}: {progress.place}{left}"

@@ -16,7 +16,7 @@ _QUOTED_LENGTH = 400  # characters of a server's error that a record keeps
 _REASONING = ("reasoning_content", "reasoning")
 
 
-class Answer(NamedTuple):
+class StreamedAnswer(NamedTuple):
     chunk_times: list[float]  # arrival of each chunk that carried output, reasoning or answer
     first_answer: float | None  # arrival of the first chunk that carried an answer
     input_tokens: int | None
@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     problem: str | None  # why this is not a complete answer
 
 
-def read_answer(response: ResponseReader) -> Answer:
+def read_answer(response: ResponseReader) -> StreamedAnswer:
     """Times of the chunks, token counts from `usage`, and what is missing.
 
     A token can decode to no text (a part of a character), so an empty chunk counts as output; only an empty chunk
@@ -46,24 +46,24 @@ def read_answer(response: ResponseReader) -> Answer:
             error = error or f"an event is not a JSON object: {_quote(event.data)}"
             continue
         if message.get("error"):
-            error = error or f"the server broke off: {_sentence(message) or _quote(event.data)}"
+            error = error or f"the server aborted: {_sentence(message) or _quote(event.data)}"
         usage = message.get("usage") or usage
         choice = _first_choice(message)
         if choice is None:
             continue
         part = _part(choice)
-        reasoned = reasoned or part is _Part.REASONING
-        if first_answer is None and (part is _Part.ANSWER or (part is _Part.EMPTY and not reasoned)):
+        reasoned = reasoned or part is _ChunkPart.REASONING
+        if first_answer is None and (part is _ChunkPart.ANSWER or (part is _ChunkPart.EMPTY and not reasoned)):
             first_answer = event.arrived
-        if part is _Part.EMPTY and choice.get("finish_reason"):
+        if part is _ChunkPart.EMPTY and choice.get("finish_reason"):
             empty_end = event.arrived
-        elif part is not _Part.ROLE:
+        elif part is not _ChunkPart.ROLE:
             chunk_times.append(event.arrived)
     input_tokens, output_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if empty_end is not None and output_tokens is not None and len(chunk_times) < output_tokens:
         chunk_times.append(empty_end)
     problem = error or _missing(done, input_tokens, output_tokens)
-    return Answer(chunk_times, first_answer, input_tokens, output_tokens, problem)
+    return StreamedAnswer(chunk_times, first_answer, input_tokens, output_tokens, problem)
 
 
 def server_sentence(body: bytes) -> str:
@@ -76,7 +76,7 @@ def _missing(done: bool, input_tokens: int | None, output_tokens: int | None) ->
     if not done:
         return "the stream ended without [DONE]"
     if input_tokens is None or output_tokens is None:
-        return "the stream ended without usage, so nothing says how many tokens it had"
+        return "the stream ended without usage, so its token count is unknown"
     return None
 
 
@@ -93,23 +93,23 @@ def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
 
 
-class _Part(Enum):
+class _ChunkPart(Enum):
     ANSWER = auto()
     REASONING = auto()
     EMPTY = auto()
     ROLE = auto()
 
 
-def _part(choice: dict[str, Json]) -> _Part:
+def _part(choice: dict[str, Json]) -> _ChunkPart:
     """What a chunk carries: of a completion `text`, of a chat a `delta` with content, reasoning or a call of a tool."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        return _Part.ANSWER if choice.get("text") else _Part.EMPTY
+        return _ChunkPart.ANSWER if choice.get("text") else _ChunkPart.EMPTY
     if delta.get("content") or delta.get("tool_calls"):
-        return _Part.ANSWER
+        return _ChunkPart.ANSWER
     if any(delta.get(name) for name in _REASONING):
-        return _Part.REASONING
-    return _Part.ROLE if delta.get("role") else _Part.EMPTY
+        return _ChunkPart.REASONING
+    return _ChunkPart.ROLE if delta.get("role") else _ChunkPart.EMPTY
 
 
 def _count(usage: Json, field: str) -> int | None:

@@ -31,9 +31,9 @@ def draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str
         return [length] * count
     draw = generator(seed, purpose)
     if length.mean is None or length.sd is None:
-        return [int(one) for one in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
+        return [int(value) for value in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
-    return [int(one) for one in np.clip(drawn, length.shortest, length.longest)]
+    return [int(value) for value in np.clip(drawn, length.shortest, length.longest)]
 
 
 def asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
@@ -63,10 +63,10 @@ def usable_texts(workload: Workload, folder: Path) -> list[Text]:
     path = folder / workload.text.file
     texts = read_texts(path)
     if workload.api is not Api.CHAT and not all(isinstance(text, str) for text in texts):
-        raise StudyFileError(f"the texts {path} hold `messages`, which only `api: chat` can send")
+        raise StudyFileError(f"the texts {path} contain `messages`, which need `api: chat`")
     chosen = choose_texts(texts, workload.text)
     if not chosen:
-        raise StudyFileError(f"none of the {len(texts)} texts {path} has {workload.text.min_characters} characters")
+        raise StudyFileError(f"none of the {len(texts)} texts {path} is {workload.text.min_characters} characters long")
     return chosen
 
 

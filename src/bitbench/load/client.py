@@ -22,7 +22,7 @@ from bitbench.load.table import request_table
 _AWAKE_BEFORE_ZERO_S = 0.001
 
 
-class Part(NamedTuple):
+class WorkerPart(NamedTuple):
     """Worker number `worker` of `workers`, from 0: which requests are its own follows from these and the plan."""
 
     worker: int
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         ]
 
 
-WHOLE = Part(0, 1)
+WHOLE = WorkerPart(0, 1)
 
 
 def run_job(job: LoadJob) -> LoadResult:
@@ -47,7 +47,7 @@ def run_job(job: LoadJob) -> LoadResult:
 
 def run_part(
     job: LoadJob,
-    part: Part,
+    part: WorkerPart,
     choose_zero: Callable[[], float],
     report: Callable[[Snapshot], None] | None = None,
 ) -> LoadResult:
@@ -57,7 +57,7 @@ def run_part(
 
 
 async def _run(
-    job: LoadJob, part: Part, choose_zero: Callable[[], float], report: Callable[[Snapshot], None] | None
+    job: LoadJob, part: WorkerPart, choose_zero: Callable[[], float], report: Callable[[Snapshot], None] | None
 ) -> LoadResult:
     plan = part.of(plan_requests(job))
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)

@@ -22,7 +22,7 @@ class Dispatcher:
     """Sends planned requests: at their time after zero, or a pause (or none) after the one before on their stream.
 
     A request that is due while its stream is still busy is sent when that ends, and its latency counts from when it
-    was due. Requests without a stream wait for nobody. Connecting is no part of the time to the first token, for a
+    was due. Requests without a stream never wait. Connecting is no part of the time to the first token, for a
     server in use has its clients connected; a request that finds no open connection opens one within its time.
 
     `timers` are those of others that reading must not delay.
@@ -152,7 +152,7 @@ class Dispatcher:
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
-            why = str(problem) or "no answer to the attempt to connect"
+            why = str(problem) or "the connection attempt timed out"
             exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
             exchange.end = monotonic()
             self.ended(None, exchange)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from bitbench.core.base import Record
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.recorded.trial import ClientHealth
-from bitbench.load.client import Part
+from bitbench.load.client import WorkerPart
 from bitbench.load.progress import Snapshot
 
 _LENGTH = struct.Struct("<Q")
@@ -24,7 +24,7 @@ class Task(NamedTuple):
     """What a worker is asked to do."""
 
     job: LoadJob
-    part: Part
+    part: WorkerPart
     report: bool  # whether snapshots are wanted
 
 

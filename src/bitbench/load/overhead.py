@@ -19,14 +19,14 @@ _TIMEOUT_S = 600.0
 _RESAMPLES = 4_000
 
 
-class Difference(NamedTuple):
+class ReportedDifference(NamedTuple):
     """A trial on the null engine: reported times over scheduled ones, minus 1."""
 
     ttft: float
     tpot: float
 
 
-class Ratio(NamedTuple):
+class ThroughputRatio(NamedTuple):
     """Decode throughput through bitbench over that through the bare client, with its 95 % interval."""
 
     value: float
@@ -36,12 +36,14 @@ class Ratio(NamedTuple):
 
 def differences_to_schedule(
     client: LoadClient, endpoint: Endpoint, workload: Workload, *, ttft_s: float, tpot_s: float, trials: int
-) -> list[Difference]:
+) -> list[ReportedDifference]:
     """One per trial, from its means over requests."""
     differences = []
     for trial in range(trials):
         rows = RequestRows(client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial)).requests)
-        differences.append(Difference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1))
+        differences.append(
+            ReportedDifference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1)
+        )
     return differences
 
 
@@ -50,7 +52,7 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     result = client.run(job)
     (row,) = result.requests.to_pylist()
     if row["status"] != "ok" or row["output_tokens"] != longest(job.workload.output_tokens):
-        raise LoadError(f"A request was not answered as asked ({row['status']}): {row['error']}")
+        raise LoadError(f"A request was not answered as requested ({row['status']}): {row['error']}")
     return float((longest(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
 
 
@@ -66,7 +68,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
             data = connection.recv(65_536)
             now = time.monotonic()
             if not data:
-                raise LoadError("The server closed the connection of the bare client in mid-stream.")
+                raise LoadError("The server closed the connection of the bare client mid-stream.")
             seen = seen[-16:] + data
             if first is None and b"data:" in seen:
                 first = now
@@ -76,7 +78,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
 
 def compare_to_bare_client(
     client: LoadClient, endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, *, pairs: int, seed: int
-) -> Ratio:
+) -> ThroughputRatio:
     """Both clients send the same requests, in pairs whose order is random, to one instance."""
     order = random.Random(seed)
     ours, bare = [], []
@@ -91,12 +93,12 @@ def compare_to_bare_client(
     return ratio_of_pairs(ours, bare, seed)
 
 
-def ratio_of_pairs(ours: list[float], bare: list[float], seed: int) -> Ratio:
+def ratio_of_pairs(ours: list[float], bare: list[float], seed: int) -> ThroughputRatio:
     """Median of the ratios within pairs; the interval is a bootstrap over pairs."""
     ratios = np.array(ours) / np.array(bare)
     draws = np.random.default_rng(seed).integers(len(ratios), size=(_RESAMPLES, len(ratios)))
     low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    return ThroughputRatio(float(np.median(ratios)), float(low), float(high))
 
 
 def _job(endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, number: int) -> LoadJob:

@@ -20,7 +20,9 @@ class PromptSource:
         excluded = [token for token in vocabulary.excluded if 0 <= token < vocabulary.size]
         self._allowed = np.delete(np.arange(vocabulary.size), excluded)
         if self._allowed.size == 0:
-            raise ValueError(f"all {vocabulary.size} token ids of the vocabulary are special: no prompt can be made")
+            raise ValueError(
+                f"all {vocabulary.size} token ids of the vocabulary are special: no prompt can be generated"
+            )
         self._seed = seed
         self._first = np.random.default_rng(seed).permutation(self._allowed)
 

@@ -84,7 +84,7 @@ def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
         return [row for row in rows if row.at_s < workload.duration * workload.arrival.speed]
     if workload.requests is not None and len(rows) < workload.requests:
         raise StudyFileError(
-            f"the trace {workload.arrival.file} has {len(rows)} requests, and {workload.requests} are asked for"
+            f"the trace {workload.arrival.file} has {len(rows)} requests, but the workload needs {workload.requests}"
         )
     return rows[: workload.requests]
 

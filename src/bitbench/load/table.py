@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
-from bitbench.load.answer import Answer, read_answer, server_sentence
+from bitbench.load.answer import StreamedAnswer, read_answer, server_sentence
 from bitbench.load.connection import Exchange
 
 _ARROW_TYPES = {
@@ -52,7 +52,7 @@ def _row(exchange: Exchange, zero: float) -> dict[str, Json]:
     }
 
 
-def _status(exchange: Exchange, answer: Answer) -> tuple[str, str | None]:
+def _status(exchange: Exchange, answer: StreamedAnswer) -> tuple[str, str | None]:
     """One of REQUEST_STATUSES and, but for ok, a sentence."""
     response = exchange.response
     if response.malformed is not None:

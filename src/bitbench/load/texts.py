@@ -56,7 +56,7 @@ def _read(path: Path, changed_ns: int, size: int) -> Sequence[Text]:  # noqa: AR
         if text:
             texts.append(text)
     if not texts:
-        raise StudyFileError(f"the texts {path} hold no prompt")
+        raise StudyFileError(f"the texts {path} contain no prompt")
     return texts
 
 
@@ -67,7 +67,9 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
         try:
             whole = json.loads(content)
         except ValueError as problem:
-            raise StudyFileError(f"the texts {path} begin like a JSON list but are none: {problem}") from problem
+            raise StudyFileError(
+                f"the texts {path} start like a JSON list but are not valid JSON: {problem}"
+            ) from problem
         yield from ((f"item {number}", item) for number, item in enumerate(whole, start=1))
     elif start == "{":
         for number, line in enumerate(content.splitlines(), start=1):
@@ -96,7 +98,7 @@ def _text(item: Json) -> Text | None:
         return _messages(item["messages"])
     if "conversations" in item:
         return _first_question(item["conversations"])
-    raise TypeError("none of the fields `prompt`, `text`, `messages`, `conversations` is there")
+    raise TypeError("no field `prompt`, `text`, `messages` or `conversations`")
 
 
 def _messages(messages: Json) -> Messages | None:

@@ -40,7 +40,7 @@ class _Columns(NamedTuple):
 def read_trace(path: Path) -> Sequence[TraceRow]:
     """The requests in the order of their times, the first at zero; raises StudyFileError with the line that is wrong.
 
-    Requests without a token in or out are left out: BurstGPT notes failed ones so, and nobody can ask for nothing.
+    Requests without input or output tokens are skipped: BurstGPT records failed ones this way.
     """
     try:
         state = path.stat()
@@ -57,7 +57,7 @@ def _read(path: Path, changed_ns: int, size: int) -> Sequence[TraceRow]:  # noqa
         raise StudyFileError(f"the trace {path} cannot be read as UTF-8 text: {problem}") from problem
     rows = [row for row in _rows(path, lines) if row.input_tokens and row.output_tokens]
     if not rows:
-        raise StudyFileError(f"the trace {path} holds no request with tokens in and out")
+        raise StudyFileError(f"the trace {path} contains no request with input and output tokens")
     rows.sort(key=lambda row: row.at_s)
     return [row._replace(at_s=row.at_s - rows[0].at_s) for row in rows]
 
@@ -83,7 +83,7 @@ def _csv_layout(path: Path, header: str) -> tuple[_Columns, dict[str, int]]:
             return columns, {name: place for place, name in enumerate(names)}
     known = "; ".join(", ".join(columns[:3]) for columns in _CSV_LAYOUTS)
     raise StudyFileError(
-        f"the trace {path}, line 1: not a header that is known; a CSV trace has the columns {known}, "
+        f"the trace {path}, line 1: unknown header; a CSV trace has the columns {known}, "
         "and a Mooncake trace has a JSON object on each line"
     )
 

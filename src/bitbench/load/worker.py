@@ -87,5 +87,5 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f" It said: {' / '.join(lines)}" if lines else ""
-        return f"The load worker {ended} during {self._doing}; run the study again to continue.{said}"
+        said = f" Its output: {' / '.join(lines)}" if lines else ""
+        return f"The load worker {ended} during {self._doing}; repeat the command to resume.{said}"

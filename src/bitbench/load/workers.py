@@ -12,7 +12,7 @@ import pyarrow as pa
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.progress import LoadProgress
-from bitbench.load.client import Part
+from bitbench.load.client import WorkerPart
 from bitbench.load.frames import Task
 from bitbench.load.health import client_health
 from bitbench.load.progress import Snapshot, sum_of
@@ -54,7 +54,7 @@ class LoadWorkers:
         try:
             workers = self._have(count)
             for index, worker in enumerate(workers):
-                worker.begin(Task(job, Part(index, count), report=on_progress is not None))
+                worker.begin(Task(job, WorkerPart(index, count), report=on_progress is not None))
             for worker in workers:
                 worker.read()  # that it is ready
             zero = monotonic() + _LEAD_S

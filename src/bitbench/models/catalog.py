@@ -1,4 +1,4 @@
-"""Models that bitbench can bring by itself, for a first look on a machine without a model hub."""
+"""Models that bitbench can download by itself, for a first look without a model hub."""
 
 from dataclasses import dataclass
 
@@ -36,5 +36,5 @@ CATALOG = {
 
 def find(name: str) -> CatalogModel:
     if name not in CATALOG:
-        raise ModelError(f"bitbench cannot bring a model called {name}; it can bring: {', '.join(CATALOG)}.")
+        raise ModelError(f"bitbench cannot download a model called {name}; it can download: {', '.join(CATALOG)}.")
     return CATALOG[name]

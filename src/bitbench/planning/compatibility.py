@@ -1,4 +1,4 @@
-"""What is known to run where, as data: what a recipe makes × engine × device, in `compatibility.yaml`."""
+"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -17,36 +17,36 @@ _WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Ver
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
 
-class Row(Spec):
+class CompatibilityRow(Spec):
     """One line of the table. It also holds for more special forms, unless they have a line of their own."""
 
     form: str
     engine: str
     device: Device
     verdict: Verdict
-    why: str = Field(default="", description="a sentence; needed unless it simply runs")
-    refuse: bool = Field(default=False, description="its speed would mean nothing, or nothing can be learnt by trying")
-    checked: str = Field(description="what it was run with, or `documentation`")
+    why: str = Field(default="", description="a sentence; required unless it runs")
+    refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
+    checked: str = Field(description="what it was tested with, or `documentation`")
 
     @property
     def word(self) -> str:
         """For a table."""
-        return "left out" if self.refuse else _WORDS[self.verdict]
+        return "not applicable" if self.refuse else _WORDS[self.verdict]
 
     @model_validator(mode="after")
-    def _says_why(self) -> "Row":
+    def _says_why(self) -> "CompatibilityRow":
         if self.verdict is not Verdict.RUNS and not self.why:
             raise ValueError(f"{self.form} on {self.engine}: `why` is missing")
         if self.verdict is Verdict.RUNS and self.refuse:
-            raise ValueError(f"{self.form} on {self.engine}: what runs is not refused")
+            raise ValueError(f"{self.form} on {self.engine}: a form that runs cannot be refused")
         return self
 
 
-class Table(Spec):
-    rows: tuple[Row, ...]
+class CompatibilityTable(Spec):
+    rows: tuple[CompatibilityRow, ...]
 
     @model_validator(mode="after")
-    def _one_row_for_one_question(self) -> "Table":
+    def _one_row_for_one_question(self) -> "CompatibilityTable":
         keys = [(row.form, row.engine, row.device) for row in self.rows]
         repeated = sorted({", ".join(key) for key in keys if keys.count(key) > 1})
         if repeated:
@@ -55,20 +55,22 @@ class Table(Spec):
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[CompatibilityRow, ...]:
     text = _FILE.read_text(encoding="utf-8")
-    return yaml_file.parse(text, Table, name=_FILE.name, outline="`rows:` and a list", error=ValueError).rows
+    return yaml_file.parse(
+        text, CompatibilityTable, name=_FILE.name, outline="`rows:` and a list", error=ValueError
+    ).rows
 
 
-def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> Row | None:
-    """The most special row that holds. None: nothing is known, so it is simply tried."""
+def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> CompatibilityRow | None:
+    """The most special row that holds. None: unknown, so it is tried."""
     if at_load is not None and at_load.engine != engine:
-        return Row(
+        return CompatibilityRow(
             form=form,
             engine=engine,
             device=device,
             verdict=Verdict.DOES_NOT_RUN,
-            why=f"{at_load.engine} makes it while it loads; another engine would run the model as it is.",
+            why=f"Only {at_load.engine} compresses it at load; another engine would run the model unquantized.",
             refuse=True,
             checked="follows from the recipe",
         )

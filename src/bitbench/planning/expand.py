@@ -11,7 +11,7 @@ from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
-from bitbench.planning.compatibility import Row, look_up
+from bitbench.planning.compatibility import CompatibilityRow, look_up
 
 
 def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
@@ -44,7 +44,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
             if row and not row.refuse and row.verdict is not Verdict.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
     asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
-    used = {contender.variant for contender in (*asked, *(one.contender for one in quality_refusals))}
+    used = {contender.variant for contender in (*asked, *(refusal.contender for refusal in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
     tried = {cell.contender for cell in cells}
     plan = Plan(
@@ -52,7 +52,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
         variants=variants,
         cells=tuple(cells),
         refusals=tuple(refusals),
-        expectations=tuple(one for one in expectations if one.contender in tried),
+        expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
     )
@@ -60,19 +60,21 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
     return plan
 
 
-def _no_quality(quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: Row | None) -> str | None:
+def _no_quality(
+    quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: CompatibilityRow | None
+) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
-        return f"{engine.name} runs no variant of ours."
+        return f"{engine.name} does not run bitbench's variants."
     if engine.scoring is None:
-        return f"The {engine.name} engine gives no log-probabilities of a text, which quality is measured from."
+        return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
     return engine.refuse(setup, variant, longest) or variant.refusal
 
 
-def _known(variant: Variant, setup: EngineSetup, device: Device) -> Row | None:
+def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
     return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
 
 
@@ -116,7 +118,7 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):
-        raise StudyFileError("none of the engines of this study runs a model; leave `models` out", ("models",))
+        raise StudyFileError("no engine of this study runs a model; remove `models`", ("models",))
 
 
 def _check_shapes(study: Study) -> None:
@@ -139,7 +141,7 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is not a contender of this study; they are {names}", ("baseline",))
     if len(matching) > 1:
         names = ", ".join(f"`{contender.name}`" for contender in matching)
-        raise StudyFileError(f"{wanted!r} could be {names}; give the whole name", ("baseline",))
+        raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
 def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
@@ -147,7 +149,7 @@ def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
     names = {cell.workload for cell in plan.cells if cell.contender.engine == setup.name}
     workloads = [plan.study.workload(name) for name in names]
     contexts, concurrencies = [w.context_tokens for w in workloads], [w.concurrency for w in workloads]
-    if plan.study.quality is not None and any(one.engine == setup.name for one in plan.quality):
+    if plan.study.quality is not None and any(contender.engine == setup.name for contender in plan.quality):
         contexts.append(plan.study.quality.context_tokens)
         concurrencies.append(1)
     return max(contexts), max(concurrencies)

@@ -23,7 +23,9 @@ def settle(plan: Plan, tried: Iterable[Variant]) -> Plan:
                     if cell.contender.variant in failures
                 ),
             ),
-            "expectations": tuple(one for one in plan.expectations if one.contender.variant not in failures),
+            "expectations": tuple(
+                expectation for expectation in plan.expectations if expectation.contender.variant not in failures
+            ),
             "quality": tuple(contender for contender in plan.quality if contender.variant not in failures),
             "quality_refusals": (
                 *plan.quality_refusals,

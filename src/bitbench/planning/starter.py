@@ -2,21 +2,21 @@
 
 STARTER = """\
 # A bitbench study: one question, asked of models × recipes × engines × workloads.
-# `bitbench plan FILE` shows what it would run; `bitbench run FILE` runs it, and continues it if it was interrupted.
+# `bitbench plan FILE` shows what it would run; `bitbench run FILE` runs it, or resumes it.
 bitbench: 1                     # version of this format
 name: my-study                  # the results go to a folder of this name
 
-# What is run. A name from `bitbench model list`, or a folder with a Hugging Face checkpoint.
+# The model: a name from `bitbench model list`, or a folder with a Hugging Face checkpoint.
 models: [smollm2-135m]
-recipes: [bf16]                 # bf16: the checkpoint as it is
+recipes: [bf16]                 # bf16: the unquantized checkpoint
 
-# Where it is run. Each engine lives in an environment of its own: `bitbench env create vllm`.
+# The engines. Each runs in its own environment: `bitbench env create vllm`.
 engines:
   - transformers
   - engine: vllm
     args: {enforce-eager: true} # arguments as the engine spells them; they are recorded with the results
 
-# What is asked. Built in: interactive, decode_bound, prefill_bound, long_context, medium_batch, base,
+# The workloads. Built in: interactive, decode_bound, prefill_bound, long_context, medium_batch, base,
 # high_concurrency. Or a shape of your own:
 workloads:
   - interactive                 # 1 request at a time, 128 tokens in, 64 out
@@ -26,7 +26,7 @@ workloads:
     output_tokens: 64
     arrival: closed_loop        # batch: all at once; closed_loop: each stream sends its next when the last ended
     requests: 16                # per trial
-  # - name: poisson-5             # independent users, whether answers come or not; docs/workloads.md has more kinds
+  # - name: poisson-5             # an open loop; docs/workloads.md has more kinds
   #   input_tokens: {min: 64, max: 512}
   #   output_tokens: 64
   #   arrival: {kind: poisson, rate: 5}

@@ -17,7 +17,7 @@ def study_schema() -> dict[str, Any]:
 
 def read_study(path: Path) -> Study:
     """The checked study; raises StudyFileError with every mistake found."""
-    missing = f"there is no study file {path}; `bitbench init {path}` writes one to start from"
+    missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
     text = yaml_file.read_text(path, missing=missing, error=StudyFileError)
     return parse_study(text, name=str(path))
 

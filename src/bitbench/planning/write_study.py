@@ -14,7 +14,7 @@ def study_text(study: Study) -> str:
     if study.workloads:
         content["workloads"] = [_workload(workload) for workload in study.workloads]
     if study.objectives:
-        content["objectives"] = {one.name: _seconds(one.limit) for one in study.objectives}
+        content["objectives"] = {objective.name: _seconds(objective.limit) for objective in study.objectives}
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     return text
 

@@ -23,7 +23,7 @@ def stop_profile(endpoint: Endpoint, name: str, folder: Path) -> Path:
     _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
     traces = sorted(folder.glob(f"{name}*.json.gz"))
     if not traces:
-        raise ProfileError(f"the engine's profiler left no trace {name} in {folder}; see the engine's log")
+        raise ProfileError(f"the engine's profiler wrote no trace {name} to {folder}; see the engine's log")
     return traces[0]
 
 

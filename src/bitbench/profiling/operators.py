@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bitbench.core.recorded.profile import GroupTime, Operator, ProfileGroup
 from bitbench.profiling.groups import GroupTable
 from bitbench.profiling.steps import Step
-from bitbench.profiling.trace import MemoryChange, Span, Trace
+from bitbench.profiling.trace import ChromeTrace, MemoryChange, Span
 
 _MICROSECOND = 1e-6
 
@@ -38,7 +38,9 @@ class _Open:
 _Key = tuple[str, ProfileGroup]
 
 
-def divide(trace: Trace, steps: Sequence[Step], table: GroupTable) -> tuple[list[Operator], list[GroupTime], float]:
+def divide(
+    trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
+) -> tuple[list[Operator], list[GroupTime], float]:
     """The operators of these steps, the groups of one step, and the mean length of a step in seconds.
 
     Where device kernels were recorded a group's time is theirs, and the rest of a step is time in which the device
@@ -62,7 +64,7 @@ def divide(trace: Trace, steps: Sequence[Step], table: GroupTable) -> tuple[list
     return operators, groups, step_s
 
 
-def _sums(trace: Trace, steps: Sequence[Step], table: GroupTable) -> dict[_Key, _Sum]:
+def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[_Key, _Sum]:
     sums: dict[_Key, _Sum] = defaultdict(_Sum)
     device = _device_times(trace)
     for thread in {step.thread for step in steps}:
@@ -93,7 +95,7 @@ class _Inside:
         return place >= 0 and moment < self._steps[place].end
 
 
-def _device_times(trace: Trace) -> dict[int, float]:
+def _device_times(trace: ChromeTrace) -> dict[int, float]:
     times: dict[int, float] = defaultdict(float)
     for work in trace.device:
         if work.correlation is not None:
@@ -101,7 +103,7 @@ def _device_times(trace: Trace) -> dict[int, float]:
     return times
 
 
-def _walk(trace: Trace, thread: int, table: GroupTable) -> Iterator[_Open]:
+def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]:
     """Operators of a thread as they end. They nest: one that begins within another was called by it."""
     spans = sorted(
         (span for span in trace.spans if span.thread == thread and span.is_operator),

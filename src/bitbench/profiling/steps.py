@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bitbench.core.recorded.profile import Phase
 from bitbench.ground.errors import ProfileError
-from bitbench.profiling.trace import Span, Trace
+from bitbench.profiling.trace import ChromeTrace, Span
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 _ARRIVING = 2  # full steps
@@ -25,7 +25,7 @@ class Step(NamedTuple):
     end: float
 
 
-class Shape(NamedTuple):
+class StepShape(NamedTuple):
     phase: Phase
     batch: int
     input_tokens: int
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         return sequences == 0 and prompts == self.batch and prompt_tokens == self.batch * self.input_tokens
 
 
-def steps_in(trace: Trace, shape: Shape) -> list[Step]:
+def steps_in(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
     marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
     steps = [
@@ -53,7 +53,7 @@ def steps_in(trace: Trace, shape: Shape) -> list[Step]:
         seen = ", ".join(sorted({mark.name for mark in marks})[:5]) or "none"
         raise ProfileError(
             f"the trace has no {shape.phase.value} step of {shape.batch} sequences that another one follows "
-            f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not divide"
+            f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not split"
         )
     # While the first ones are computed the other prompts are still arriving; the client leaves them out as well.
     return steps[_ARRIVING:] if shape.phase is Phase.PREFILL and len(steps) > _ARRIVING else steps

@@ -39,22 +39,22 @@ class DeviceWork(NamedTuple):
     duration: float
 
 
-class Trace(NamedTuple):
+class ChromeTrace(NamedTuple):
     spans: list[Span]
     memory: list[MemoryChange]
     device: list[DeviceWork]
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ChromeTrace:
     """What a profile needs of it; events that are damaged or of another kind are passed over."""
-    trace = Trace([], [], [])
+    trace = ChromeTrace([], [], [])
     with _opened(path) as file:
         try:
             for event in _events(file):
                 _sort_in(event, trace)
         except (ValueError, EOFError, OSError) as error:
             raise ProfileError(
-                f"{path.name} is no complete trace of torch's profiler ({error}); profile again"
+                f"{path.name} is not a complete trace of torch's profiler ({error}); profile again"
             ) from None
     return trace
 
@@ -94,7 +94,7 @@ def _skip_to_events(file: IO[str]) -> str:
     raise ValueError("it has no traceEvents")
 
 
-def _sort_in(event: Json, trace: Trace) -> None:
+def _sort_in(event: Json, trace: ChromeTrace) -> None:
     if not isinstance(event, dict) or not isinstance(event.get("ts"), (int, float)):
         return
     kind, start, arguments = event.get("cat"), float(event["ts"]), event.get("args") or {}

@@ -12,7 +12,7 @@ from bitbench.core.base import Json
 from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, Prompt
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
-from bitbench.quality.wire import Connection
+from bitbench.quality.wire import InstanceConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,8 +31,8 @@ class Asker(Protocol):
         """A greedy answer of at most so many tokens, cut before the first that ends a text; and as text."""
 
 
-def asker_of(scoring: Scoring, connection: Connection) -> Asker:
-    askers: dict[Scoring, Callable[[Connection], Asker]] = {
+def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
+    askers: dict[Scoring, Callable[[InstanceConnection], Asker]] = {
         Scoring.PROMPT_LOGPROBS: PromptLogprobs,
         Scoring.NEXT_TOKEN: NextToken,
     }

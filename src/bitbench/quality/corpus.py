@@ -93,7 +93,7 @@ def _text_of(path: Path, name: str, index: int) -> str:
         lines = enumerate(text.splitlines(), start=1)
         text = "\n\n".join(_line(line, f"the corpus {name}, line {number}", where) for number, line in lines if line)
     if not text.strip():
-        raise StudyFileError(f"the corpus {name} is empty; name a file with some pages of text", where)
+        raise StudyFileError(f"the corpus {name} is empty; name a file with a few pages of text", where)
     return text
 
 
@@ -103,5 +103,5 @@ def _line(line: str, place: str, where: tuple[int | str, ...]) -> str:
     except ValueError as error:
         raise StudyFileError(f"{place}: not JSON ({error})", where) from error
     if not (isinstance(content, dict) and isinstance(content.get("text"), str)):
-        raise StudyFileError(f'{place}: each line holds {{"text": …}}', where)
+        raise StudyFileError(f'{place}: each line must be {{"text": …}}', where)
     return str(content["text"])

@@ -16,7 +16,7 @@ def check_quality_files(quality: Quality, folder: Path) -> None:
     for name in task_files(quality):
         if not (folder / name).is_file():
             place = ("quality", "tasks", quality.tasks.index(name))
-            raise StudyFileError(f"there is no task file {name} beside the study", place)
+            raise StudyFileError(f"no task file {name} beside the study", place)
 
 
 def hash_quality_files(quality: Quality, folder: Path) -> dict[str, str]:

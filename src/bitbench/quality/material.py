@@ -46,8 +46,9 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
-            f"The chat template in {tokenizer} makes {longest} tokens of a short question, and answers are asked with "
-            f"{PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to leave them out."
+            f"The chat template in {tokenizer} makes {longest} tokens of a short question, and answers are asked "
+            f"with "
+            f"{PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to skip them."
         )
     return QualityMaterial(facts=facts, windows=windows, prompts=prompts, end_tokens=tuple(tokenized.special))
 
@@ -61,8 +62,8 @@ def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[
         room = len(tokens) // length
         if share > room:
             raise QualityError(
-                f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, and {share} are asked "
-                "for; name more text under `corpus`, or ask for fewer or shorter `windows`."
+                f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, but {share} are "
+                f"needed; add text under `corpus`, or use fewer or shorter `windows`."
             )
         starts = [number * room // share * length for number in range(share)]
         windows += [(*begins, *tokens[start : start + length]) for start in starts]
@@ -74,6 +75,4 @@ def _tokenize(texts: Sequence[str], questions: Sequence[str], tokenizer: Path, p
     try:
         return Tokenized.model_validate(last_event(run_short_job(_WORKER, python, job)))
     except WorkerFailed as failure:
-        raise QualityError(
-            f"The tokenizer in {tokenizer} could not be used for the corpus of `quality`: {failure}"
-        ) from None
+        raise QualityError(f"The tokenizer in {tokenizer} failed on the corpus of `quality`: {failure}") from None

@@ -9,7 +9,7 @@ from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.quality import Answer, QualityMaterial
 from bitbench.quality.asking import ask_answers, asker_of, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
-from bitbench.quality.wire import Connection
+from bitbench.quality.wire import InstanceConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class QualityResult:
 def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:
     """Blocks until all is asked; raises AskingFailed. A task that fails is in the result."""
     windows, prompts = job.material.windows, job.material.prompts
-    with Connection(job.endpoint, job.request_timeout_s) as connection:
+    with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = asker_of(job.scoring, connection)
         scores = score_windows(
             asker,

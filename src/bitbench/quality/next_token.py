@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import Outcome
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 
 _SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning
 _SURE = 1e6  # added to a logit, whose size is some tens: nothing else can be written
@@ -24,7 +24,7 @@ _VANISHED = math.log(2.0**-149)
 class NextToken:
     """`quality.asking.Asker` of llama.cpp."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
@@ -57,7 +57,9 @@ class NextToken:
             found = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
             if token in found:
                 return found
-        raise AskingFailed(Outcome.INVALID, f"It tells no log-probability of token {token}: is the vocabulary another?")
+        raise AskingFailed(
+            Outcome.INVALID, f"It returned no log-probability for token {token}; is its vocabulary different?"
+        )
 
     def _after(self, before: Sequence[int], written: int | str, count: int) -> Json:
         """What it tells about the place after these tokens while it writes what it is made to."""
@@ -74,10 +76,10 @@ class NextToken:
         places = said.get("completion_probabilities")
         if not isinstance(places, list) or len(places) != 1 or not places[0].get("top_logprobs"):
             raise AskingFailed(
-                Outcome.UNSUPPORTED, "Its answer holds no `completion_probabilities`: the server does not know them."
+                Outcome.UNSUPPORTED, "Its answer lacks `completion_probabilities`: the server does not support them."
             )
         if isinstance(written, int) and places[0].get("id") != written:
-            raise AskingFailed(Outcome.UNSUPPORTED, "It did not write the token that `logit_bias` left it.")
+            raise AskingFailed(Outcome.UNSUPPORTED, "It did not generate the token that `logit_bias` forces.")
         return places[0]
 
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import Outcome
-from bitbench.quality.wire import AskingFailed, Connection
+from bitbench.quality.wire import AskingFailed, InstanceConnection
 
 
 class PromptLogprobs:
     """`quality.asking.Asker` of vLLM and of our transformers server."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
@@ -20,18 +20,18 @@ class PromptLogprobs:
         if not isinstance(places, list) or len(places) != len(window):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
-                "Its answer holds no `prompt_logprobs` of each token: the server does not know them.",
+                "Its answer lacks `prompt_logprobs` for each token: the server does not support them.",
             )
         known = [{int(token): _number(said["logprob"]) for token, said in place.items()} for place in places[1:]]
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
-            raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` do not hold the prompt's own tokens.")
+            raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
         return known
 
     def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
         said = self._complete(prompt=list(prompt), max_tokens=length, return_token_ids=True)
         tokens, text = said.get("token_ids"), said.get("text")
         if not isinstance(tokens, list) or not isinstance(text, str):
-            raise AskingFailed(Outcome.INVALID, "Its answer holds no `token_ids`, so answers cannot be compared.")
+            raise AskingFailed(Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared.")
         end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
         return tokens[:end], text
 

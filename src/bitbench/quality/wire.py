@@ -20,7 +20,7 @@ class AskingFailed(Exception):
         self.status = status  # of HTTP
 
 
-class Connection:
+class InstanceConnection:
     """Opened again where the server closes it."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
@@ -28,7 +28,7 @@ class Connection:
         parts = urlsplit(endpoint.url)
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
 
-    def __enter__(self) -> "Connection":
+    def __enter__(self) -> "InstanceConnection":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +45,7 @@ class Connection:
             response = self._connection.getresponse()
             content = response.read()
         except TimeoutError as error:
-            raise AskingFailed(Outcome.TIMEOUT, "It gave no answer within the study's limit for a request.") from error
+            raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
         except (OSError, http.client.HTTPException) as error:
             raise AskingFailed(Outcome.CRASHED, f"The connection broke: {error}") from error
         if response.status != http.client.OK:

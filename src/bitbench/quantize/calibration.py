@@ -41,12 +41,12 @@ def read_calibration(source: Path | None) -> CalibrationText:
     size_bytes = sum(path.stat().st_size for path in files)
     if size_bytes > LARGEST_SOURCE_BYTES:
         raise QuantizeError(
-            f"The calibration text {source} has {show_bytes(size_bytes)}; a few hundred kilobytes do, and more than "
-            f"{show_bytes(LARGEST_SOURCE_BYTES)} is not read: name a part of it."
+            f"The calibration text {source} has {show_bytes(size_bytes)}; the limit is "
+            f"{show_bytes(LARGEST_SOURCE_BYTES)}, and a few hundred kilobytes are enough: name a part of it."
         )
     documents = tuple(document for path in files for document in _documents_in(path))
     if not documents:
-        raise QuantizeError(f"The calibration text {source} is empty; name a file with some pages of text.")
+        raise QuantizeError(f"The calibration text {source} is empty; name a file with a few pages of text.")
     kind = "conversations" if any("messages" in document for document in documents) else "documents"
     return CalibrationText(f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", documents)
 
@@ -68,13 +68,12 @@ def _files_of(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise QuantizeError(
-            f"There is no calibration text {source}; name a text file, a folder of them, or a JSONL file."
-        )
+        raise QuantizeError(f"No calibration text {source}; name a text file, a folder of them, or a JSONL file.")
     files = sorted(path for path in source.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file())
     if not files:
         raise QuantizeError(
-            f"The folder {source} holds no text for calibration; it reads files that end in {', '.join(TEXT_SUFFIXES)}."
+            f"The folder {source} contains no text for calibration; bitbench reads files that end in "
+            f"{', '.join(TEXT_SUFFIXES)}."
         )
     return files
 
@@ -100,13 +99,13 @@ def _document_of(line: str, where: str) -> Document:
     try:
         content = json.loads(line)
     except ValueError as error:
-        raise QuantizeError(f"{where}: this line is not JSON ({error}); each line of a JSONL file is one.") from error
+        raise QuantizeError(f"{where}: this line is not JSON ({error}); each line of a JSONL file must be.") from error
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return {"text": content["text"]}
     messages = content.get("messages") if isinstance(content, dict) else None
     if not isinstance(messages, list) or not messages or not all(_is_message(message) for message in messages):
         raise QuantizeError(
-            f'{where}: each line holds {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, both as text.'
+            f'{where}: each line must be {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, as text.'
         )
     return {"messages": [{"role": message["role"], "content": message["content"]} for message in messages]}
 

@@ -22,7 +22,7 @@ def built_in_file(name: str) -> Path:
         guess = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {guess[0]}? " if guess else ""
         raise RecipeError(
-            f"{name!r} is not a recipe; {hint}known are {', '.join(known)}, or give the path of a recipe file (.yaml)"
+            f"{name!r} is not a recipe; {hint}known recipes: {', '.join(known)}, or the path of a recipe file (.yaml)"
         )
     return path
 
@@ -34,15 +34,13 @@ def find(reference: str, folder: Path | None = None) -> Recipe:
     recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
     taken = _BUILT_IN / f"{recipe.name}.yaml"
     if taken.is_file() and read_recipe(taken) != recipe:
-        raise RecipeError(
-            f"{reference}: name: {recipe.name} is a built-in recipe that says something else; give yours another name"
-        )
+        raise RecipeError(f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours")
     return recipe
 
 
 def read_recipe(path: Path) -> Recipe:
     """A checked recipe; the source of its calibration text counts from the file's own folder."""
-    missing = f"there is no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
+    missing = f"no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
     text = yaml_file.read_text(path, missing=missing, error=RecipeError)
     recipe = yaml_file.parse(
         text,

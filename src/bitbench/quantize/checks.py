@@ -1,4 +1,4 @@
-"""What can be known before the work starts: is it a causal LM, does the group size fit, is there room on the disk?"""
+"""Checks before the work starts: causal LM, group size, free disk space."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _COMMON_GROUP_SIZES = (16, 32, 64, 128, 256)
 # A compressed checkpoint is smaller than its model; beside it lie the tokenizer, the log and the calibration text.
 _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20
 
-MAKE_ROOM = "make room (`bitbench variant list` shows what can go) or set BITBENCH_HOME to another disk"
+MAKE_ROOM = "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME to another disk"
 
 
 def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) -> dict[str, StoredTensor]:
@@ -35,7 +35,7 @@ def refuse_other_than_causal_lm(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / 'config.json'} cannot be read ({error}); bring the model again.") from error
+        raise ModelError(f"{folder / 'config.json'} cannot be read ({error}); download the model again.") from error
     architectures = config.get("architectures") or []
     if not any(_CAUSAL.search(name) for name in architectures):
         shown = ", ".join(architectures) or "none"
@@ -45,8 +45,7 @@ def refuse_other_than_causal_lm(folder: Path) -> None:
         )
     if "quantization_config" in config:
         raise ModelError(
-            f"{folder.name} is quantized already (its config.json has a quantization_config); "
-            "give the model that it was made from."
+            f"{folder.name} is already quantized (its config.json has a quantization_config); give the original model."
         )
 
 
@@ -59,7 +58,7 @@ def refuse_group_size_that_does_not_fit(recipe: Recipe, tensors: Mapping[str, St
     if not misfits:
         return
     fitting = [str(size) for size in _COMMON_GROUP_SIZES if not any(count % size for count in columns.values())]
-    advice = f"sizes that do: {', '.join(fitting)}" if fitting else "leave group_size out for one scale per row"
+    advice = f"sizes that divide them: {', '.join(fitting)}" if fitting else "remove group_size for one scale per row"
     raise RecipeError(
         f"recipe {recipe.name}: group_size {scheme.group_size} does not divide the {columns[misfits[0]]} columns of "
         f"{misfits[0]} ({len(misfits)} of {len(columns)} layers); {advice}."
@@ -70,7 +69,7 @@ def refuse_without_room(place: Path, weight_bytes: int) -> None:
     needed, free = weight_bytes + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
     if free < needed:
         raise QuantizeError(
-            f"{place} has {show_bytes(free)} free, but this variant may need {show_bytes(needed)}; {MAKE_ROOM}."
+            f"{place} has {show_bytes(free)} free; this variant may need {show_bytes(needed)}; {MAKE_ROOM}."
         )
 
 

@@ -59,7 +59,7 @@ def _tensor(file: BinaryIO) -> GgufTensor:
     shape = _unpack(file, f"<{dimensions}Q")
     number, _offset = _unpack(file, "<IQ")
     if number not in _TENSOR_TYPES:
-        raise ValueError(f"{name} has a GGUF type that is not known here ({number})")
+        raise ValueError(f"{name} has an unknown GGUF type ({number})")
     type, block_weights, block_bytes = _TENSOR_TYPES[number]
     weights = math.prod(shape)
     return GgufTensor(name, type, shape, weights, weights // block_weights * block_bytes)
@@ -78,7 +78,7 @@ def _skip_value(file: BinaryIO, type: int) -> None:
     elif type in _SIZES:
         file.seek(_SIZES[type], 1)
     else:
-        raise ValueError(f"a GGUF value has a type that is not known here ({type})")
+        raise ValueError(f"a GGUF value has an unknown type ({type})")
 
 
 def _string(file: BinaryIO) -> bytes:
@@ -91,4 +91,4 @@ def _unpack(file: BinaryIO, format: str) -> tuple[int, ...]:
     try:
         return struct.unpack(format, data)
     except struct.error as error:
-        raise ValueError("a GGUF header ends too early") from error
+        raise ValueError("the GGUF header is truncated") from error

@@ -22,7 +22,7 @@ def hold(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> 
 
 @contextmanager
 def try_hold(place: Path, name: str) -> Iterator[bool]:
-    """True where nobody else held it."""
+    """True where no other process held it."""
     fd = _open(place, name)
     try:
         yield _take(fd)

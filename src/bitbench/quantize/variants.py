@@ -1,7 +1,7 @@
-"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, made once.
+"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, created once.
 
-A variant is made in a folder of another name and renamed when it is complete, so that none is ever half there.
-Whoever makes it holds its lock; a second process waits and then uses what the first one made.
+A variant is created in a temporary folder and renamed when it is complete, so no partial variant is ever visible.
+The process that creates it holds its lock; a second one waits and then uses the result.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from bitbench.quantize.checks import (
 )
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 # Counts up when the same recipe would give other weights although no package has changed.
 WORKER_REVISION = 1
@@ -124,7 +124,7 @@ def find(wanted: Order, home: Path) -> MadeVariant | None:
 
 
 def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
-    """The variant, made now unless it is there. Raises before any work where it is known not to be possible."""
+    """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there
     refuse_impossible(wanted)
@@ -133,7 +133,9 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
         place.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place)
         with locks.hold(
-            place, wanted.folder_name, on_wait=lambda: on_progress(Progress("waiting: another process makes it"))
+            place,
+            wanted.folder_name,
+            on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
         ) as lock_fd:
             if (there := find(wanted, home)) is not None:
                 return there
@@ -162,8 +164,8 @@ def get(name: str, home: Path) -> MadeVariant:
         return (exact or matching)[0]
     if matching:
         names = ", ".join(variant.folder.name for variant in matching)
-        raise QuantizeError(f"{name} could be {names}; give more of the name.")
-    raise QuantizeError(f"There is no variant {name}; `bitbench variant list` shows those that are there.")
+        raise QuantizeError(f"{name} is ambiguous: {names}; give more of the name.")
+    raise QuantizeError(f"No variant {name}; `bitbench variant list` shows the existing ones.")
 
 
 def remove(variant: MadeVariant) -> None:
@@ -188,7 +190,7 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
         except QuantizeError as error:
             log = _keep_log(work, place / f"{wanted.folder_name}.log")
             raise QuantizeError(_with_advice(error.cause), log) from error
-        on_progress(Progress("writing the manifest"))
+        on_progress(QuantizeProgress("writing the manifest"))
         manifest = _describe(wanted, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
             leftover.unlink()
@@ -240,7 +242,7 @@ def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Unfinished folders whose lock nobody holds: their makers are dead."""
+    """Unfinished folders whose lock no process holds: their creators are dead."""
     for folder in place.glob(f"{_UNFINISHED}*"):
         with locks.try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
             if got_it:

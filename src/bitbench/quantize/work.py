@@ -31,7 +31,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Progress:
+class QuantizeProgress:
     """`part` of `parts` of a step is done. `remaining_s` is None before anything was measured."""
 
     step: str
@@ -45,4 +45,4 @@ class Progress:
         return f"{self.step}, {self.counted} {self.part} of {self.parts}" if self.parts else self.step
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[QuantizeProgress], None]

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class RequestRows:
-    """Columns are read when they are asked for, so that a table may lack those that nobody needs. Seconds; what is not
+    """Columns are read when they are asked for, so that a table may lack unused ones. Seconds; what is not
     defined is NaN."""
 
     def __init__(self, table: pa.Table) -> None:

@@ -70,7 +70,7 @@ def plan_blocks(
 
 
 def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
-    """To plan the rest of a study with; the first guess where its blocks cannot tell yet."""
+    """To plan the rest of a study with; the first guess where it has too few blocks."""
     found = variance_components(study)
     if found is None:
         return FIRST_GUESS

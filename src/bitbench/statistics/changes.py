@@ -6,7 +6,7 @@ from functools import cache
 from math import log
 
 from bitbench.core.cell import Cell
-from bitbench.core.found.metrics import Source
+from bitbench.core.found.metrics import FigureSource
 from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.comparison import compare
@@ -45,7 +45,7 @@ class Change:
 
     @property
     def variance_of_one_start(self) -> float | None:
-        """Of the log ratio, if each side had one start; None where nothing is known of it."""
+        """Of the log ratio, if each side had one start; None where that is unknown."""
         if self.log_ratio is not None:
             return 2 * self.log_ratio.standard_error**2 / (1 / self.before.n_instances + 1 / self.after.n_instances)
         sides = [(side.uncertainty, side.mean, side.n_instances) for side in (self.before, self.after)]
@@ -92,7 +92,7 @@ def changes_within(study: StudyRecords) -> Changes:
 
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
     """Of speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
-    if RECORDED[metric].source is not Source.ROWS:
+    if RECORDED[metric].source is not FigureSource.ROWS:
         return {}
     return compare_speeds(_logs(before, metric), _logs(after, metric))
 

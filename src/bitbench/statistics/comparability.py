@@ -24,7 +24,7 @@ def differences(
             unknown[fact] = unknown.get(fact, True) and first is None
             continue
         unknown[fact] = False
-        found.append(Difference(fact=fact, subject=subject, before=first or "not known", after=second or "not known"))
+        found.append(Difference(fact=fact, subject=subject, before=first or "unknown", after=second or "unknown"))
     return found, [fact for fact, is_unknown in unknown.items() if is_unknown]
 
 

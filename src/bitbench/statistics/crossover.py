@@ -2,8 +2,8 @@
 
 At each point of a series (workloads that differ in nothing but the axis) there is the ratio of the two speeds with its
 interval, as everywhere (`comparison`). Between neighbouring points the logarithms of the ratio and of both ends of its
-interval are drawn as straight lines over log2 of the axis; where this band holds "equal", it cannot be told who is
-faster, and that stretch is the interval of a crossing.
+interval are drawn as straight lines over log2 of the axis; where this band contains "equal", neither is
+significantly faster, and that stretch is the interval of a crossing.
 
 Straight lines through the ends are right for errors that go together in neighbouring points; they mostly do, since the
 same starts of the engines made both, and where they do not the band is too wide, never too narrow.
@@ -172,7 +172,7 @@ def _root(begin: float, end: float, first: float, last: float) -> float | None:
 
 
 def _crossings(knots: Sequence[_Knot], stretches: Sequence[Stretch]) -> Iterator[Crossing]:
-    """At most one in a stretch that cannot be told: there and back again within it is noise."""
+    """At most one in an inconclusive stretch: there and back again within it is noise."""
     zeros: dict[int, list[tuple[float, _Knot, _Knot]]] = {}
     for left, right in pairwise(knots):
         zero = _root(left.u, right.u, left.value, right.value)

@@ -122,9 +122,9 @@ def _gaps(
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
         gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
     if variant is None or (reason := why_not(variant.facts)):
-        gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "nothing is known of the model"))
+        gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
     elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
-        gaps.append(Gap(missing=Missing.COST, detail="the engine does not say how much the loaded weights take"))
+        gaps.append(Gap(missing=Missing.COST, detail="the engine does not report the size of the loaded weights"))
     if of.roof is None:
         gaps.append(Gap(missing=Missing.ROOF, detail=no_roof))
     if any(len(side.instances.ids) == 1 for side in sides):

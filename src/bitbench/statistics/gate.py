@@ -20,7 +20,7 @@ from bitbench.statistics.changes import Change
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.trial import RECORDED
 
-MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change lies on the limit itself
+MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9.]+\s*%?)\s*")
@@ -46,7 +46,7 @@ def parse_metric(name: str) -> str:
     metric = find(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
         known = ", ".join([*(one.name for one in RECORDED.values()), PERPLEXITY])
-        raise CannotCompareError(f"no figure called {name} is recorded; there are {known}")
+        raise CannotCompareError(f"unknown figure {name}; known are {known}")
     return metric.column
 
 
@@ -54,7 +54,7 @@ def parse_condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise CannotCompareError(
-            f'--fail-if {text!r} is not understood; write it as "output_throughput < -3%" or "ttft > 5%"'
+            f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"'
         )
     name, sign, minus, amount = match.groups()
     metric = parse_metric(name)
@@ -82,7 +82,8 @@ def judge(condition: Condition, change: Change, confidence: float, asked: int) -
     if ratio is None:
         return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
     if change.fewest_starts < 2:
-        return Judgement(GateOutcome.UNSURE, ratio, "one start on a side says nothing about the next", FEWEST_STARTS)
+        reason = "one side has a single start, which does not cover a restart"
+        return Judgement(GateOutcome.UNSURE, ratio, reason, FEWEST_STARTS)
     if ratio.interval is None:
         return Judgement(GateOutcome.UNSURE, ratio, "too few trials for an interval", FEWEST_STARTS)
     low, high, limit = ratio.interval.low, ratio.interval.high, condition.limit
@@ -91,7 +92,7 @@ def judge(condition: Condition, change: Change, confidence: float, asked: int) -
     if (low >= limit) if condition.is_below else (high <= limit):
         return Judgement(GateOutcome.PASSED, ratio)
     needed = starts_needed(change, log(ratio.value) - log(limit), single)
-    reason = "the interval contains the limit" if needed else "the change lies on the limit"
+    reason = "the interval contains the limit" if needed else "the change equals the limit"
     return Judgement(GateOutcome.UNSURE, ratio, reason, needed)
 
 

@@ -29,8 +29,8 @@ def find_cell(name: str, sides: Sequence[StudyRecords]) -> Cell:
         return found[0]
     known = [names[0] for cell, names in spelled.items() if not found or cell in found]
     more = f" and {len(known) - LISTED_CELLS} more" if len(known) > LISTED_CELLS else ""
-    what = "means several cells" if found else "is no cell of these studies"
-    raise StoreError(f"{name!r} {what}; there are {'; '.join(known[:LISTED_CELLS])}{more}")
+    what = "matches several cells" if found else "is not a cell of these studies"
+    raise StoreError(f"{name!r} {what}; known: {'; '.join(known[:LISTED_CELLS])}{more}")
 
 
 def history(cell: Cell, metric: str, sides: Sequence[StudyRecords]) -> History:

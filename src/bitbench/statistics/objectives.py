@@ -19,7 +19,7 @@ from scipy.special import stdtrit
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
-from bitbench.ground.units import show_percent, show_seconds
+from bitbench.ground.units import show_seconds
 from bitbench.rows.request_rows import Floats, RequestRows, statistic
 
 # A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
@@ -44,13 +44,13 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
         missed = f"{int((~ok).sum())} of {ok.size} requests failed"
     slope = growth.slope if growth else None
     if missed is None and growth and growth.is_real and growth.slope > GROWTH_LIMIT:
-        missed = f"latency grew by {show_percent(slope)} of the time that passed: more came than was served"
+        missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
         excess_s = growth.slope * float(np.ptp(planned))
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
 def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
-    """Did the server keep its objectives? None where the trial cannot tell.
+    """Whether the server met its objectives; None where the trial is inconclusive.
 
     A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
     may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it
@@ -90,7 +90,7 @@ def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | N
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
             worst = (
-                f"{objective.name} was {show_seconds(value)}, the limit is {show_seconds(objective.limit)}",
+                f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}",
                 excess_s,
             )
     return worst or (None, None)

@@ -28,7 +28,7 @@ Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its t
 def percentile(
     starts: Starts, percent: float, confidence: float, *, event: Event = Event.REQUEST, shared_by: int = 1
 ) -> PercentileEstimate | None:
-    """None without a request. With one start nothing is known of the next: both ends are open.
+    """None without a request. One start does not cover the next: both ends are open.
 
     `shared_by`: so many requests of a trial share one fate and are one event, those of a batch. Where no start is in
     question, as on an endpoint that runs already, give its trials as starts.

@@ -15,7 +15,7 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.statistics.percentiles import events_for_an_upper_end, judge_limit
 
 CONTAINS = "its interval contains the limit"
-ONE_START = "one start says nothing about the next"
+ONE_START = "one start does not cover a restart"
 
 
 def judge_objective(objective: Objective, cell: CellSummary) -> JudgedObjective:

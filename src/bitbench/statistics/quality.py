@@ -145,7 +145,7 @@ def _summarize(
     scores = read(record.contender)
     if not scores.is_finite:
         places = int((~np.isfinite(scores.logprob)).sum())
-        reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are no finite numbers"
+        reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are not finite"
         return known.model_copy(update={"flagged": True, "reason": reason})
     against = read(other.contender) if other else None
     seed = [plan.study.seed, crc32(record.contender.name.encode())]

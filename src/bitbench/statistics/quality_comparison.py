@@ -84,7 +84,7 @@ def _why_not(
         if measured is None:
             return f"was not measured in {side.name}"
         if not measured.scores.is_finite:
-            return f"has log-probabilities in {side.name} that are no finite numbers"
+            return f"has log-probabilities in {side.name} that are not finite"
     if first and second and first.windows_hash != second.windows_hash:
         return "was measured on another text, or with another tokenizer"
     return None

@@ -254,4 +254,4 @@ def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
     if limits.quality_loss is not None and not summary.quality:
         yield "To have quality checked, add quality: {} to the study and run it again."
     if summary.imported_from is not None:
-        yield "The figures were imported: they are those of another tool, by its own definitions."
+        yield "The figures were imported: they follow the other tool's definitions."

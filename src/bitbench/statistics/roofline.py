@@ -8,7 +8,7 @@ from bitbench.statistics.sides import side_of, variant_of
 
 
 def cell_roofs(of: StudyRecords) -> tuple[CellRoof, ...]:
-    """By workload, then phase. Without those whose cost cannot be told; none where the roof was not measured."""
+    """By workload, then phase. Without those whose cost is unknown; none where the roof was not measured."""
     if of.roof is None:
         return ()
     found = []

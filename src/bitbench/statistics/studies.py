@@ -42,15 +42,16 @@ def compare_studies(
     conditions: Sequence[Condition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not allowed."""
+    """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not "
+    "allowed."""
     common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
     shared = [(one, one) for one in before.plan.contenders if one in set(after.plan.contenders)]
     contenders = list(dict.fromkeys([*((cell.contender, cell.contender) for cell in common),
                                      *quality_pairs((before, after), shared)]))  # fmt: skip
     if not contenders:
         raise CannotCompareError(
-            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload in both, and "
-            "of none was quality measured"
+            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload, or had "
+            f"its quality measured, in both"
         )
     _refuse_other_shapes(before, after, {cell.workload for cell in common})
     found, unknown = differences(before, after, contenders)
@@ -108,7 +109,7 @@ def _compared(
     about_quality = [one for one in conditions if one.metric == PERPLEXITY]
     about_speed = [one for one in conditions if one.metric != PERPLEXITY]
     if about_speed and not pairs:  # else a limit that nothing is held against would be kept
-        raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran; there is none")
+        raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")
     asked = _asked(pairs, changes, about_speed)
     count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
     quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))
@@ -203,7 +204,7 @@ def _gates(asked: Sequence[_Asked], confidence: float, count: int) -> list[GateR
             candidate=one.pair.after,
             outcome=GateOutcome.UNSURE,
             ratio=None,
-            reason=f"the {'candidate' if one.has_before else 'baseline'} has no such figure",
+            reason=f"the {'candidate' if one.has_before else 'baseline'} lacks this figure",
         )
         if one.change is not None:
             judged = judge(one.condition, one.change, confidence, count)
@@ -261,4 +262,4 @@ def _refuse_differences(found: Sequence[Difference]) -> None:
         f"{one.fact.value}{f' ({one.subject})' if one.subject else ''}: {one.before} and {one.after}" for one in found
     )
     allow = " ".join(f"--allow {fact.value}" for fact in facts)
-    raise CannotCompareError(f"not comparable, this differs: {said}; if that is what you ask, give {allow}")
+    raise CannotCompareError(f"not comparable, this differs: {said}; to compare all the same, add {allow}")

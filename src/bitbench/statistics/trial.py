@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from bitbench.core.asked.objective import Objective
-from bitbench.core.found.metrics import METRICS, Source
+from bitbench.core.found.metrics import METRICS, FigureSource
 from bitbench.core.found.summary import MetricDefinition
 from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.rows.figures import figure
@@ -13,7 +13,9 @@ from bitbench.rows.request_rows import RequestRows
 from bitbench.statistics.objectives import good_share
 
 RECORDED = {  # the figures of a trial: speed and memory
-    metric.column: metric for metric in METRICS.values() if metric.is_recorded and metric.source is not Source.SCORES
+    metric.column: metric
+    for metric in METRICS.values()
+    if metric.is_recorded and metric.source is not FigureSource.SCORES
 }
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 

@@ -70,7 +70,7 @@ class StudyFolder:
         """All records; `name` is how messages call them. Raises StoreError where the run never began."""
         lock = self.lock()
         if lock is None:
-            raise StoreError(f"{self.path} has no lock.json: its run was stopped before it began; run it again")
+            raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
         return StudyRecords(
             name=name or str(self.path),
             lock=lock,
@@ -108,7 +108,7 @@ class StudyFolder:
     def profiles(self) -> list[OperatorProfile]:
         paths = sorted(self.profiles_folder.glob("p*.json"))
         return [
-            _read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to go on without it") for path in paths
+            _read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
         ]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
@@ -148,9 +148,7 @@ class Writer:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._guard.close()
-            raise StoreError(
-                f"another bitbench is writing to {folder.path}; wait for it, or use another folder"
-            ) from None
+            raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
         for lines in (folder._trials, folder._instances, folder._quality):
             _cut_torn_line(lines)
         self._drop_orphans()
@@ -288,7 +286,7 @@ def _read_lines(path: Path, kind: type[R], newest: int = RECORD_FORMAT) -> Itera
             if not line.endswith("\n"):  # still being written, or torn by a kill
                 return
             where = f"{path.name}:{number} in {path.parent}"
-            yield _parse(line, kind, newest, where, "remove that line to go on without it")
+            yield _parse(line, kind, newest, where, "remove that line to continue without it")
 
 
 def _parse(text: str | bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
@@ -296,11 +294,11 @@ def _parse(text: str | bytes, kind: type[R], newest: int, where: str, advice: st
     try:
         content = json.loads(text)
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         if content.get("format", newest) > newest:
             raise StoreError(
                 f"{where} was written by a newer bitbench (record format {content['format']}, "
-                f"this one knows {newest}); update bitbench to read it"
+                f"this one knows {newest}); update bitbench"
             )
         return kind.model_validate(content)
     except (ValueError, TypeError) as error:

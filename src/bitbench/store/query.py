@@ -104,7 +104,7 @@ class Studies:
         if is_remote:
             self._connection.register_filesystem(_remote(place))
         elif not Path(place).is_dir():
-            raise StoreError(f"there is no folder {place}; give one that holds study folders, or a URL such as s3://…")
+            raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
         self._connection.execute("SET TimeZone = 'UTC'")
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
@@ -116,7 +116,7 @@ class Studies:
             found = self._connection.execute(sql)
             rows = found.fetchall()
         except duckdb.Error as error:
-            raise StoreError(f"the query cannot be answered: {error}") from error
+            raise StoreError(f"the query failed: {error}") from error
         return [str(column[0]) for column in found.description or ()], rows
 
     def arrow(self, name: str) -> "pa.Table":
@@ -142,7 +142,7 @@ class Studies:
         if name not in ("studies", "kernels"):
             self._make("studies")
         source = self._source(name, table)
-        columns = ", ".join(f'CAST({one.sql} AS {one.type}) AS "{one.name}"' for one in table.columns)
+        columns = ", ".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in table.columns)
         select = _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
         try:
             self._connection.execute(f"CREATE VIEW {name} AS {select}")
@@ -242,8 +242,8 @@ class Studies:
 
 def _no_rows(name: str, without: Sequence[str] = ()) -> str:
     """No row of the right types: what is united with it has every column."""
-    own = [one for one in TABLES[name].columns if one.name not in without]
-    empty = ", ".join(f'CAST(NULL AS {one.type}) AS "{one.name}"' for one in own)
+    own = [column for column in TABLES[name].columns if column.name not in without]
+    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in own)
     return f"SELECT {empty} WHERE false"
 
 
@@ -280,13 +280,13 @@ def _remote(place: str) -> Any:
         return fsspec.filesystem(protocol)
     except ImportError as error:
         raise StoreError(
-            f"{protocol}:// needs fsspec and its part for this store ({error}); `pip install bitbench[remote] s3fs` "
-            "brings them for S3"
+            f"{protocol}:// needs fsspec and its driver for this store ({error}); for S3: `pip install "
+            f"bitbench[remote] s3fs`"
         ) from error
     except ValueError as error:
-        raise StoreError(f"no store is known by {protocol}://: {error}") from error
+        raise StoreError(f"unknown store {protocol}://: {error}") from error
 
 
 def shown_columns(name: str) -> Sequence[tuple[str, str, str]]:
     """Name, type and meaning of each column, as documented."""
-    return [(one.name, one.type, one.meaning) for one in TABLES[name].columns]
+    return [(column.name, column.type, column.meaning) for column in TABLES[name].columns]

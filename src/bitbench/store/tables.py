@@ -39,7 +39,7 @@ def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
 
 def _meaning(column: str) -> str:
     metric = find(column)
-    assert metric is not None, f"{column} is no figure"
+    assert metric is not None, f"{column} is not a figure"
     return metric.meaning
 
 
@@ -49,7 +49,7 @@ CONTENDER = (
     TableColumn("variant", "VARCHAR", "model/recipe; none where the engine has no model", "cell.contender.variant"),
     TableColumn("engine", "VARCHAR", "name of the engine's setup in the study", "cell.contender.engine"),
 )
-_OWN_CONTENDER = tuple(one._replace(sql=one.sql.removeprefix("cell.")) for one in CONTENDER)
+_OWN_CONTENDER = tuple(column._replace(sql=column.sql.removeprefix("cell.")) for column in CONTENDER)
 _OUTCOME = (
     _same("outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound or invalid"),
     _same("cause", "VARCHAR", "why it is not ok"),
@@ -114,11 +114,11 @@ INSTANCES = QueryTable(
         _STARTED,
         _same("ready_s", "DOUBLE", "from start to ready"),
         *_OUTCOME,
-        _at("facts", "engine_version", "VARCHAR", "as the engine says it"),
-        _at("facts", "kernels", "VARCHAR[]", "what it really selected"),
+        _at("facts", "engine_version", "VARCHAR", "as the engine reports it"),
+        _at("facts", "kernels", "VARCHAR[]", "kernels it selected"),
         _at("facts", "command", "VARCHAR[]", "how it was started, without secrets"),
         _at("facts", "prefix_caching", "BOOLEAN", "on or off"),
-        _at("facts", "weight_bytes_loaded", "BIGINT", "weights as they lie in memory"),
+        _at("facts", "weight_bytes_loaded", "BIGINT", "weights as loaded"),
         _at("facts", "kv_cache_bytes", "BIGINT", "set aside for keys and values"),
         _at("facts", "kv_cache_tokens", "BIGINT", "tokens that fit into it"),
         _at("facts", "kv_bytes_per_token", "BIGINT", "keys and values of one token"),
@@ -165,11 +165,11 @@ KERNELS = QueryTable(
         _same("in_features", "INTEGER", "rows of the weight that are read"),
         _same("out_features", "INTEGER", "columns of the result"),
         _same("batch", "INTEGER", "activation rows"),
-        _same("labels", "MAP(VARCHAR, INTEGER)", "what else tells cases apart, such as main_centroids"),
+        _same("labels", "MAP(VARCHAR, INTEGER)", "further parameters, such as main_centroids"),
         _same("weight_bytes", "BIGINT", "as stored"),
         _same("median_s", "DOUBLE", "median over rounds; of an imported table, the time that it prints"),
         _same("rounds", "BIGINT", "how many"),
-        _same("error", "DOUBLE", "relative, against double precision"),
+        _same("error", "DOUBLE", "relative error against double precision"),
         _same("cause", "VARCHAR", "why it was not timed"),
         _same("device", "VARCHAR", "where the kernels ran; NULL in records from before there was a choice"),
         _same("device_name", "VARCHAR", "of a GPU"),

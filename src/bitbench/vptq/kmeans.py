@@ -31,7 +31,7 @@ def sums_by_place(vectors: Doubles | Floats, places: Places, entries: int) -> Do
 
 
 def _centres(vectors: Floats, weights: Doubles, places: Places, centroids: Floats) -> Floats:
-    """Weighted means; an entry that nobody chose moves to one of the vectors that are worst off."""
+    """Weighted means; an entry that no vector chose moves to one of the vectors that are worst off."""
     entries = len(centroids)
     total = np.bincount(places, weights, entries)
     means = sums_by_place(vectors * weights[:, np.newaxis], places, entries)

@@ -68,7 +68,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         for_gpu = device.startswith("cuda")
         fault = triton_fault(layer) if for_gpu else native_fault(layer)
         if fault is not None:
-            self.kind = f"{codebooks}, made dense while loading ({fault})"
+            self.kind = f"{codebooks}, expanded to dense at load ({fault})"
             self._fill_dense(layer, dtype)
         elif for_gpu:
             self.kind = f"{codebooks}, Triton kernel up to {TRITON_ROWS} rows, dense above"

@@ -45,7 +45,7 @@ def combine(books: Sequence[Book], entries: Sequence[Floats], shape: tuple[int, 
 
 
 def refit(books: Sequence[Book], columns: Floats, hessian: Floats, *, iterations: int) -> list[Floats]:
-    """New centroids, one array per book. Entries that nobody uses stay as they are."""
+    """New centroids, one array per book. Unused entries stay as they are."""
     system = _System(books, columns.shape, hessian)
     now = [book.centroids.copy() for book in books]
     residual = system.spread(hessian @ (columns - combine(books, now, columns.shape)))

@@ -84,7 +84,7 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
     def dense(self) -> torch.Tensor:
-        """The weights [out, in] in single precision, made anew."""
+        """The weights [out, in] in single precision, recomputed."""
         weight = torch.cat([segment.dense()[: self._rows] for segment in self.segments], dim=1)
         if self.permutation is not None:
             weight = weight[:, torch.argsort(self.permutation)]

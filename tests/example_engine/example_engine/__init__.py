@@ -35,7 +35,7 @@ class ExampleEngine:
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})
-        return f"the example engine takes no argument {unknown[0]}; it takes word." if unknown else None
+        return f"the example engine has no argument {unknown[0]}; it has word." if unknown else None
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -60,7 +60,7 @@ class Ramp(Spec):
     @model_validator(mode="after")
     def _something_comes(self) -> "Ramp":
         if self.from_rate + self.to_rate == 0:
-            raise ValueError("a ramp from 0 to 0 sends nothing; `from` or `to` must be more than 0")
+            raise ValueError("a ramp from 0 to 0 sends nothing; set `from` or `to` above 0")
         return self
 
 
@@ -69,7 +69,7 @@ class Trace(Spec):
 
     kind: Literal[Arrival.TRACE] = Arrival.TRACE
     file: str = Field(min_length=1, description="the trace; relative to the study file")
-    speed: float = Field(default=1.0, gt=0, le=1_000_000, description="2 replays it in half of its time")
+    speed: float = Field(default=1.0, gt=0, le=1_000_000, description="2 replays it twice as fast")
 
 
 def _kind_alone(value: object) -> object:

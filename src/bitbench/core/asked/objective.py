@@ -10,7 +10,7 @@ from bitbench.core.found.metrics import OBJECTIVES, PROMISED, STATISTICS, Promis
 
 
 class Objective(Spec):
-    """Holds in a trial in which `statistic` over its requests of `metric` is at most `limit`."""
+    """Met by a trial in which `statistic` over its requests of `metric` is at most `limit`."""
 
     metric: Promised
     statistic: Statistic
@@ -37,7 +37,7 @@ def parse_objectives(value: object) -> object:
     figures = [_figure(name) for name, _ in pairs]
     for figure in figures:
         if figures.count(figure) > 1:
-            raise ValueError(f"{figure} is given more than once")
+            raise ValueError(f"{figure} is given more than once; keep one")
     return [
         {"metric": OBJECTIVES[figure].time, "statistic": OBJECTIVES[figure].statistic, "limit": limit}
         for figure, (_, limit) in zip(figures, pairs, strict=True)
@@ -49,7 +49,7 @@ def _figure(name: str) -> str:
     metric = find(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
-            f"there is no objective {name!r}; an objective is one of {', '.join(PROMISED)}, alone (the mean) or with "
+            f"unknown objective {name!r}; expected one of {', '.join(PROMISED)}, alone (the mean) or with "
             f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
         )
     return metric.name

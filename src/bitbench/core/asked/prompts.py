@@ -26,7 +26,7 @@ class Lengths(Spec):
         if self.mean is None and (self.min is None or self.max is None):
             raise ValueError("give a number, {min, max}, or {mean, sd} with or without `min` and `max`")
         if not self.shortest <= (self.shortest if self.mean is None else self.mean) <= self.longest:
-            raise ValueError(f"`min` {self.shortest}, `mean` and `max` {self.longest} must come in this order")
+            raise ValueError(f"`min` {self.shortest}, `mean` and `max` {self.longest} must be in ascending order")
         return self
 
     @property
@@ -89,7 +89,7 @@ class TextPrompts(Spec):
     """Prompts from a file: JSON lines with `prompt`, `text` or `messages`, or ShareGPT's JSON, or plain text."""
 
     file: str = Field(min_length=1, description="the texts; relative to the study file")
-    min_characters: int = Field(default=1, ge=1, description="shorter texts are passed over")
+    min_characters: int = Field(default=1, ge=1, description="shorter texts are skipped")
     max_characters: int | None = Field(default=None, ge=1, description="longer texts are cut")
 
     @model_validator(mode="after")
@@ -104,9 +104,9 @@ class TextPrompts(Spec):
 class SharedPrefix(Spec):
     """Some prompts begin alike, as behind a system prompt."""
 
-    tokens: int = Field(ge=1, description="length of the common beginning; a part of input_tokens")
-    share: Fraction = Field(default=1.0, gt=0, le=1, description="of the requests that have one")
-    prefixes: int = Field(default=1, ge=1, description="different ones, each as frequent as the others")
+    tokens: int = Field(ge=1, description="length of the common prefix; part of input_tokens")
+    share: Fraction = Field(default=1.0, gt=0, le=1, description="share of the requests that have one")
+    prefixes: int = Field(default=1, ge=1, description="number of different prefixes, equally frequent")
 
 
 class Conversation(Spec):

@@ -1,4 +1,4 @@
-"""`quality:` of a study file: what is asked of each contender besides speed, and where a loss is called one."""
+"""`quality:` of a study file: what is measured besides speed, and the limits beyond which a variant is flagged."""
 
 from enum import StrEnum
 
@@ -28,23 +28,23 @@ class Quality(Spec):
     """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
 
     corpus: tuple[str, ...] = Field(
-        default=(), description="text or JSONL files; without any, text that ships with Python (English and code)"
+        default=(), description="text or JSONL files; default: text that ships with Python (English and code)"
     )
-    windows: int = Field(default=32, ge=2, le=10_000, description="pieces of the corpus that are scored")
-    window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens of one piece")
+    windows: int = Field(default=32, ge=2, le=10_000, description="windows of the corpus that are scored")
+    window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens per window")
     top_tokens: int = Field(
-        default=32, ge=1, le=1000, description="likeliest tokens that are kept at each place, for the divergence"
+        default=32, ge=1, le=1000, description="top tokens kept at each position, for the KL divergence"
     )
     answer_tokens: int = Field(
-        default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: none are asked"
+        default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
     )
-    tasks: tuple[str, ...] = Field(default=(), description="tasks of lm-eval: names of its registry, or YAML files")
-    task_samples: int | None = Field(default=None, ge=1, description="so many questions of each task; all without it")
+    tasks: tuple[str, ...] = Field(default=(), description="lm-eval tasks: registry names, or YAML files")
+    task_samples: int | None = Field(default=None, ge=1, description="questions per task; default: all")
     max_divergence: float = Field(
-        default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) beyond which it is flagged"
+        default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) above which a variant is flagged"
     )
     max_perplexity_rise: Fraction = Field(
-        default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline beyond which it is flagged"
+        default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline above which a variant is flagged"
     )
 
     @field_validator("corpus", "tasks", mode="before")

@@ -36,12 +36,10 @@ class Scheme(Spec):
     activation_bits: Literal[8, 16] = Field(default=16, description="8: rounded per token while it runs")
     type: Literal["int", "float"] = "int"
     group_size: int | None = Field(
-        default=None, ge=16, description="weights of a row that share a scale; left out: one scale per row"
+        default=None, ge=16, description="weights of a row that share a scale; default: one scale per row"
     )
     symmetric: bool = Field(default=True, description="false: a zero point is stored with each scale")
-    ignore: tuple[str, ...] = Field(
-        default=("lm_head",), description="layers to leave alone: a name, or re: and a pattern"
-    )
+    ignore: tuple[str, ...] = Field(default=("lm_head",), description="layers to skip: a name, or re: and a pattern")
 
     @model_validator(mode="after")
     def _float_is_eight_bits_per_row(self) -> "Scheme":
@@ -71,8 +69,8 @@ class Awq(Spec):
 
     step: Literal["awq"]
     # llm-compressor divides by the number of points less two.
-    grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; the time grows with it")
-    duo_scaling: bool = Field(default=True, description="look at the weights too, not at the activations alone")
+    grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; more take longer")
+    duo_scaling: bool = Field(default=True, description="consider the weights too, not only the activations")
 
 
 class Gptq(Scheme):
@@ -100,7 +98,7 @@ class Vptq(Spec):
     outliers: Fraction = Field(default=0.0, ge=0, lt=0.5, description="share of the columns with a codebook of its own")
     outlier_entries: int = Field(default=4096, ge=2, le=65536)
     outlier_vector: Literal[2, 4, 8] = 4
-    iterations: int = Field(default=8, ge=1, le=1000, description="of k-means; the time grows with it")
+    iterations: int = Field(default=8, ge=1, le=1000, description="iterations of k-means; more take longer")
     rounds: int = Field(default=2, ge=0, le=100, description="of refitting codebooks and improving indices in turn")
     dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
     ignore: tuple[str, ...] = ("lm_head",)
@@ -122,7 +120,7 @@ class CalibrationNeed(Spec):
     samples: int = Field(default=64, ge=1, le=100_000)
     tokens: int = Field(default=512, ge=16, le=1_000_000, description="length of a sample")
     source: Path | None = Field(
-        default=None, description="text file, folder or JSONL; left out: text that ships with Python"
+        default=None, description="text file, folder or JSONL; default: text that ships with Python"
     )
 
 
@@ -140,7 +138,7 @@ class Recipe(Spec):
     @classmethod
     def _fits_a_folder_name(cls, value: str) -> str:
         if "--" in value:
-            raise ValueError("a recipe's name holds no `--`")
+            raise ValueError("a recipe's name may not contain `--`")
         return value
 
     @model_validator(mode="after")
@@ -155,7 +153,7 @@ class Recipe(Spec):
             if self.options and self.backend is Backend.NONE:
                 raise ValueError("`options` are for the backends gguf and engine")
             if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
-                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: who does it, and how")
+                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
             if self.backend is Backend.GGUF and (set(self.options) != {"type"} or self.gguf_type not in GGUF_TYPES):
                 raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
             return self
@@ -181,13 +179,13 @@ class Recipe(Spec):
 
     @property
     def ignored(self) -> tuple[str, ...] | None:
-        """Layers that are left alone; None where the recipe itself rounds none."""
+        """Layers that are skipped; None where the recipe itself rounds none."""
         rounding = self.scheme or self.vptq
         return rounding.ignore if rounding else None
 
     @property
     def at_load(self) -> AtLoad | None:
-        """Who compresses while it loads, and how; None where the variant is made beforehand."""
+        """The engine that compresses while it loads, and how; None where the variant is created beforehand."""
         if self.backend is not Backend.ENGINE:
             return None
         return AtLoad(engine=str(self.options["engine"]), quantize=str(self.options["quantize"]))

@@ -1,4 +1,4 @@
-"""What is asked of an engine: a shape and the way requests arrive."""
+"""A workload: request shape and arrival process."""
 
 from typing import Literal
 
@@ -32,7 +32,7 @@ class Workload(Spec):
         description="generated length, forced: a number, {min, max} or {mean, sd, min, max}; with a trace the most"
     )
     output_forced: bool = Field(
-        default=True, description="exactly output_tokens; false: the most, for a server that cannot be told"
+        default=True, description="exactly output_tokens; false: at most, for servers without ignore_eos"
     )
     arrival: AnyArrival = Field(default=Batch(), description="batch, closed_loop, or {kind, …} for an open loop")
     requests: int | None = Field(
@@ -41,9 +41,9 @@ class Workload(Spec):
     duration: Seconds | None = Field(
         default=None, gt=0, description="of the schedule, instead of `requests` (open loop)"
     )
-    api: Api = Field(default=Api.COMPLETIONS, description="which endpoint is asked; chat needs `text`")
+    api: Api = Field(default=Api.COMPLETIONS, description="API endpoint; chat needs `text`")
     text: TextPrompts | None = Field(default=None, description="prompts from a file instead of random token ids")
-    shared_prefix: SharedPrefix | None = Field(default=None, description="prompts that begin alike")
+    shared_prefix: SharedPrefix | None = Field(default=None, description="prompts that share a prefix")
     conversation: Conversation | None = Field(default=None, description="several turns, each with its history")
 
     # What an imported file does not say: the field holds no more than a stand-in. Such a workload can only be reported.
@@ -68,7 +68,7 @@ class Workload(Spec):
                     f"arrival {self.arrival.kind} needs `requests` or `duration` (one of them) to know when to end"
                 )
         elif self.duration is not None:
-            raise ValueError(f"arrival {self.arrival.kind} has no `duration`; say how many `requests` instead")
+            raise ValueError(f"arrival {self.arrival.kind} has no `duration`; give `requests` instead")
         elif self.arrival.kind is Arrival.BATCH and self.requests not in (None, self.concurrency * self.turns):
             raise ValueError("a batch sends `concurrency` requests; use arrival: closed_loop to send more")
         elif self.requests is not None and self.requests < self.concurrency * self.turns:
@@ -86,14 +86,12 @@ class Workload(Spec):
         if isinstance(self.arrival, Trace):
             special.append("a trace")
         if len(special) > 1:
-            raise ValueError(f"{' and '.join(special)} cannot be combined; each decides what a prompt holds")
+            raise ValueError(f"{' and '.join(special)} cannot be combined; each decides what a prompt contains")
         decided_by_file = {"input_tokens": self.text is not None or isinstance(self.arrival, Trace)}
         decided_by_file["output_tokens"] = isinstance(self.arrival, Trace)
         for name, decided in decided_by_file.items():
             if decided and isinstance(getattr(self, name), Lengths):
-                raise ValueError(
-                    f"`{name}` must be a number here, the most tokens: the file decides about each request"
-                )
+                raise ValueError(f"`{name}` must be a number here, the maximum: the file sets each request's length")
         if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest(self.input_tokens):
             raise ValueError(
                 f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the shortest prompt "
@@ -128,7 +126,7 @@ class Workload(Spec):
 
     @property
     def files(self) -> tuple[tuple[tuple[str, ...], str], ...]:
-        """What has to be there besides the study file: the field that names it, and its name."""
+        """Files that must exist besides the study file: the field that names each, and its name."""
         found: list[tuple[tuple[str, ...], str]] = []
         if self.text is not None:
             found.append((("text", "file"), self.text.file))

@@ -16,7 +16,7 @@ class Standing(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    UNSURE = "cannot tell"
+    UNSURE = "inconclusive"
 
 
 class Point(Record):

@@ -27,7 +27,7 @@ NEEDED = {"mean": 1, "p50": 20, "p90": 100, "p95": 200, "p99": 1000}  # requests
 NEEDED_FOR_GAPS = 100  # of ten tokens or more each: as many gaps as a p99 needs of anything
 
 
-class Source(StrEnum):
+class FigureSource(StrEnum):
     """What a figure is made from."""
 
     ROWS = "request rows"
@@ -43,7 +43,7 @@ class Metric:
     unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
     higher_is_better: bool
     meaning: str  # one sentence
-    source: Source = Source.ROWS
+    source: FigureSource = FigureSource.ROWS
     time: str | None = None  # the time of single requests (or gaps) whose `statistic` it is
     statistic: Statistic | None = None
     needs: int = 1  # requests, of all trials together
@@ -103,11 +103,11 @@ def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
 
 
 def _memory(name: str, label: str, words: str, meaning: str) -> Metric:
-    return Metric(name, label, words, "bytes", higher_is_better=False, meaning=meaning, source=Source.MEMORY)
+    return Metric(name, label, words, "bytes", higher_is_better=False, meaning=meaning, source=FigureSource.MEMORY)
 
 
 def _quality(name: str, label: str, words: str, unit: str, meaning: str, *, higher_is_better: bool = False) -> Metric:
-    return Metric(name, label, words, unit, higher_is_better, meaning, source=Source.SCORES)
+    return Metric(name, label, words, unit, higher_is_better, meaning, source=FigureSource.SCORES)
 
 
 def _all() -> Iterator[Metric]:

@@ -84,12 +84,12 @@ class _Shape(Record):
 
 
 def why_not(facts: ModelFacts) -> str | None:
-    """Why the cost of this model cannot be told, or None."""
+    """Why the cost of this model is unknown, or None."""
     if facts.experts:
         return f"a mixture of {facts.experts} experts reads only some of its weights for a token"
     needed = ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_size", "vocabulary_size")
     missing = [name for name in needed if getattr(facts, name) is None]
-    return f"its configuration does not say {', '.join(missing)}" if missing else None
+    return f"its configuration lacks {', '.join(missing)}" if missing else None
 
 
 def read_weight_bytes(facts: ModelFacts, weight_bytes: int) -> int:

@@ -43,7 +43,7 @@ class Interval(Record):
 
 
 class Estimate(Record):
-    """The mean of instance means, and how well it is known. None where the records cannot tell."""
+    """The mean of instance means, and how well it is known. None where the records are insufficient."""
 
     mean: float
     interval: Interval | None
@@ -156,7 +156,7 @@ class Spread(Record):
 
 
 class MemorySummary(Record):
-    """What a contender takes; None where neither the engine nor this system tells."""
+    """What a contender takes; None where neither the engine nor this system reports it."""
 
     weight_bytes_stored: int | None = None
     weight_bytes_loaded: Spread | None = None
@@ -226,14 +226,14 @@ class SearchStop(StrEnum):
 
     PRECISE = "precise enough"
     TRIALS = "trials used up"
-    HIGHEST = "holds even at the highest rate"
+    HIGHEST = "meets them even at the highest rate"
     LOWEST = "fails even at the lowest rate"
 
 
 class RateAnswer(Record):
-    """The highest rate that holds the objectives, in requests per second, and its interval.
+    """The highest rate that meets the objectives, in requests per second, and its interval.
 
-    `rate` and `low` are None where nothing held, `high` where nothing failed. `stop` is None while it goes on.
+    `rate` and `low` are None where no trial met them, `high` where none failed. `stop` is None while it continues.
     """
 
     rate: float | None
@@ -309,7 +309,7 @@ class ContenderQuality(Record):
 
 
 class Precision(Record):
-    """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it cannot be told."""
+    """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it is unknown."""
 
     blocks: int  # starts of each contender
     start_sd: float | None = None  # from one start to the next, of one contender

@@ -43,7 +43,7 @@ class PercentileEstimate(Record):
 
     @property
     def shown_low(self) -> float | None:
-        """None where nothing is known about either end."""
+        """None where neither end is known."""
         return self.low if self.high is not None or self.low > 0 else None
 
     @property
@@ -70,7 +70,7 @@ class ObjectiveVerdict(StrEnum):
 
 
 class JudgedObjective(Record):
-    """A limit, held against what all trials of a cell say. `value` is None where nothing is known."""
+    """A limit, held against what all trials of a cell say. `value` is None where it is unknown."""
 
     objective: Objective
     verdict: ObjectiveVerdict

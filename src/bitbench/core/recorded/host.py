@@ -28,7 +28,7 @@ class HostNoise(Record):
 
 
 class HostFacts(Record):
-    """None where nobody knows, as of an imported file."""
+    """None where it is unknown, as for an imported file."""
 
     cpu_model: str | None = None
     cpu_flags: tuple[str, ...] = ()  # those that decide which kernels can run

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
-from bitbench.core.recorded.requests import Column
+from bitbench.core.recorded.requests import RequestColumn
 from bitbench.core.recorded.trial import Outcome
 
 QUALITY_FORMAT = 1
@@ -12,12 +12,16 @@ QUALITY_FORMAT = 1
 #   1  first published form
 
 SCORE_COLUMNS = (
-    Column("window", "int32", "number of the window"),
-    Column("position", "int32", "place of the token in its window; the first token has no row, nothing precedes it"),
-    Column("token", "int32", "the token that stands there in the text"),
-    Column("logprob", "float32", "its log-probability after what precedes it in the window, over the whole vocabulary"),
-    Column("top_tokens", "list<int32>", "the likeliest tokens there, likeliest first"),
-    Column("top_logprobs", "list<float32>", "their log-probabilities"),
+    RequestColumn("window", "int32", "number of the window"),
+    RequestColumn(
+        "position", "int32", "place of the token in its window; the first token has no row, nothing precedes it"
+    ),
+    RequestColumn("token", "int32", "the token that stands there in the text"),
+    RequestColumn(
+        "logprob", "float32", "its log-probability after what precedes it in the window, over the whole vocabulary"
+    ),
+    RequestColumn("top_tokens", "list<int32>", "the likeliest tokens there, likeliest first"),
+    RequestColumn("top_logprobs", "list<float32>", "their log-probabilities"),
 )
 
 

@@ -7,31 +7,31 @@ trial record). What did not happen is null: a request without a token has no `fi
 from typing import NamedTuple
 
 
-class Column(NamedTuple):
+class RequestColumn(NamedTuple):
     name: str
     arrow_type: str
     meaning: str
 
 
 REQUEST_COLUMNS = (
-    Column("request", "int32", "number within the trial, in planned order"),
-    Column("planned_s", "float64", "when it should be sent; latencies count from here"),
-    Column("scheduled_s", "float64", "planned_s where a schedule said when; null where it followed an answer"),
-    Column("sent_s", "float64", "when its bytes were handed to the socket"),
-    Column("first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"),
-    Column("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
-    Column("last_token_s", "float64", "when the last chunk with text arrived"),
-    Column("end_s", "float64", "when the stream was complete, or had failed"),
-    Column("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
-    Column(
+    RequestColumn("request", "int32", "number within the trial, in planned order"),
+    RequestColumn("planned_s", "float64", "when it should be sent; latencies count from here"),
+    RequestColumn("scheduled_s", "float64", "planned_s where a schedule said when; null where it followed an answer"),
+    RequestColumn("sent_s", "float64", "when its bytes were handed to the socket"),
+    RequestColumn("first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"),
+    RequestColumn("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
+    RequestColumn("last_token_s", "float64", "when the last chunk with text arrived"),
+    RequestColumn("end_s", "float64", "when the stream was complete, or had failed"),
+    RequestColumn("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
+    RequestColumn(
         "asked_input_tokens", "int32", "prompt tokens asked for; null for text, whose tokens only the server counts"
     ),
-    Column("asked_output_tokens", "int32", "output tokens asked for"),
-    Column("input_tokens", "int32", "prompt tokens, from the engine's usage"),
-    Column("output_tokens", "int32", "output tokens, from the engine's usage"),
-    Column("status", "string", "ok, refused, http_error, rate_limited, broken, stalled or timeout"),
-    Column("http_status", "int16", "status code of the answer"),
-    Column("error", "string", "what went wrong, in the server's words where it gave some"),
+    RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
+    RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
+    RequestColumn("output_tokens", "int32", "output tokens, from the engine's usage"),
+    RequestColumn("status", "string", "ok, refused, http_error, rate_limited, broken, stalled or timeout"),
+    RequestColumn("http_status", "int16", "status code of the answer"),
+    RequestColumn("error", "string", "what went wrong, in the server's words where it gave some"),
 )
 
 REQUEST_STATUSES = (

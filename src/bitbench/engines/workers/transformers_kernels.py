@@ -63,7 +63,7 @@ def _is_linear(module: Any) -> bool:
 
 
 def _choice(module: Any) -> tuple[str, str, str | None]:
-    """Kind of layer, kernel, and path as `core.recorded.trial.KernelPath` spells it; None where it cannot be told."""
+    """Kind of layer, kernel, and path as `core.recorded.trial.KernelPath` spells it; None where it is unknown."""
     name, weight = type(module).__name__, getattr(module, "weight", None)
     if name == _VPTQ:
         return name, module.kind, "weight_only" if weight is None else "dequantized"

@@ -26,7 +26,7 @@ COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device
 def work(job: Json, reports: Reports) -> Json:
     make_importable("bitbench", job["packages"])
     load_native(job["native"])
-    Bench(job, reports).run()
+    KernelBench(job, reports).run()
     return {}
 
 
@@ -44,8 +44,8 @@ def load_native(native: str | None) -> None:
             print(error, file=sys.stderr)
 
 
-class Pool:
-    """See bitbench.kernels.case.Pool. The first gigabytes are filled with repeats of one random piece."""
+class FilledPool:
+    """See bitbench.kernels.case.WeightPool. The first gigabytes are filled with repeats of one random piece."""
 
     PIECE = 8 * 2**20
 
@@ -76,10 +76,10 @@ class Pool:
         return cut(self._bfloat16, offset, count)
 
 
-class Part:
+class PoolPart:
     """The pool from another place on: cases that start far apart do not bring each other's weights into the cache."""
 
-    def __init__(self, pool: Pool, first_byte: int) -> None:
+    def __init__(self, pool: FilledPool, first_byte: int) -> None:
         self.threads = pool.threads
         self._pool, self._first_byte = pool, first_byte
 
@@ -112,7 +112,7 @@ def add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -
         known[name] += values
 
 
-class Bench:
+class KernelBench:
     def __init__(self, job: Json, reports: Reports) -> None:
         import torch
 
@@ -145,7 +145,7 @@ class Bench:
 
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         size = max(self._cold_bytes, largest) + 2**20
-        pool = Pool(size, self._threads, self._job["seed"], self._device.name)
+        pool = FilledPool(size, self._threads, self._job["seed"], self._device.name)
         roof = measure(pool, self._device)
         points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
         for _ in range(self._job["passes"]):
@@ -176,7 +176,7 @@ class Bench:
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
         return facts | best | {"readings": readings}
 
-    def _point(self, shape: Any, batch: int, pool: Pool) -> None:
+    def _point(self, shape: Any, batch: int, pool: FilledPool) -> None:
         """All cases of one shape and batch, each checked, then timed in turn in random order."""
         prepared = {}
         for place, case in enumerate(self._cases):
@@ -185,7 +185,7 @@ class Bench:
             if cause is None:
                 copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
                 try:
-                    made = case.prepare(shape, copies, Part(pool, place * pool.size_bytes // len(self._cases)))
+                    made = case.prepare(shape, copies, PoolPart(pool, place * pool.size_bytes // len(self._cases)))
                     error = self._error(case, made, shape, batch)
                 except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]

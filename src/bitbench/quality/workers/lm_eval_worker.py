@@ -60,8 +60,8 @@ def evaluate(job: Json) -> list[Json]:
 def refuse_likelihoods(tasks: Iterable[Any]) -> None:
     if any(task.OUTPUT_TYPE != WRITES for task in tasks):
         raise ValueError(
-            "it compares log-probabilities of prompts, which this engine's server does not tell; run it on vllm or "
-            "transformers"
+            "it compares log-probabilities of prompts, which this engine's server does not return; run it on vllm "
+            "or transformers"
         )
 
 

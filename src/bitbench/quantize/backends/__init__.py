@@ -40,13 +40,13 @@ MAKERS = {
 
 
 _MADE_ELSEWHERE = {
-    Backend.NONE: "it leaves the model as it is",
-    Backend.ENGINE: "the engine does it while it loads",
+    Backend.NONE: "it leaves the model unquantized",
+    Backend.ENGINE: "the engine compresses at load",
 }
 
 
 def maker_of(recipe: Recipe) -> Maker:
     if recipe.backend not in MAKERS:
-        reason = _MADE_ELSEWHERE.get(recipe.backend, f"nothing here makes {recipe.backend}")
-        raise QuantizeError(f"The recipe {recipe.name} makes no variant on disk: {reason}; use it in a study.")
+        reason = _MADE_ELSEWHERE.get(recipe.backend, f"no backend here supports {recipe.backend}")
+        raise QuantizeError(f"The recipe {recipe.name} creates no variant on disk: {reason}; use it in a study.")
     return MAKERS[recipe.backend]

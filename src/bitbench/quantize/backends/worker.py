@@ -23,14 +23,14 @@ def run_worker(
             for last in events:
                 on_event(last)
     except WorkerFailed as failure:
-        raise QuantizeError(f"{maker} could not make {work.recipe.name}: {_cause(failure)}") from None
+        raise QuantizeError(f"{maker} could not create {work.recipe.name}: {_cause(failure)}") from None
     return WorkerFacts.model_validate(last["facts"])
 
 
 def _cause(failure: WorkerFailed) -> str:
     if failure.cause is None and failure.exit_code < 0:
         return (
-            f"the worker was killed by signal {-failure.exit_code}, most often for want of memory; free some "
-            "(calibration with fewer or shorter samples needs less)"
+            f"the worker was killed by signal {-failure.exit_code}, most often for lack of memory; free some, or "
+            f"calibrate with fewer or shorter samples"
         )
     return str(failure)

@@ -28,7 +28,7 @@ def calibration_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
 def conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
     if not tokenizer.chat_template:
         raise ValueError(
-            "the calibration text holds conversations but this model has no chat template; give plain text"
+            "the calibration text contains conversations, but this model has no chat template; use plain text"
         )
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]

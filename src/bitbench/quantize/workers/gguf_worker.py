@@ -75,7 +75,7 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
         raise JobError(f"{name} {ended(tool.returncode)}{said(recent)}")
 
 
-class Parts:
+class StepProgress:
     """Reports each tenth of a step, once: a progress bar says the same thing many times."""
 
     def __init__(self, reports: Reports, name: str, counted: str) -> None:
@@ -92,7 +92,7 @@ class Parts:
 
 
 def show_conversion(reports: Reports) -> Callable[[str], None]:
-    parts = Parts(reports, "converting to GGUF", "percent")
+    parts = StepProgress(reports, "converting to GGUF", "percent")
 
     def show(line: str) -> None:
         if found := CONVERTED.search(line):
@@ -102,7 +102,7 @@ def show_conversion(reports: Reports) -> Callable[[str], None]:
 
 
 def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
-    parts = Parts(reports, f"quantizing to {wanted}", "tensor")
+    parts = StepProgress(reports, f"quantizing to {wanted}", "tensor")
 
     def show(line: str) -> None:
         if found := QUANTIZED.match(line):
@@ -115,7 +115,7 @@ def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) ->
 
 def ended(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
-        return "was killed by signal 9, most often for want of memory"
+        return "was killed by signal 9, most often for lack of memory"
     return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
 
 
@@ -123,7 +123,7 @@ def said(lines: Sequence[str]) -> str:
     """The line that says what went wrong, the last of them."""
     spoken = [line for line in lines if line]
     telling = [line for line in spoken if TELLING.search(line)] or spoken
-    return f": {telling[-1]}" if telling else " and said nothing"
+    return f": {telling[-1]}" if telling else " without output"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def blocks_of(model: Any) -> Any:
 
     lists = [module for module in model.modules() if isinstance(module, ModuleList)]
     if not lists:
-        raise ValueError("this model has no list of blocks that repeat, which VPTQ goes through")
+        raise ValueError("this model has no list of repeated blocks, which VPTQ needs")
     return max(lists, key=lambda found: sum(weight.numel() for weight in found.parameters()))
 
 
@@ -82,8 +82,8 @@ def observe(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, 
     for handle in handles:
         handle.remove()
     if unmet := [name for name in layers if name not in sharing]:
-        why = "experts may be chosen by none; take more samples or ignore it"
-        raise ValueError(f"no calibration text came to the layer {unmet[0]}: {why}")
+        why = "no sample may have chosen this expert; use more samples, or ignore the layer"
+        raise ValueError(f"no calibration text reached the layer {unmet[0]}: {why}")
     tokens = sum(call.hidden.shape[1] for call in calls)
     return {name: sums[sharing[name]] / tokens for name in layers}
 

@@ -58,7 +58,7 @@ class Quantizer:
         self._names = {module: name for name, module in self._model.named_modules()}
         self._layers = [self._linear_layers(block) for block in self._blocks]
         if not any(self._layers):
-            raise ValueError("`ignore` of the recipe leaves no linear layer to quantize")
+            raise ValueError("the recipe's `ignore` leaves no linear layer to quantize")
         self._errors: list[Json] = []
         self._configs: Json = {}
         self._bits = Bits()

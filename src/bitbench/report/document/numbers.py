@@ -107,7 +107,7 @@ def text_cells(
 
 
 def _limits(quantity: Quantity, scale: Scale) -> str:
-    """`[24.8, 34.1]`, `(11.9 – 12.8)` for extremes, `[24.8, ∞)` where it is open; empty where nothing is known."""
+    """`[24.8, 34.1]`, `(11.9 – 12.8)` for extremes, `[24.8, ∞)` where it is open; empty where it is unknown."""
     if quantity.low is None:
         return ""
     low = _number(quantity.low, quantity, scale)

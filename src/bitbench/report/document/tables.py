@@ -53,7 +53,7 @@ def table(
     mark: Callable[[Item], Mark | None] = lambda _: None,
     drop_empty: bool = False,
 ) -> Table:
-    """`drop_empty`: without the columns of which nothing is known."""
+    """`drop_empty`: without the columns whose values are all unknown."""
     rows = [(item, [column.cell(item) for column in columns]) for item in items]
     known = [
         place for place in range(len(columns)) if not drop_empty or any(cells[place] is not None for _, cells in rows)

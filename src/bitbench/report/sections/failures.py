@@ -40,7 +40,7 @@ def _evidence(cause: CauseOfFailure) -> Details:
 
 
 def refusals_section(summary: StudySummary) -> Section | None:
-    """Those that nobody needs to try: a table by reason, so that what applies to many is read once."""
+    """Refusals known before any trial: a table by reason, so that what applies to many is read once."""
     alike = [
         (refused.reason, contenders, workloads)
         for refused in refusals_by_reason(summary.refusals)

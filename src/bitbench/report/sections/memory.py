@@ -69,7 +69,7 @@ DEFINITION = say(
 
 
 def memory_section(summary: StudySummary) -> Section | None:
-    """None where nothing is known; a figure that no contender has is left out and named."""
+    """None where all of it is unknown; a figure that no contender has is left out and named."""
     known = [figure for figure in FIGURES if any(figure.of(one.memory) is not None for one in summary.contenders)]
     if not known:
         return None
