@@ -108,8 +108,8 @@ class TrialRunner:
         return TrialDraft(record, requests)
 
     def touch(self, ready: ReadyInstance) -> None:
-        """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the trial
-        after it will say why."""
+        """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the
+        trial after it will say why."""
         seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
         self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=self.study.limits, facts=ready.facts))
 
