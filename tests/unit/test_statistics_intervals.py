@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from bitbench.core.asked.study import Count, Measure
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
-from bitbench.statistics.stopping import enough_instances, enough_trials
+from bitbench.statistics.stopping import enough_instances
 
 T_95 = {1: 12.706, 2: 4.303, 4: 2.776}  # from a printed table
 
@@ -168,20 +168,6 @@ def test_exact_values_that_differ_are_told_apart() -> None:
 
 
 MEASURE = Measure(instances=Count(min=3, max=6), trials=Count(min=3, max=5), target_precision=0.02)
-
-
-@pytest.mark.parametrize(
-    ("values", "enough"),
-    [
-        ([], False),
-        ([100.0, 100.0], False),  # below the minimum, however close
-        ([100.0, 100.1, 99.9], True),
-        ([100.0, 110.0, 90.0], False),
-        ([100.0, 110.0, 90.0, 120.0, 80.0], True),  # the maximum, however wide
-    ],
-)
-def test_enough_trials(values: list[float], enough: bool) -> None:
-    assert enough_trials(values, MEASURE) is enough
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""When to stop repeating. The scheduler asks after each trial and after each instance."""
+"""When a contender without a rival has been started often enough: its figure is known to the precision asked for."""
 
-from collections.abc import Sequence
 from math import sqrt
 
 from scipy.special import chdtri
@@ -11,17 +10,8 @@ from bitbench.statistics.intervals import Groups, Uncertainty, mean_of_means, un
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
 # instances and 2 % noise 7 % of equal pairs were then told apart instead of 5 %. So the half width of the *final*
 # interval must be within the target even at the upper limit (of this confidence) of its own uncertainty: 3.7 % at
-# 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %. Trials within an instance need no
-# such care: their spread does not set the final interval.
+# 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %.
 SURENESS = 0.97
-
-
-def enough_trials(values: Sequence[float], measure: Measure) -> bool:
-    """Within one instance: are these trials of the headline metric enough?"""
-    if (settled := _settled(len(values), measure.trials)) is not None:
-        return settled
-    known = uncertainty([values])
-    return known is not None and _half_width(known, measure) <= measure.target_precision * abs(mean_of_means([values]))
 
 
 def enough_instances(groups: Groups, measure: Measure) -> bool:
