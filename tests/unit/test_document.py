@@ -4,11 +4,12 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from types import ModuleType
 
 import pytest
 from rich.console import Console
 
-from bitbench.report.document import data, html, markdown, terminal
+from bitbench.report.document import data, html, markdown, rst, terminal
 from bitbench.report.document.model import (
     Bullets,
     CodeBlock,
@@ -167,6 +168,11 @@ def test_a_name_stays_a_name(name: str) -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for text in (page, markdown.markdown(hostile), printed, json.dumps(data.document_data(hostile))):
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("renderer", [data, html, markdown, rst, terminal])
+def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
+    assert "re" not in vars(renderer)
 
 
 def test_sentences() -> None:

@@ -30,12 +30,16 @@ class ExampleEngine:
     environment: str | None = "example"
     needs_model = False
     start_s = 1.0
+    overhead_bytes = 30 * 2**20
     scoring: Scoring | None = None
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})
         return f"the example engine has no argument {unknown[0]}; it has word." if unknown else None
+
+    def can_freeze(self, setup: EngineSetup) -> bool:
+        return True
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -1,7 +1,7 @@
 """A document as Markdown, readable before it is rendered; its charts are files beside it."""
 
-import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import shown, text_cells
@@ -101,7 +101,8 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
 
 def _code_block(lines: Sequence[str]) -> str:
     body = [plain(line, MAX_LOG_LINE) for line in lines]
-    longest = max((len(run) for line in body for run in re.findall("`+", line)), default=0)
+    runs = (list(run) for line in body for char, run in groupby(line) if char == "`")
+    longest = max(map(len, runs), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 

@@ -1,6 +1,5 @@
 """A document as reStructuredText: grid tables, and names that are only names."""
 
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
@@ -10,9 +9,6 @@ from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import shown, text_cells
 from bitbench.report.document.text import plain
 
-# A colon before a word makes a link of an address or a role, an @ in a word an address of mail.
-_MARKUP = re.compile(r"([\\*`|_]|:(?=\S)|(?<=\S)@)")
-_BEGINS_A_LIST = re.compile(r"(\w+[.)]|\(\w+\))(\s|$)")
 WIDEST_TEXT = 44  # characters of a column of words
 
 
@@ -43,9 +39,27 @@ def _line(phrase: doc.Phrase) -> str:
 
 def escape(text: str) -> str:
     """As it is, to a reader of the rendered page; nothing at all is what is not known."""
-    line = _MARKUP.sub(r"\\\1", plain(text)) or UNKNOWN
+    words = plain(text)
+    line = "".join(f"\\{char}" if _is_markup(words, place) else char for place, char in enumerate(words)) or UNKNOWN
     is_plain = line[0].isalnum() or line[0] in "\\–"
-    return line if is_plain and not _BEGINS_A_LIST.match(line) else f"\\{line}"
+    return line if is_plain and not _begins_a_list(line) else f"\\{line}"
+
+
+def _is_markup(line: str, place: int) -> bool:
+    """A colon before a word makes a link of an address or a role, an @ in a word an address of mail."""
+    match line[place]:
+        case ":":
+            return line[place + 1 : place + 2].strip() != ""
+        case "@":
+            return line[max(place - 1, 0) : place].strip() != ""
+    return line[place] in "\\*`|_"
+
+
+def _begins_a_list(line: str) -> bool:
+    """`1.`, `a)` or `(iv)`."""
+    first = line.split(maxsplit=1)[0]
+    inner = first[1:-1] if first.startswith("(") and first.endswith(")") else first[:-1] if first[-1] in ".)" else ""
+    return bool(inner) and all(char.isalnum() or char == "_" for char in inner)
 
 
 def _heading(title: doc.Phrase, mark: str) -> str:
