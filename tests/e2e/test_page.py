@@ -11,9 +11,10 @@ import pytest
 
 from bitbench.core.base import Json
 from bitbench.lab.study import Lab, default_home
-from bitbench.report.document.html import write_page
+from bitbench.report.document.model import Document
 from bitbench.report.document.vega import vega_bundle
-from bitbench.report.study import Records, document
+from bitbench.report.files import PAGE, write_report
+from bitbench.report.study import study_document
 from tests.big_study import big_study
 from tests.browser import Browser
 from tests.unit.hostile import HOSTILE, hostile_study
@@ -40,8 +41,12 @@ def bundle() -> str:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
     plan, trials, instances, lock = demo_study()
-    summary, records = summarize(plan, trials, instances), Records(lock, instances=instances)
-    return write_page(summary, document(summary, records), records, bundle, tmp_path_factory.mktemp("demo"))
+    document = study_document(summarize(plan, trials, instances), lock, instances=instances)
+    return write_page(document, bundle, tmp_path_factory.mktemp("demo"))
+
+
+def write_page(document: Document, bundle: str, folder: Path) -> Path:
+    return write_report(document, bundle, folder).with_name(PAGE)
 
 
 def opening_ms(browser: Browser, page: Path) -> float:
@@ -56,9 +61,7 @@ def opening_ms(browser: Browser, page: Path) -> float:
 
 def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
-    study = folder.read()
-    summary, records = Lab().summary(folder), Records(study.lock.model_dump(mode="json"), study.instances)
-    page = write_page(summary, document(summary, records), records, bundle, tmp_path / "page")
+    page = write_page(Lab().document(folder), bundle, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     small_ms, large_ms = opening_ms(browser, demo), opening_ms(browser, page)
     print(f"small {small_ms:.0f} ms, large {large_ms:.0f} ms, {page.stat().st_size / 1e6:.1f} MB")
@@ -156,8 +159,7 @@ def test_hostile_names_run_nothing(browser: Browser, bundle: str, tmp_path: Path
     browser.size(PHONE)
     for kind in ("end of a script", "attribute", "long"):
         summary, _, instances, lock = hostile_study(HOSTILE[kind])
-        records = Records(lock, instances=instances)
-        page = write_page(summary, document(summary, records), records, bundle, tmp_path / kind.replace(" ", "-"))
+        page = write_page(study_document(summary, lock, instances=instances), bundle, tmp_path / kind.replace(" ", "-"))
         browser.open(page)
         assert browser.run("window.hacked") is None
         assert browser.errors() == [], kind
