@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 
-from bitbench.core.asked.study import Schedule
+from bitbench.core.asked.study import MOST_STARTS, Schedule
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -54,9 +54,11 @@ class StudyPace:
         self._instances: list[InstanceRecord] = []
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._rounds: dict[int, int] = {}
+        self._newest_block = 0
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
+        self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, TrialRecord):
             self._trials.append(record)
         else:
@@ -68,9 +70,11 @@ class StudyPace:
             return 0
         if measure.budget is None:
             return measure.trials.min
-        if block == 0:  # what the first trials take is the better estimate for the rest of the block
-            return self._rounds_for(measure.budget, block)
-        if block not in self._rounds:
+        if block < self._newest_block:  # it is complete: no later estimate opens it again
+            return max(1, self._rounds_done(block))
+        if block == 0:  # what the first trials take is the better estimate, but it may only shorten the block
+            self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
+        elif block not in self._rounds:
             self._rounds[block] = self._rounds_for(measure.budget, block)
         return self._rounds[block]
 
@@ -131,6 +135,10 @@ class StudyPace:
             if trial.counts and trial.cell == cell and trial.block < blocks:
                 groups.setdefault(trial.block, []).append(getattr(trial.metrics, metric))
         return bool(groups) and not enough_instances(list(groups.values()), self._plan.study.measure)
+
+    def _rounds_done(self, block: int) -> int:
+        counts = Counter(trial.cell for trial in self._trials if trial.counts and trial.block == block)
+        return max(counts.values(), default=0)
 
     def _rounds_for(self, budget_s: float, block: int) -> int:
         """At least one; a block that would not end in time with one is begun only while two are not complete."""

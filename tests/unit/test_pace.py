@@ -1,0 +1,87 @@
+"""A budget plans blocks and rounds; a block that is complete stays so, whatever later trials take."""
+
+from bitbench.core.asked.study import Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.engines.null import NullEngine
+from bitbench.lab.pace import StudyPace
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.schedule import Progress
+from tests.unit.synthetic import make_instance, make_plan, make_trial
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
+
+
+def planned(**measure: object) -> tuple[Plan, StudyPace, Progress]:
+    plan = make_plan(["a", "b"], [WORKLOAD], Measure.model_validate(measure))
+    engines = {"null": NullEngine()}
+    pace = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**34, on_device=False)
+    return plan, pace, Progress(plan, pace)
+
+
+def at(second: int) -> str:
+    return f"2026-11-02T10:{second // 60:02d}:{second % 60:02d}.000+00:00"
+
+
+def trial(cell: Cell, block: int, index: int, second: int, took_s: float) -> TrialRecord:
+    speed = 100.0 if cell.contender.engine == "a" else 101.0 + index
+    fields = {"started_at": at(second), "duration_s": took_s, "round": index}
+    return make_trial(cell, block, index, metrics=TrialMetrics(output_throughput=speed), **fields)
+
+
+def run_block(made: tuple[Plan, StudyPace, Progress], block: int, second: int, *, took_s: float) -> int:
+    """All that the next group asks for, each trial taking so long. Returns when it ended."""
+    plan, pace, progress = made
+    group = progress.next_group()
+    assert group is not None
+    assert group.block == block
+    for member in group.members:
+        pace.add(make_instance(member.contender, block, started_at=at(second), ready_s=1.0))
+    index = 0
+    while wanted := [cell for cell in plan.cells if progress.wants_trial(cell, block)]:
+        for cell in wanted:
+            record = trial(cell, block, index, second, took_s)
+            pace.add(record)
+            progress.add([record])
+            second += int(took_s)
+        index += 1
+    return second
+
+
+def test_a_complete_block_is_not_opened_again_by_quicker_trials() -> None:
+    plan, pace, progress = planned(budget="10m")
+    second = run_block((plan, pace, progress), 0, 0, took_s=60.0)
+    assert pace.rounds(0) == 1
+    second = run_block((plan, pace, progress), 1, second, took_s=2.0)
+    group = progress.next_group()
+    assert group is None or group.block == 2
+
+
+def test_it_ends_when_the_budget_is_spent() -> None:
+    plan, pace, progress = planned(budget="3m")
+    second, blocks = 0, 0
+    while progress.next_group() is not None:
+        second = run_block((plan, pace, progress), blocks, second, took_s=10.0)
+        blocks += 1
+    assert blocks >= 2
+    assert second <= 3 * 60 + 40
+
+
+def test_a_fixed_number_of_starts_is_kept() -> None:
+    plan, pace, progress = planned(instances=3, trials=2)
+    second = 0
+    for block in range(3):
+        second = run_block((plan, pace, progress), block, second, took_s=1.0)
+    assert progress.next_group() is None
+    assert {len(progress.trials_of(cell, block)) for cell in plan.cells for block in range(3)} == {2}
+
+
+def test_contenders_that_do_not_fit_together_run_one_after_the_other() -> None:
+    plan, pace, _ = planned(instances=2)
+    assert pace.fit_together(plan.contenders)
+    engines = {"null": NullEngine()}
+    small = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**20, on_device=False)
+    assert not small.fit_together(plan.contenders)
+    visits = planned(instances=2, schedule="visits")
+    assert not visits[1].fit_together(plan.contenders)
