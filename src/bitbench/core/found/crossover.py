@@ -46,7 +46,7 @@ class Crossing(Record):
     after: int
     before: int
     becomes: Standing  # what it is beyond it
-    is_sure: bool  # surely one on this side of low … high and surely the other on that side
+    is_sure: bool  # significantly one on this side of low … high, and significantly the other on that side
 
 
 class Crossover(Record):

@@ -142,7 +142,7 @@ class Explanation(Record):
     phases: tuple[PhaseAccount, ...] = ()
     elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
     crossovers: tuple[Crossover, ...] = ()
-    beyond: tuple[Crossover, ...] = ()  # of these: it surely became slower before this workload
+    beyond: tuple[Crossover, ...] = ()  # of these: it became significantly slower before this workload
     known_beforehand: str | None = None
     roof: MachineRoof | None = None
     gaps: tuple[Gap, ...] = ()
