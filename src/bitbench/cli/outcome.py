@@ -14,11 +14,12 @@ from bitbench.store.folder import StudyFolder
 
 def show_outcome(lab: Lab, folder: StudyFolder, console: Console) -> StudySummary:
     """Writes the report too."""
-    summary = lab.summary(folder)
-    document = lab.document(folder, summary)
+    records = folder.read()
+    summary = lab.summary(folder, records)
+    document = lab.document(folder, summary, records)
     path = lab.report(folder, document)
     render(document, console)
-    if (said := advice(folder.read())) is not None:
+    if (said := advice(records)) is not None:
         console.print(said, highlight=False, markup=False)
     console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
     return summary

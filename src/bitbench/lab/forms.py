@@ -28,9 +28,10 @@ def form_text(lab: Lab, path: Path, form: Form) -> str:
         case Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
             return lab.report(StudyFolder.existing(path)).with_name("index.html").read_text(encoding="utf-8")
     folder = StudyFolder.existing(path)
-    summary, records = lab.summary(folder), folder.read()
+    records = folder.read()
+    summary = lab.summary(folder, records)
     if form is Form.JSON:
-        return json_text(summary, records.trials, lab.document(folder, summary))
+        return json_text(summary, records.trials, lab.document(folder, summary, records))
     return STUDY_FORMS[form](summary, records)
 
 

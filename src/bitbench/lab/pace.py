@@ -53,11 +53,15 @@ class StudyPace:
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
         self._standings: dict[int, Standing] = {}  # after so many blocks
+        self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
+        self._all_cells = frozenset(plan.cells)
+        self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
+        self._first_is_stale = True
         self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, TrialRecord):
             self._trials.append(record)
@@ -72,8 +76,10 @@ class StudyPace:
             return measure.trials.min
         if block < self._newest_block:  # it is complete: no later estimate opens it again
             return max(1, self._rounds_done(block))
-        if block == 0:  # what the first trials take is the better estimate, but it may only shorten the block
+        if block == 0 and self._first_is_stale:
+            # What its first trials take is the better estimate, but it may only shorten the block.
             self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
+            self._first_is_stale = False
         elif block not in self._rounds:
             self._rounds[block] = self._rounds_for(measure.budget, block)
         return self._rounds[block]
@@ -116,16 +122,22 @@ class StudyPace:
             )
         return self._standings[blocks]
 
-    def _open(self, block: int) -> set[Cell]:
+    def _open(self, block: int) -> frozenset[Cell]:
         """The cells with an undecided question, from the blocks before this one."""
         measure = self._plan.study.measure
         if block < max(measure.instances.min, 2) and block < measure.most_blocks:
-            return set(self._plan.cells)
+            return self._all_cells
+        if block not in self._open_cells:
+            self._open_cells[block] = self._undecided(block)
+        return self._open_cells[block]
+
+    def _undecided(self, block: int) -> frozenset[Cell]:
         found = self.standing(block)
         if found.end is not None:
-            return set()
-        alone = {cell for cell in self._plan.cells if cell.workload not in found.claims}
-        return open_cells(found, baseline_of(self._plan)) | {cell for cell in alone if self._is_vague(cell, block)}
+            return frozenset()
+        alone = (cell for cell in self._plan.cells if cell.workload not in found.claims)
+        vague = {cell for cell in alone if self._is_vague(cell, block)}
+        return frozenset(open_cells(found, baseline_of(self._plan)) | vague)
 
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""

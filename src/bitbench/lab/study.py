@@ -12,6 +12,7 @@ from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.lab.bench import Bench
@@ -123,14 +124,17 @@ class Lab:
                 run.search(search)
         return folder
 
-    def summary(self, folder: StudyFolder) -> StudySummary:
-        """From the records alone: needs neither the engines nor the model."""
-        records = folder.read()
+    def summary(self, folder: StudyFolder, records: StudyRecords | None = None) -> StudySummary:
+        """From the records alone: needs neither the engines nor the model. `records`: where they were read already."""
+        records = records or folder.read()
         return shorten_summary(summarize(records), path_shortener(folder, records.plan, self.home))
 
-    def document(self, folder: StudyFolder, summary: StudySummary | None = None) -> "Document":
+    def document(
+        self, folder: StudyFolder, summary: StudySummary | None = None, records: StudyRecords | None = None
+    ) -> "Document":
         """The report of a study, for any of the renderers."""
-        return report_document(folder.read(), folder, summary or self.summary(folder), self.home)
+        records = records or folder.read()
+        return report_document(records, folder, summary or self.summary(folder, records), self.home)
 
     def report(self, folder: StudyFolder, document: "Document | None" = None) -> Path:
         """Write report/ from the records; the path is that of report.md, and index.html lies beside it."""
