@@ -2,34 +2,68 @@
 
 import sys
 import warnings
-from typing import Any
+from typing import Any, cast
+
+from bitbench.ground.exit_codes import ExitCode
+
+LONGEST_LINE = 2000  # of a message; names in it come from files and servers
 
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
-    from bitbench.cli.app import app
     from bitbench.ground.errors import BitbenchError
 
     debug = "--debug" in sys.argv[1:]
     try:
         with warnings.catch_warnings():
             _show_plugin_warnings_as_a_line()
-            app()
+            code = _run()
     except BitbenchError as error:
         if debug:
             raise
-        _say(str(error))
-        raise SystemExit(error.exit_code) from None
+        code = _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _say("stopped; finished trials are kept, and the same command resumes")
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        raise SystemExit(141) from None
+        code = ExitCode.STOPPED
     except Exception as error:
         if debug:
             raise
-        _say(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback")
-        raise SystemExit(70) from None
+        said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
+        code = _fail(said, ExitCode.DEFECT)
+    if code is ExitCode.STOPPED:
+        _say("stopped; finished trials are kept, and the same command resumes")
+    raise SystemExit(int(code))
+
+
+def _run() -> ExitCode:
+    import typer
+
+    from bitbench.cli.app import app
+
+    # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
+    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+    try:
+        return ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
+    except usage_error as error:
+        error.show()
+        return _fail_as_json(error.format_message(), ExitCode.USAGE)
+
+
+def _fail(message: str, code: ExitCode) -> ExitCode:
+    from bitbench.report.document.text import plain
+
+    _say("\n".join(plain(line, LONGEST_LINE) for line in message.splitlines()))
+    return _fail_as_json(message, code)
+
+
+def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
+    """A program that asked for JSON gets its one document here, too."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if "--json" in sys.argv[1:] and words:
+        from bitbench.lab.answers import ANSWERS, error_text
+
+        if (command := next((known for known in ANSWERS if known == words[0]), None)) is not None:
+            print(error_text(command, message, code))
+    return code
 
 
 def _show_plugin_warnings_as_a_line() -> None:

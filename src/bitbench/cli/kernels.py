@@ -39,7 +39,6 @@ def kernels(
     """
     from rich.console import Console
 
-    from bitbench.ground.errors import KernelError
     from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
     from bitbench.lab.study import default_home
     from bitbench.report.document.terminal import render
@@ -48,7 +47,7 @@ def kernels(
     console = Console(stderr=True, highlight=False)
     options = KernelOptions(
         shapes=shapes,
-        batches=counts(batch, "--batch", KernelError),
+        batches=counts(batch, "--batch"),
         against=BASELINES if against is None else words(against),
         cases=None if cases is None else words(cases),
         device=device,

@@ -13,8 +13,10 @@ from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
+from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
@@ -26,8 +28,22 @@ EXPECTED = {
 }
 
 
-def show_plan(lab: Lab, path: Path) -> None:
+def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
     plan = lab.plan(path)
+    return PlanAnswer(
+        plan=plan,
+        environments={name: _problem(lab, name) for name in lab.environments_of(plan)},
+        amount=amount_of(plan, lab.estimator(plan)),
+    )
+
+
+def exit_code_of(plan: Plan) -> ExitCode:
+    """A study that would run nothing is refused here as it would be by `bitbench run`."""
+    return ExitCode.DONE if plan.cells or plan.quality else ExitCode.NOTHING_MEASURED
+
+
+def show_plan(answer: PlanAnswer) -> None:
+    plan = answer.plan
     console = Console(highlight=False)
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     if plan.study.workloads:
@@ -36,9 +52,10 @@ def show_plan(lab: Lab, path: Path) -> None:
     for remark in remarks(plan):
         console.print(remark)
     console.print(_variants(plan))
-    for name in lab.environments_of(plan):
-        console.print(_environment(lab, name))
-    console.print(_amount(amount_of(plan, lab.estimator(plan))))
+    for name, problem in answer.environments.items():
+        shown = "installed" if problem is None else f"[yellow]{escape(problem)}[/]"
+        console.print(f"environment {name}: {shown}")
+    console.print(_amount(answer.amount))
 
 
 def _workloads(plan: Plan) -> Table:
@@ -109,12 +126,13 @@ def _state(variant: Variant, *, is_used: bool) -> str:
     return f"{show_bytes(variant.weight_bytes)} of weights, ready"
 
 
-def _environment(lab: Lab, name: str) -> str:
+def _problem(lab: Lab, environment: str) -> str | None:
+    """What is wrong with it; None where it is installed."""
     try:
-        environments.python_of(name, lab.home)
+        environments.python_of(environment, lab.home)
     except EngineEnvironmentError as error:
-        return f"environment {name}: [yellow]{error}[/]"
-    return f"environment {name}: installed"
+        return str(error)
+    return None
 
 
 def _amount(amount: Amount) -> str:

@@ -97,7 +97,8 @@ class Engine(Protocol):
     can_profile: bool
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this cell is known to be meaningless or impossible, or None."""
+        """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
+        is wrong, such as a mistyped argument: then the study does not run."""
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose

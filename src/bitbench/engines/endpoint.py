@@ -17,7 +17,7 @@ from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import explain_wrong
+from bitbench.engines.options import check_arguments
 from bitbench.ground.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -76,7 +76,8 @@ class EndpointEngine:
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        return None
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return False

@@ -17,7 +17,7 @@ from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import explain_wrong
+from bitbench.engines.options import check_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.workers.null_answers import MODEL
@@ -76,7 +76,8 @@ class NullEngine:
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
-        return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+        check_arguments(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+        return None
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True

@@ -1,6 +1,7 @@
 """Errors that a person reads.
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
+├── UsageError              an option has a value that cannot be used, or names what does not exist
 ├── StudyFileError          the study file contains something that cannot be run
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
@@ -15,25 +16,31 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── StoreError              a study folder cannot be read or written as it is
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
-├── CannotCompareError      `bitbench compare` refuses; its exit code is its own
-└── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
+├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
+└── UnreachableError        an objective cannot be met: the endpoint takes longer even without load
 
 A cell that fails is not an error: it is a result (see `core.recorded.trial.Outcome`).
 """
 
 from pathlib import Path
 
+from bitbench.ground.exit_codes import ExitCode
+
 
 class BitbenchError(Exception):
     """What went wrong and what to do next; the command line prints it without a traceback."""
 
-    exit_code = 1
+    exit_code = ExitCode.UNAVAILABLE
+
+
+class UsageError(BitbenchError):
+    exit_code = ExitCode.USAGE
 
 
 class StudyFileError(BitbenchError):
     """`location` leads to the field that is wrong, such as ("engines", 0); the line is found from it."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
@@ -53,7 +60,7 @@ class ModelError(BitbenchError):
 
 
 class RecipeError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class QuantizeError(BitbenchError):
@@ -82,24 +89,24 @@ class ProfileError(BitbenchError):
 
 
 class ImportFileError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 class StoreError(BitbenchError):
-    pass
+    exit_code = ExitCode.REFUSED
 
 
 class NotComparableError(BitbenchError):
-    pass
+    exit_code = ExitCode.REFUSED
 
 
 class CannotExplainError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 class CannotCompareError(BitbenchError):
-    exit_code = 3
+    exit_code = ExitCode.REFUSED
 
 
-class CannotRecommendError(BitbenchError):
-    exit_code = 3
+class UnreachableError(BitbenchError):
+    exit_code = ExitCode.FAILED

@@ -1,7 +1,10 @@
 """Quantities as people write them, and as they read them. Inside the program: seconds, bytes, fractions."""
 
 import re
+from collections.abc import Mapping
 
+# The context in which pydantic reads what a person wrote, and writes what a person will read: with units.
+BY_HAND = {"written": "by hand"}
 UNKNOWN = "–"  # what is not defined prints as this, never as 0.00
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -13,31 +16,56 @@ _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", r
 
 
 def parse_seconds(value: object) -> float:
-    """`"20ms"`, `"5m"`, `"1.5 s"` or a plain number of seconds."""
-    return _parse(value, _SECONDS, "s", "a duration such as 250ms, 30s, 10m or 2h")
+    """`"20ms"`, `"5m"`, `"1.5 s"`; of a program also a number of seconds. A text without a unit is refused: 200 may
+    mean milliseconds."""
+    number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
+    if unit or number == 0 or not isinstance(value, str):
+        return number * _SECONDS[unit or "s"]
+    text = value.strip()
+    raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
 
 
 def parse_bytes(value: object) -> int:
-    """`"4GiB"`, `"500 MB"` or a plain number of bytes."""
-    return round(_parse(value, _BYTES, "b", "a size such as 500MB, 4GiB or 1073741824"))
+    """`"4GiB"`, `"500 MB"`; of a program also a number of bytes. A text without a unit is refused."""
+    number, unit = _parse(value, _BYTES, "a size such as 500MB or 4GiB")
+    if unit or number == 0 or not isinstance(value, str):
+        return round(number * _BYTES[unit or "b"])
+    text = value.strip()
+    raise ValueError(f"{text} needs a unit; write {text}GB, {text}MB or {text}B")
 
 
 def parse_fraction(value: object) -> float:
-    """`"2%"` or `0.02`."""
-    return _parse(value, {"%": 0.01, "": 1.0}, "", "a share such as 2% or 0.02")
+    """`"2%"` or `0.02`. A text that is 1 or more without a percent sign is refused: 3 hardly means 300 %."""
+    number, unit = _parse(value, {"%": 0.01}, "a share such as 2% or 0.02")
+    if unit:
+        return number * 0.01
+    if isinstance(value, str) and number >= 1:
+        text = value.strip()
+        raise ValueError(f"{text} needs a percent sign; write {text}% or {number * 100:g}%")
+    return number
 
 
-def _parse(value: object, factors: dict[str, float] | dict[str, int], bare: str, wanted: str) -> float:
+def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[float, str]:
+    """The number as it is written, and its unit; empty where it has none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {wanted}, got {value!r}")
     match = _QUANTITY.fullmatch(str(value))
     if match is None:
         raise ValueError(f"expected {wanted}, got {value!r}")
-    number, unit = match.groups()
-    unit = unit.lower() or bare
-    if unit not in factors:
+    number, unit = match.group(1), match.group(2).lower()
+    if unit and unit not in units:
         raise ValueError(f"unknown unit {unit!r} in {value!r}; expected {wanted}")
-    return float(number) * factors[unit]
+    return float(number), unit
+
+
+def written_seconds(seconds: float) -> str:
+    """As a person would write it; `parse_seconds` gives the same number."""
+    short = show_seconds(seconds).replace(" ", "").replace(",", "")
+    return short if parse_seconds(short) == seconds else f"{seconds!r}s"
+
+
+def written_bytes(count: int) -> str:
+    return f"{count}B"
 
 
 def show_seconds(seconds: float | None) -> str:

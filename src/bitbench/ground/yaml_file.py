@@ -1,12 +1,14 @@
 """YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+
+from bitbench.ground.near_miss import did_you_mean
+from bitbench.ground.units import BY_HAND
 
 Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -24,10 +26,13 @@ def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
         raise error(f"{path} cannot be read as UTF-8 text: {problem}") from problem
 
 
-def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:
+def parse(
+    text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception], by_hand: bool = True
+) -> Parsed:
     """The checked content; raises `error` with every mistake found, one per line.
 
-    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
+    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all. What was not
+    written by hand just now, but kept by an earlier version, may have numbers without a unit.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -43,7 +48,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
     if repeated:
         raise error("\n".join(repeated))
     try:
-        return spec.model_validate(content)
+        return spec.model_validate(content, context=BY_HAND if by_hand else None)
     except ValidationError as problem:
         mistakes = dict.fromkeys(_describe(mistake, root, name, spec) for mistake in _causes(problem))
         raise error("\n".join(mistakes)) from problem
@@ -84,9 +89,7 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
     where = f"{name}:{line}: {field}" if field else f"{name}:{line}"
     if kind == "extra_forbidden":
         known = _known_fields(spec, location[:-1])
-        guess = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean `{guess[0]}`? " if guess else ""
-        return f"{where}: unknown field; {hint}known fields: {', '.join(known)}"
+        return f"{where}: unknown field; {did_you_mean(str(location[-1]), known)}known fields: {', '.join(known)}"
     if kind == "missing":
         parent = f" in `{field}`" if field else ""
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"

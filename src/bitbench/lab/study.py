@@ -203,7 +203,7 @@ class Lab:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
             refuse_other_study(
-                parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
+                parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml", by_hand=False), plan.study
             )
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import log
 
-from bitbench.core.cell import Cell
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.found.comparison import Replicate
 from bitbench.core.found.metrics import FigureSource
 from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
@@ -32,10 +33,14 @@ class Change:
     before: Sample
     after: Sample
     log_ratio: LogRatio | None = None
+    unit: Replicate = Replicate.STARTS
 
     @property
-    def fewest_starts(self) -> int:
-        return min(self.before.n_instances, self.after.n_instances)
+    def counts(self) -> tuple[int, int]:
+        """How often each side was repeated."""
+        if self.unit is Replicate.TRIALS:
+            return self.before.n_trials, self.after.n_trials
+        return self.before.n_instances, self.after.n_instances
 
     def ratio(self, confidence: float) -> Ratio | None:
         """after / before; None where it is not defined."""
@@ -44,12 +49,16 @@ class Change:
         return compare(self.after, self.before, confidence)
 
     @property
-    def variance_of_one_start(self) -> float | None:
-        """Of the log ratio, if each side had one start; None where that is unknown."""
+    def variance_of_one(self) -> float | None:
+        """Of the log ratio, if each side had one start (or trial); None where that is unknown."""
         if self.log_ratio is not None:
-            return 2 * self.log_ratio.standard_error**2 / (1 / self.before.n_instances + 1 / self.after.n_instances)
-        sides = [(side.uncertainty, side.mean, side.n_instances) for side in (self.before, self.after)]
-        known = [(one.standard_error / mean) ** 2 * starts for one, mean, starts in sides if one is not None]
+            return 2 * self.log_ratio.standard_error**2 / sum(1 / count for count in self.counts)
+        sides = [(side.uncertainty, side.mean) for side in (self.before, self.after)]
+        known = [
+            (own.standard_error / mean) ** 2 * count
+            for (own, mean), count in zip(sides, self.counts, strict=True)
+            if own is not None
+        ]
         return sum(known) if len(known) == len(sides) else None
 
 
@@ -59,6 +68,7 @@ class Changes:
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
+    running: frozenset[Contender] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -71,7 +81,13 @@ class Changes:
         before, after = self.before(pair, metric), self.after(pair, metric)
         if before is None or after is None:
             return None
-        return Change(before, after, self.log_ratio(pair, metric) if self.log_ratio else None)
+        is_running = not self.running.isdisjoint((pair.before.contender, pair.after.contender))
+        return Change(
+            before,
+            after,
+            self.log_ratio(pair, metric) if self.log_ratio else None,
+            Replicate.TRIALS if is_running else Replicate.STARTS,
+        )
 
 
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
@@ -81,13 +97,17 @@ def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """
     lent = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after))
+    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after), _running(before) | _running(after))
 
 
 def changes_within(study: StudyRecords) -> Changes:
     """Of contenders of one study, by their samples alone: `log_ratio` is where its blocks would pair them."""
     samples = samples_by_cell(study)
-    return Changes((samples, samples))
+    return Changes((samples, samples), running=_running(study))
+
+
+def _running(study: StudyRecords) -> frozenset[Contender]:
+    return frozenset(contender for contender in study.plan.contenders if study.was_running(contender))
 
 
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
