@@ -15,6 +15,7 @@ import bitbench
 from bitbench.core.found.summary import SearchStop
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
@@ -114,7 +115,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
     wrong_key = load(null, tmp_path, key="sk-wrong-key")
-    assert wrong_key.returncode == 1
+    assert wrong_key.returncode == ExitCode.UNAVAILABLE
     assert "the key was refused; set the environment variable OPENAI_API_KEY" in wrong_key.stderr
     assert "sk-wrong-key" not in wrong_key.stdout + wrong_key.stderr
     other_model = load(null, tmp_path, "--model", "other")

@@ -15,7 +15,7 @@ from bitbench.ground.units import (
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("7", 7), ("20µs", 2e-5)]
+    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("0", 0), ("20µs", 2e-5)]
 )
 def test_seconds(text: object, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)

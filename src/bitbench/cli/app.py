@@ -29,7 +29,6 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
 
-
 class _Commands(TyperGroup):
     """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
 

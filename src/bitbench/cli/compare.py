@@ -10,6 +10,7 @@ from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
 from bitbench.core.found.facts import Fact
 from bitbench.lab.choices import Described
 
+
 class Format(StrEnum):
     TEXT = "text"
     MARKDOWN = "markdown"

@@ -26,9 +26,7 @@ def checked(make: Callable[[], T], *, about: str = "") -> T:
         raise UsageError(_sentence(about, str(problem))) from None
 
 
-def checked_objectives(
-    given: str | Mapping[str, str | float] | None, *, about: str = "--slo"
-) -> tuple[Objective, ...]:
+def checked_objectives(given: str | Mapping[str, str | float] | None, *, about: str = "--slo") -> tuple[Objective, ...]:
     """From `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds."""
     if given is None:
         return ()

@@ -36,7 +36,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
                 else:
                     cells.append(cell)
             if study.quality is not None:
-                reason = _no_quality(study.quality, engine, setup, variant, row, index)
+                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
                 if reason is None:
                     quality.append(contender)
                 else:
@@ -61,7 +61,13 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
 
 
 def _no_quality(
-    quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: CompatibilityRow | None, index: int
+    quality: Quality,
+    engine: Engine,
+    setup: EngineSetup,
+    variant: Variant,
+    row: CompatibilityRow | None,
+    *,
+    index: int,
 ) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:

@@ -59,7 +59,8 @@ def _figure(name: str) -> str:
     metric = find(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
-            f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}expected one of {', '.join(PROMISED)}, alone (the mean) or with "
+            f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}"
+            f"expected one of {', '.join(PROMISED)}, alone (the mean) or with "
             f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
         )
     return metric.name

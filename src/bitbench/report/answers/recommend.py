@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from bitbench.core.found.recommendation import Choice, Finding, Judged, Recommendation, Standing
-from bitbench.ground.units import show_bytes
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
     Block,
     Document,

@@ -46,7 +46,9 @@ def objectives_verdict(summary: StudySummary) -> Phrase | None:
     if summary.search is not None or not summary.is_measured or not any(found):
         return None
     counts = [f"{found.count(verdict)} {verdict.value}" for verdict in ObjectiveVerdict if verdict in found]
-    return say(strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'cell')} ", listing(counts), ".")
+    return say(
+        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'cell')} ", listing(counts), "."
+    )
 
 
 def promise(summary: StudySummary) -> Phrase:
