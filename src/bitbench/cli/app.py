@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -32,7 +32,7 @@ from bitbench.lab.choices import Described
 class _Commands(TyperGroup):
     """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Any) -> Any:  # click's context, or that of typer's copy of it
         try:
             return super().invoke(ctx)
         except (BrokenPipeError, SystemExit) as error:  # rich leaves by SystemExit then, and nothing else does

@@ -8,23 +8,32 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """`meaning` is the row of docs/exit-codes.md."""
+    DONE = 0
+    FAILED = 1
+    INCONCLUSIVE = 2
+    NOTHING_MEASURED = 3
+    USAGE = 64
+    REFUSED = 65
+    UNAVAILABLE = 69
+    DEFECT = 70
+    STOPPED = 130
+    PIPE_CLOSED = 141
 
-    meaning: str
+    @property
+    def meaning(self) -> str:
+        """The row of docs/exit-codes.md."""
+        return _MEANINGS[self]
 
-    DONE = 0, "done; every limit and objective that was given is met with confidence"
-    FAILED = 1, "a limit is exceeded or an objective missed with confidence, or no contender meets the limits"
-    INCONCLUSIVE = 2, "inconclusive: the records do not decide about a limit or an objective"
-    NOTHING_MEASURED = 3, "nothing was measured: every cell failed or was refused"
-    USAGE = 64, "the command line or a file that a person wrote asks for something that does not exist"
-    REFUSED = 65, "the given folders or files cannot be read, or cannot be compared"
-    UNAVAILABLE = 69, "something that is needed is missing or failed: an environment, a model, an endpoint, a worker"
-    DEFECT = 70, "a defect of bitbench"
-    STOPPED = 130, "stopped with Ctrl-C; finished trials are kept"
-    PIPE_CLOSED = 141, "the program that reads the output closed it"
 
-    def __new__(cls, number: int, meaning: str) -> "ExitCode":
-        code = int.__new__(cls, number)
-        code._value_ = number
-        code.meaning = meaning
-        return code
+_MEANINGS = {
+    ExitCode.DONE: "done; every limit and objective that was given is met with confidence",
+    ExitCode.FAILED: "a limit is exceeded or an objective missed with confidence, or no contender meets the limits",
+    ExitCode.INCONCLUSIVE: "inconclusive: the records do not decide about a limit or an objective",
+    ExitCode.NOTHING_MEASURED: "nothing was measured: every cell failed or was refused",
+    ExitCode.USAGE: "the command line or a file that a person wrote asks for something that does not exist",
+    ExitCode.REFUSED: "the given folders or files cannot be read, or cannot be compared",
+    ExitCode.UNAVAILABLE: "something that is needed is missing or failed: an environment, a model, an endpoint",
+    ExitCode.DEFECT: "a defect of bitbench",
+    ExitCode.STOPPED: "stopped with Ctrl-C; finished trials are kept",
+    ExitCode.PIPE_CLOSED: "the program that reads the output closed it",
+}

@@ -119,12 +119,8 @@ def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
     for reason in dict.fromkeys(gate.reason for gate in unsure):
         alike = [gate for gate in unsure if gate.reason == reason]
         needed = [gate.needed for gate in alike if gate.needed is not None]
-        enough = f"; about {max(needed)} {_repeated(alike[0].unit)} of each side would decide" if needed else ""
+        enough = f"; about {max(needed)} {alike[0].unit.value} of each side would decide" if needed else ""
         yield f"Inconclusive ({len(alike)}): {reason}{enough}."
-
-
-def _repeated(unit: Replicate) -> str:
-    return "trials (`bitbench load --trials`)" if unit is Replicate.TRIALS else unit.value
 
 
 def _notes(comparison: Comparison) -> Iterator[Phrase]:
@@ -149,8 +145,8 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         )
     if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
         yield say(
-            "bitbench did not start this server: its limits are judged on trials, and the intervals do not cover a "
-            "restart."
+            "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
+            "more), and the intervals do not cover a restart."
         )
     elif any(not one.covers_starts for cell in comparison.cells for one in (cell.before, cell.after)):
         yield say(

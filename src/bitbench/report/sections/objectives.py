@@ -36,8 +36,7 @@ def objectives_section(summary: StudySummary) -> Section | None:
         mark=_mark,
     )
     asked = paragraph("Promised: ", promise(summary), ", of all trials of a cell together. ", SYMBOLS)
-    blocks = (asked, verdicts, *bullets(_open(cells)))
-    return Section(say("Objectives"), blocks, in_terminal=summary.search is None)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(cells))), in_terminal=summary.search is None)
 
 
 def objectives_verdict(summary: StudySummary) -> Phrase | None:
