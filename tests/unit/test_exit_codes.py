@@ -13,7 +13,8 @@ from typer.main import get_command
 
 from bitbench.cli.app import app
 from bitbench.core.asked.study import Count, Measure
-from bitbench.core.recorded.trial import Outcome
+from bitbench.core.found.tails import ObjectiveVerdict
+from bitbench.core.recorded.trial import Outcome, TrialMetrics
 from bitbench.ground import errors
 from bitbench.ground.errors import BitbenchError
 from bitbench.ground.exit_codes import ExitCode
@@ -97,7 +98,8 @@ def failed_folder(path: Path, outcome: Outcome) -> Path:
         writer.write_lock(make_lock(plan))
         for cell, ended in zip(plan.cells, (outcome, Outcome.CRASHED), strict=True):
             cause = None if ended is Outcome.OK else "it ended"
-            writer.append_trial(make_trial(cell, 0, 0, outcome=ended, cause=cause), None)
+            metrics = TrialMetrics(output_throughput=100.0) if ended is Outcome.OK else TrialMetrics()
+            writer.append_trial(make_trial(cell, 0, 0, outcome=ended, cause=cause, metrics=metrics), None)
     return path
 
 
@@ -134,8 +136,9 @@ def test_objectives_of_a_study_decide(limit: float, code: ExitCode, if_allowed: 
 
 def test_an_objective_that_was_not_measured_is_never_allowed() -> None:
     (cell,) = (summary := study(even(3, 3, 8), objectives={"ttft_p50": 0.3})).cells
+    unknown = {"verdict": ObjectiveVerdict.INCONCLUSIVE, "value": None}
     unmeasured = cell.model_copy(
-        update={"objectives": tuple(one.model_copy(update={"verdict": "inconclusive", "value": None})
+        update={"objectives": tuple(one.model_copy(update=unknown)
                                     for one in cell.objectives)}
     )  # fmt: skip
     both = summary.model_copy(update={"cells": (cell, unmeasured)})

@@ -85,7 +85,10 @@ ANSWERS: dict[Described, type[Printed[Any]]] = {
 
 
 def answer_schema(command: Described) -> dict[str, Any]:
+    """Without a word about further fields: a later version may add some."""
     schema = ANSWERS[command].model_json_schema(mode="serialization")
+    for definition in schema["$defs"].values():
+        definition.pop("additionalProperties", None)
     title = f"bitbench {command.value} --json"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 

@@ -75,6 +75,7 @@ Objectives = Annotated[
             "propertyNames": {"enum": list(OBJECTIVES)},
             "additionalProperties": {"type": "string"},
             "examples": [{"ttft_p99": "200ms", "tpot_p99": "20ms"}],
-        }
+        },
+        mode="validation",
     ),
 ]
