@@ -43,6 +43,8 @@ def _run() -> ExitCode:
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
     try:
         return ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
+    except typer.Abort:  # a question that was left unanswered
+        return ExitCode.STOPPED
     except usage_error as error:
         error.show()
         return _fail_as_json(error.format_message(), ExitCode.USAGE)

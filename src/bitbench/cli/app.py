@@ -124,7 +124,7 @@ def run(
     """
     from rich.console import Console
 
-    from bitbench.cli.outcome import show_outcome, write_outcome
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
     from bitbench.lab.study import Lab
@@ -133,10 +133,7 @@ def run(
     budget_s = None if budget is None else seconds(budget, "--budget")
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display, budget_s=budget_s)
-    reported = write_outcome(lab, folder)
-    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
-    show_outcome(reported, console, code)
-    raise typer.Exit(code)
+    end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
 @app.command()

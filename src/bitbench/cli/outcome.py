@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+import typer
 from rich.console import Console
 
 from bitbench.core.found.summary import StudySummary
@@ -47,6 +49,13 @@ def show_outcome(reported: Reported, console: Console, exit_code: ExitCode) -> N
     console.print(f"report: {reported.page}", highlight=False, soft_wrap=True, markup=False)
     if exit_code is not ExitCode.DONE:
         console.print(f"exit code {exit_code:d}: {exit_code.meaning}", highlight=False, markup=False)
+
+
+def end_with_outcome(lab: Lab, folder: StudyFolder, console: Console, *, allow_inconclusive: bool = False) -> NoReturn:
+    reported = write_outcome(lab, folder)
+    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
+    show_outcome(reported, console, code)
+    raise typer.Exit(code)
 
 
 def advice(records: StudyRecords) -> str | None:

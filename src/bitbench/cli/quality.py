@@ -41,7 +41,7 @@ def quality(
     """
     from rich.console import Console
 
-    from bitbench.cli.outcome import show_outcome, write_outcome
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.lab.quality_study import QualityOptions, run_quality
     from bitbench.lab.study import Lab
@@ -62,7 +62,4 @@ def quality(
     lab, console = Lab(), Console()
     with RunDisplay(console) as display:
         folder = run_quality(lab, options, into, display)
-    reported = write_outcome(lab, folder)
-    code = reported.exit_code()
-    show_outcome(reported, console, code)
-    raise typer.Exit(code)
+    end_with_outcome(lab, folder, console)

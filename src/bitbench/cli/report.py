@@ -58,7 +58,7 @@ def _write_form(folder: Path, form: Form, output: Path | None) -> None:
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     from rich.console import Console
 
-    from bitbench.cli.outcome import show_outcome, write_outcome
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.lab.kernels import RECORDS_FILE, read_kernels
     from bitbench.lab.study import Lab
     from bitbench.report.document.terminal import render
@@ -69,7 +69,4 @@ def _report(folder: Path, *, allow_inconclusive: bool) -> None:
         render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Console())
         typer.echo(f"\ntable and chart: {folder}")
         return
-    reported = write_outcome(Lab(), StudyFolder.existing(folder))
-    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
-    show_outcome(reported, Console(), code)
-    raise typer.Exit(code)
+    end_with_outcome(Lab(), StudyFolder.existing(folder), Console(), allow_inconclusive=allow_inconclusive)
