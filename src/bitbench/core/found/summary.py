@@ -357,7 +357,7 @@ class StudySummary(Record):
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """What the objectives say of all cells; of a search, whether some rate meets them.
 
-        An objective that could not be judged for want of any figure is not met, whatever is allowed.
+        An objective without any figure was not judged, and is not met, whatever is allowed.
         """
         if self.search is not None:
             return _searched(self.search)
