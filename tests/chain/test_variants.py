@@ -106,7 +106,7 @@ def test_when_none_can_be_made_there_is_still_a_report(backend: StandIn, capsys:
     Path("study.yaml").write_text(STUDY.replace("bf16, w8a8-rtn, w4a16-rtn", "w8a8-rtn"))
     backend.cannot_make = {"w8a8-rtn"}
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
-    assert answer.exit_code == 0, answer.err
+    assert answer.exit_code == ExitCode.NOTHING_MEASURED, answer.err
     assert "no contender has a result" in answer.out
 
 

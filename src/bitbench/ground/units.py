@@ -60,8 +60,11 @@ def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[floa
 
 def written_seconds(seconds: float) -> str:
     """As a person would write it; `parse_seconds` gives the same number."""
-    short = show_seconds(seconds).replace(" ", "").replace(",", "")
-    return short if parse_seconds(short) == seconds else f"{seconds!r}s"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        text = f"{seconds / factor:g}{unit}"
+        if seconds >= factor and _QUANTITY.fullmatch(text) and parse_seconds(text) == seconds:
+            return text
+    return f"{seconds!r}s"
 
 
 def written_bytes(count: int) -> str:
