@@ -103,7 +103,8 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # So few requests do not carry a p99, and no gate takes that for a pass.
+    assert done.returncode == ExitCode.INCONCLUSIVE, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
