@@ -175,24 +175,18 @@ class Writer:
     def __enter__(self) -> "Writer":
         self._guard = self._files.open_lock(".writer")
         try:
-            self._hold()
-            self._open()
+            self._open(self._guard)
         except BaseException:
             self._guard.close()
             raise
         return self
 
-    def _hold(self) -> None:
-        assert self._guard is not None
-        try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreError(
-                f"another bitbench is writing to {self.folder.path}; wait, or use another folder"
-            ) from None
-
-    def _open(self) -> None:
+    def _open(self, guard: IO[bytes]) -> None:
         folder = self.folder
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
         if folder.lock() is None:
             folder.refuse_records_without_lock()
         else:
