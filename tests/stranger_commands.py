@@ -3,13 +3,16 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
+import vl_convert
 from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.core.asked.recipe import Backend
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.recorded.profile import ProfileGroup
 from bitbench.engines import processes
 from bitbench.ground.errors import BitbenchError
@@ -18,12 +21,13 @@ from bitbench.lab.report import write_profiles
 from bitbench.lab.study import Lab
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
+from bitbench.report import files
+from bitbench.report.charts import svg as charts_svg
 from bitbench.store.folder import StudyFolder
 from tests.strangers import Command
 from tests.unit.explain_records import profile
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
-from tests.unit.study_folders import write_folder
-from tests.unit.synthetic import demo_study, make_trial, request_rows
+from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, request_rows, speed_metrics
 from tests.unit.test_environments import FakeUv
 from tests.unit.test_import_tools import DATA
 from tests.unit.test_kernels import a_run
@@ -31,9 +35,10 @@ from tests.unit.test_model_cost import ROOF
 from tests.unit.test_quality import MATERIAL
 from tests.unit.test_report_quality import quality_study
 
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 RECIPE = "name: mine\nsteps: [{step: quantize, weight_bits: 8}]\n"
 # Drawing takes seconds, and writes nothing.
-DRAWING = ("bitbench.report.files.svg", "bitbench.report.charts.svg.svg", "vl_convert.javascript_bundle")
+DRAWING = ((files, "svg"), (charts_svg, "svg"), (vl_convert, "javascript_bundle"))
 
 
 def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], None]) -> Command:
@@ -45,8 +50,8 @@ def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], No
                 around.enter_context(patch.dict(os.environ, {"BITBENCH_HOME": str(place / "home")}))
                 maker = Maker("quantize", ("llmcompressor",), StandIn().compress)
                 around.enter_context(patch.dict(backends.MAKERS, {Backend.LLMCOMPRESSOR: maker}))
-                for drawn in DRAWING:
-                    around.enter_context(patch(drawn, lambda *_, **__: "<svg/>"))
+                for module, drawn in DRAWING:
+                    around.enter_context(patch.object(module, drawn, lambda *_, **__: "<svg/>"))
                 action(place)
 
         return act
@@ -64,7 +69,13 @@ def nothing(place: Path) -> None:
 
 
 def a_study(place: Path) -> None:
-    write_folder("demo", place / "study")
+    """As small as one can be that has figures."""
+    plan = make_plan(["steady", "quick"], [WORKLOAD])
+    with StudyFolder(place / "study").writing() as writer:
+        writer.write_study("name: small\n")
+        writer.write_lock(make_lock(plan))
+        for cell, block, index in product(plan.cells, range(2), range(2)):
+            writer.append_trial(make_trial(cell, block, index, metrics=speed_metrics(WORKLOAD, 100.0 + index)), None)
 
 
 def a_whole_study(place: Path) -> None:

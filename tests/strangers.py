@@ -73,12 +73,13 @@ KINDS = (link_to_file, link_to_folder, dangling_link, link_to_device, hard_link,
 
 
 def paths_written(command: Command, place: Path) -> list[str]:
-    """Files that the command made or changed, what an unfinished one might be called, and the folders they are in."""
+    """Files that the command made, changed or deleted, what an unfinished one may be called, and their folders."""
     place.mkdir()
     command.prepare(place)
     before = _inodes(place)
     command.run(place)
-    files = [name for name, state in _inodes(place).items() if before.get(name) != state]
+    after = _inodes(place)
+    files = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     folders = {str(above) for name in files for above in Path(name).parents if str(above) != "."}
     return sorted({*files, *(f"{name}.partial" for name in files), *folders})
 

@@ -6,7 +6,6 @@ line of a study that is just being written is left out until it is complete.
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import open_to_read
 from bitbench.store.tables import TABLES, QueryTable
 
 if TYPE_CHECKING:
@@ -169,12 +167,8 @@ class Studies:
         return _with_workload(read) if name == "trials" else _with_study(f"({read})")
 
     def _has(self, pattern: str) -> bool:
-        found = self._connection.execute(f"SELECT file FROM glob({_quoted(pattern)})").fetchall()
-        if "://" not in self._place:
-            for (path,) in found:
-                with suppress(FileNotFoundError):  # a link to nothing, which DuckDB names itself
-                    open_to_read(Path(path)).close()  # DuckDB would wait for a pipe
-        return bool(found)
+        found = self._connection.execute(f"SELECT 1 FROM glob({_quoted(pattern)}) LIMIT 1").fetchone()
+        return found is not None
 
     def _json(self, pattern: str, fields: dict[str, str], *, lines: bool, ending: str = "/[^/]*$") -> str:
         columns = ", ".join(f'"{name}": {_quoted(kind)}' for name, kind in fields.items())
