@@ -46,9 +46,9 @@ def create(
         return existing
     began = time.monotonic()
     chosen = choose_installer(installer)
-    environments = SafeFolder(folder.parent)
-    environments.remove_folder(folder.name)
-    environments.make_folder(folder.name)
+    kept = SafeFolder(home)
+    kept.remove_folder(f"envs/{folder.name}")
+    kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
     Installation(folder, lock, chosen, [*source_options(find_links, index_url)], log_file, on_step).run()
     if environment.build is not None:

@@ -24,8 +24,7 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
     target = home.absolute() / "models" / name
     if (target / MANIFEST).exists():
         return target
-    models = SafeFolder(target.parent)
-    models.make_folder()
+    SafeFolder(home).make_folder("models")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
         work = Path(scratch)
@@ -35,7 +34,7 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
         checkpoint = work / "checkpoint"
         _convert(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
-        models.remove_folder(name)  # a folder without a manifest is not a model of ours
+        SafeFolder(home).remove_folder(f"models/{name}")  # a folder without a manifest is not a model of ours
         checkpoint.rename(target)
     return target
 

@@ -28,7 +28,7 @@ def try_hold(place: Path, name: str) -> Iterator[bool]:
 
 def _open(place: Path, name: str) -> IO[bytes]:
     """Lock files stay: removing one while another process waits on it would give two holders."""
-    return SafeFolder(place).open_lock(f".locks/{name}.lock")
+    return SafeFolder(place.parent).open_lock(f"{place.name}/.locks/{name}.lock")
 
 
 def _take(lock: IO[bytes]) -> bool:

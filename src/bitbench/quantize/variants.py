@@ -130,7 +130,7 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
     refuse_impossible(wanted)
     place = _variants(home)
     try:
-        SafeFolder(place).make_folder()
+        SafeFolder(home).make_folder(place.name)
         _remove_leftovers(place)
         with locks.hold(
             place,
