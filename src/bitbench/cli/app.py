@@ -61,12 +61,13 @@ def init(
 ) -> None:
     """Write a commented study file to start from."""
     from bitbench.ground.errors import StudyFileError
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.planning.starter import STARTER
 
     if path.exists():
         raise StudyFileError(f"{path} already exists; give another name, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(STARTER, encoding="utf-8")
+    files, name = SafeFolder.around(path)
+    files.write(name, STARTER)
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 

@@ -41,6 +41,7 @@ def report(
 
 
 def _write_form(folder: Path, form: Form, output: Path | None) -> None:
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.lab.forms import form_text
     from bitbench.lab.study import Lab
 
@@ -48,8 +49,8 @@ def _write_form(folder: Path, form: Form, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8", newline="\n")
+    files, name = SafeFolder.around(output, folder)
+    files.write(name, text)
     typer.echo(f"{form.value}: {output}")
 
 

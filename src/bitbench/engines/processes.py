@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from bitbench.engines.guardian import descendants, send
 from bitbench.ground.errors import BitbenchError
+from bitbench.ground.safe_files import SafeFolder
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
@@ -89,9 +90,8 @@ def spawn(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> 
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
     """
-    log_file.parent.mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
-    with theirs, log_file.open("ab") as log:
+    with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from bitbench.environments.installed import (
 from bitbench.environments.installer import Installation, choose_installer, requirements, source_options
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder
 
 _LOG = "bitbench-install.log"
 _CUDA_LIBRARY = re.compile(r"(lib(?:cuda|cudart|cudnn|cublas|nccl|nvrtc|cupti|cusparse)\S*?\.so\S*?):? cannot open")
@@ -46,8 +46,9 @@ def create(
         return existing
     began = time.monotonic()
     chosen = choose_installer(installer)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    kept = SafeFolder(home)
+    kept.remove_folder(f"envs/{folder.name}")
+    kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
     Installation(folder, lock, chosen, [*source_options(find_links, index_url)], log_file, on_step).run()
     if environment.build is not None:
@@ -76,8 +77,7 @@ def _check_imports(environment: Environment, lock: Path, folder: Path, log_file:
     finished = run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, check=False, env=tool_environment())
     if finished.returncode == 0:
         return
-    with log_file.open("a", encoding="utf-8") as log:
-        log.write(finished.stdout)
+    SafeFolder(folder).append(log_file.name, finished.stdout.encode())
     torch = requirements(lock).get("torch")
     if torch and (library := _CUDA_LIBRARY.search(finished.stdout)):
         raise EngineEnvironmentError(

@@ -14,6 +14,7 @@ from bitbench.core.environment import OnStep
 from bitbench.environments.installed import python_in
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder
 
 Installer = Literal["pip", "uv"]
 
@@ -73,11 +74,11 @@ class Installation:
         recent: deque[str] = deque(maxlen=400)
         collected, total = 0, len(requirements(self.lock))
         with (
-            self.log_file.open("a", encoding="utf-8") as log,
+            SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log,
             Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=tool_environment()) as process,
         ):
             for line in process.stdout or ():
-                log.write(line)
+                log.write(line.encode())
                 recent.append(line.rstrip())
                 if line.startswith(("Collecting ", "Processing ")):
                     collected += 1

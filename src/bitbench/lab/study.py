@@ -15,6 +15,7 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.group import GroupRunner
@@ -202,12 +203,11 @@ class Lab:
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
-            refuse_other_study(
-                parse_study(folder.study_file.read_text(encoding="utf-8"), name="study.yaml"), plan.study
-            )
+            refuse_other_study(parse_study(read_bytes(folder.study_file).decode(), name="study.yaml"), plan.study)
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
+            refuse_other_file(folder, source.text)
             observer.note("measuring this machine's noise")
             began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
             found = found.model_copy(update=began)
@@ -238,6 +238,14 @@ def refuse_other_study(old: Study, new: Study) -> None:
                 f"this folder contains another study: `{field}` differs from the file; "
                 "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
+
+
+def refuse_other_file(folder: StudyFolder, text: str) -> None:
+    """A study.yaml where no run began is a person's own, unless it says the same."""
+    if folder.study_file.exists() and read_bytes(folder.study_file) != text.encode():
+        raise StoreError(
+            f"{folder.study_file} is another study, and would be overwritten; give another folder with --into"
+        )
 
 
 def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
