@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from bitbench.load.answer import read_answer
 from bitbench.exchange.limits import PLAIN_BYTES
 from bitbench.exchange.parts import PythonParts
 from bitbench.exchange.response import ResponseReader
+from bitbench.load.answer import read_answer
 from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading
 from tests.unit.test_load_response import LIMITS, VALID, chunked, read, record, split

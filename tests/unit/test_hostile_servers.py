@@ -1,4 +1,4 @@
-"""Every mode of the table of hostile servers: its outcome, within a memory and a time. Heavier ones are in tests/slow."""
+"""Every mode of the table of hostile servers: its outcome, its memory, its time. Heavier ones are in tests/slow."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.recorded.requests import REQUEST_STATUSES
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
-from bitbench.load import limits
+from bitbench.load import limits, table
 from bitbench.load.client import run_job
 from bitbench.load.verdict import judge
 from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
@@ -87,7 +87,7 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
 
 
 def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitbench.load.table.trial_decoding_s", lambda tokens: -1.0)
+    monkeypatch.setattr(table, "trial_decoding_s", lambda _: -1.0)
     with serving(STREAMS["one interim head"].answer) as server:
         (row,) = run_job(job(server.url)).requests.to_pylist()
     assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")

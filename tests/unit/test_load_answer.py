@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bitbench.exchange.limits import AnswerLimits
-from bitbench.load.answer import read_answer, server_sentence
 from bitbench.exchange.response import ResponseReader
+from bitbench.load.answer import read_answer, server_sentence
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 

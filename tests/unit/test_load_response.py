@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bitbench.load.answer import read_answer
 from bitbench.exchange.limits import HEAD_BYTES, LINE_BYTES, PLAIN_BYTES, AnswerLimits
 from bitbench.exchange.parts import Parts, PythonParts
 from bitbench.exchange.response import ResponseReader
+from bitbench.load.answer import read_answer
 from bitbench.load.sse import events
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
@@ -111,7 +111,10 @@ def test_the_same_bytes_give_the_same_record_however_they_are_split(data: bytes,
 @pytest.mark.parametrize("data", VALID)
 @pytest.mark.parametrize("cut", [60, 100, 150])
 def test_the_native_parts_the_python_ones_and_the_compressed_ones_hold_the_same(data: bytes, cut: int) -> None:
-    readers = [read([data[:cut], data[cut:]], kept_in=kept_in) for kept_in in (None, PythonParts(PLAIN_BYTES), PythonParts(PLAIN_BYTES))]
+    readers = [
+        read([data[:cut], data[cut:]], kept_in=kept_in)
+        for kept_in in (None, PythonParts(PLAIN_BYTES), PythonParts(PLAIN_BYTES))
+    ]
     native, python, compressed = readers
     assert (native.last_byte, len(native.parts)) == (python.last_byte, len(python.parts))
     compressed.compress()

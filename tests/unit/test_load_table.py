@@ -7,10 +7,10 @@ import pytest
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.requests import REQUEST_STATUSES
-from bitbench.load.connection import Exchange
-from bitbench.load.requests import PlannedRequest
 from bitbench.exchange.limits import AnswerLimits
 from bitbench.exchange.response import ResponseReader
+from bitbench.load.connection import Exchange
+from bitbench.load.requests import PlannedRequest
 from bitbench.load.table import request_table
 
 
@@ -23,7 +23,7 @@ class Came:
     sent: float | None = 100.0
     end: float | None = 103.0
     response: ResponseReader = field(default_factory=ResponseReader)
-    limits: AnswerLimits = AnswerLimits.of(2, 0)
+    limits: AnswerLimits = field(default_factory=lambda: AnswerLimits.of(2, 0))
     failure: tuple[str, str] | None = None
 
 

@@ -7,8 +7,8 @@ import pytest
 from bitbench.core.asked.prompts import Api
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
-from bitbench.load.asks import Ask
 from bitbench.exchange.address import Address, address
+from bitbench.load.asks import Ask
 from bitbench.load.wire import request_bytes
 
 

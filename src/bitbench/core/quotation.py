@@ -1,7 +1,7 @@
 """The one way by which words from outside (a server, an engine's log) enter a record or a message.
 
-First the key is hidden, then the words are shortened, then made printable: shortening first would cut a key into a
-part that nobody recognizes.
+First the key is hidden, then the words are shortened, then made printable: shortening first would leave a part of a
+key that is not recognized.
 """
 
 import base64
@@ -16,7 +16,9 @@ QUOTED_LENGTH = 400  # characters of foreign words that a record keeps
 # So many characters of a key in a row are a part of it, not chance; a key that is shorter is hidden as a whole.
 _TELLING = 8
 _SHORTEST_KEY = 4  # "EMPTY" is a key in use; shorter ones are no secret, and would be found in every word
-_READ_LENGTH = 65_536  # characters that are looked at: a long body costs no time, and what comes after them is not shown
+_READ_LENGTH = (
+    65_536  # characters that are looked at: a long body costs no time, and what comes after them is not shown
+)
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 # How a server may write a part of the key; letters are compared without their case.
 _SPELLINGS: tuple[Callable[[str], str], ...] = (
@@ -48,7 +50,8 @@ def without_key(text: str, key: str) -> str:
             start = lowered.find(part, start + 1)
     if not spans:
         return text
-    shown, end = [], 0
+    shown: list[str] = []
+    end = 0
     for start, stop in sorted(spans):
         if start > end or not shown:
             shown += [text[end:start], HIDDEN]
@@ -73,9 +76,7 @@ def _telling_parts(key: str) -> tuple[str, ...]:
     if len(key) < _SHORTEST_KEY:
         return ()
     parts = {
-        spell(key[start : start + _TELLING])
-        for start in range(max(1, len(key) - _TELLING + 1))
-        for spell in _SPELLINGS
+        spell(key[start : start + _TELLING]) for start in range(max(1, len(key) - _TELLING + 1)) for spell in _SPELLINGS
     }
     return tuple(sorted({part.translate(_LOWER) for part in parts | _base64_parts(key)}))
 

@@ -60,7 +60,7 @@ def base_url(url: str) -> str:
         raise ValueError("expected a URL such as http://127.0.0.1:8000 or https://host/v1")
     parts.hostname.encode("idna")  # raises where it cannot be a name
     if parts.port == 0:  # one that is no number, or too large, raises by itself
-        raise ValueError("port 0 is nobody's; give the one that the server listens on")
+        raise ValueError("port 0 cannot be connected to; give the one that the server listens on")
     if parts.path.rstrip("/") not in ("", "/v1"):
         raise ValueError(
             f"the path {parts.path} is not known; give the URL up to /v1, such as http://127.0.0.1:8000/v1"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 HEAD_BYTES = 65_536  # status line and headers; servers themselves refuse heads of 8 to 64 KiB
 LINE_BYTES = 4_096  # a chunk-size or trailer line
-# Heads of 1xx before the real one (servers send one or two) and trailer lines after the body (most send none), together.
+# Heads of 1xx before the real one (servers send one or two) and trailer lines after the body (most send none).
 EXTRA_LINES = 64
 
 # An answer that is no stream: a list of models (OpenRouter's 400 take 500 kB), log-probabilities of a window of 4,096

@@ -1,4 +1,4 @@
-"""A redirect is not followed: the key would go to an address that nobody gave, or over a connection anyone can read."""
+"""A redirect is not followed: the key would go to an address that the user never gave, or over a connection anyone can read."""
 
 from collections.abc import Mapping
 

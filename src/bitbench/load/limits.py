@@ -56,7 +56,9 @@ class LimitWatch:
         self._flying_bytes += exchange.response.held_bytes
         heard = exchange.response.last_byte or exchange.sent or now
         if self._full:
-            connection.abort("oversized", f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory")
+            connection.abort(
+                "oversized", f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory"
+            )
         elif now - exchange.planned > job.request_timeout_s:
             connection.abort("timeout", f"not complete after {show_seconds(job.request_timeout_s)}")
         elif now - heard > job.stall_timeout_s:

@@ -31,7 +31,7 @@ REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for c
 
 def request_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
     """One row per request that was begun, in planned order; times count from `zero`. The key is in none of them."""
-    ordered = sorted(exchanges, key=lambda exchange: exchange.number)
+    ordered = sorted(exchanges, key=lambda exchange: exchange.request.number)
     tokens = sum(exchange.request.most_output_tokens for exchange in ordered)
     until = time.thread_time() + trial_decoding_s(tokens)
     return pa.Table.from_pylist([_row(exchange, zero, until, key) for exchange in ordered], schema=REQUEST_SCHEMA)

@@ -29,7 +29,11 @@ REQUEST_COLUMNS = (
     RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
     RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
     RequestColumn("output_tokens", "int32", "output tokens, from the engine's usage"),
-    RequestColumn("status", "string", "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or timeout"),
+    RequestColumn(
+        "status",
+        "string",
+        "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or timeout",
+    ),
     RequestColumn("http_status", "int16", "status code of the answer"),
     RequestColumn("error", "string", "what went wrong, in the server's words where it gave some"),
 )
