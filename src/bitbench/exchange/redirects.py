@@ -1,4 +1,4 @@
-"""A redirect is not followed: the key would go to an address that the user never gave, or over a connection anyone can read."""
+"""A redirect is not followed: the key would go to an address that was not given, or unencrypted over the network."""
 
 from collections.abc import Mapping
 

@@ -11,8 +11,8 @@ from bitbench.exchange.response import ResponseReader
 from bitbench.ground.units import show_bytes
 
 # A line ends with CRLF, LF or CR, and an empty line ends an event.
-_CLOCK_EACH = 64  # events between two looks at the clock
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_CLOCK_EACH = 64  # events between two looks at the clock
 
 
 class Event(NamedTuple):

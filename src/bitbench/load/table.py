@@ -67,8 +67,8 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
     """One of REQUEST_STATUSES and, but for ok, a sentence."""
     response = exchange.response
     if response.oversized:
-        limit = show_bytes(exchange.limits.body_bytes)
-        return "oversized", f"the answer is larger than {limit}, several times what {_asked(exchange)} take"
+        limit, tokens = show_bytes(exchange.limits.body_bytes), exchange.request.most_output_tokens
+        return "oversized", f"the answer is larger than {limit}, several times what {tokens:,} output tokens take"
     if response.malformed is not None:
         return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"
     if response.http_status not in (None, 200):
@@ -79,10 +79,6 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
             error += f", after {len(answer.chunk_times)} chunks"
         return status, error
     return answer.problem or ("ok", None)
-
-
-def _asked(exchange: Exchange) -> str:
-    return f"{exchange.request.most_output_tokens:,} output tokens"
 
 
 def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
