@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint, InstanceFailed
+from bitbench.core.quotation import printable, without_key
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.engines.processes import ProcessEnded, spawn, wait_until_healthy
 from bitbench.ground.child_environment import engine_environment
@@ -18,7 +19,6 @@ from bitbench.ground.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
-_LINE_LIMIT = 400  # characters of a log line that go into a record
 # What torch, CUDA, vLLM, llama.cpp, C++ and Python say when memory ran out.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
@@ -70,7 +70,7 @@ class ServerInstance:
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        facts = self._plan.read_facts(self._process.log())
+        facts = self._plan.read_facts(without_key(self._process.log(), self._plan.endpoint.api_key))
         return facts.model_copy(update={"command": shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
@@ -89,7 +89,8 @@ class ServerInstance:
         self._process.stop()
 
     def _messages(self) -> list[str]:
-        return [self._plan.message_of(line) for line in self._process.log_tail(_SEARCHED_LINES)]
+        key = self._plan.endpoint.api_key
+        return [self._plan.message_of(without_key(line, key)) for line in self._process.log_tail(_SEARCHED_LINES)]
 
     def _explain(self, exit_code: int) -> Failure:
         """The cause of an end: lack of memory first, then what the engine says it cannot do, then what it said."""
@@ -124,7 +125,7 @@ def shown_command(plan: ServerPlan) -> tuple[str, ...]:
 
 def _failure(outcome: Outcome, cause: str, lines: Sequence[str], place: int) -> Failure:
     around = lines[max(0, place - _SHOWN_BEFORE) : place + _SHOWN_AFTER]
-    return Failure(outcome=outcome, cause=cause[:_LINE_LIMIT], log_lines=tuple(line[:_LINE_LIMIT] for line in around))
+    return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(printable(line) for line in around))
 
 
 def _count_kernel_kills() -> int:

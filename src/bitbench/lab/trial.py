@@ -13,7 +13,6 @@ from bitbench.core.cell import Cell, Contender
 from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
 from bitbench.core.recorded.trial import Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import ModelFacts
-from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import judge_objectives
@@ -84,7 +83,7 @@ class TrialRunner:
             folder=self.folder,
         )
         result = self.load.run(job, self.observer.trial_running)
-        requests = without_key(result.requests, ready.endpoint.api_key)
+        requests = result.requests
         failure = judge(requests, workload, result.health)
         if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
             failure = None  # a warm-up has no figures that could be ours

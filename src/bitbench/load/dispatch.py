@@ -39,7 +39,7 @@ class Dispatcher:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._go_on = job.go_on_after_failure
         self._figures = figures
-        self._kept = KeptAnswers()
+        self.kept = KeptAnswers()
         self._pool = ConnectionPool(job.endpoint, self, min(job.stall_timeout_s, job.request_timeout_s))
         self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
         self._scheduled = _with_times(plan, self._streams)
@@ -69,7 +69,7 @@ class Dispatcher:
         asyncio.get_running_loop().remove_reader(self._timer.fileno())
         self._timer.close()
         self._pool.close()
-        self._kept.close()
+        self.kept.close()
 
     def answer_began(self, exchange: Exchange) -> None:
         if self._figures is not None:
@@ -86,7 +86,7 @@ class Dispatcher:
             self._continue(stream, exchange)
         if self._figures is not None:
             self._figures.ended(exchange)
-        self._kept.add(exchange.response)
+        self.kept.add(exchange.response)
         self._finish_if_idle()
 
     def _send_due(self) -> None:

@@ -29,6 +29,8 @@ TAIL_LAG_FLOOR_S = 0.010
 _OUTCOME_OF_STATUS = {
     "refused": Outcome.CRASHED,
     "broken": Outcome.CRASHED,
+    "oversized": Outcome.INVALID,
+    "contradictory": Outcome.INVALID,
     "stalled": Outcome.TIMEOUT,
     "timeout": Outcome.TIMEOUT,
     "http_error": Outcome.INVALID,
