@@ -143,6 +143,8 @@ class Lab:
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
         for index, setup in enumerate(study.engines):
+            if setup.engine in engines:
+                continue
             try:
                 engines[setup.engine] = registry.engine(setup.engine)
             except StudyFileError as error:
