@@ -346,7 +346,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             id="",
             contender=Contender(variant="m/bf16", engine="e"),
             instance_id="i",
-            started_at="",
+            started_at="2026-11-02T10:00:00.000+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
         )

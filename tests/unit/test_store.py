@@ -23,7 +23,7 @@ DRAFT = TrialRecord(
     duration_s=1.0,
     outcome=Outcome.OK,
 )
-ROWS = pa.table({"request": [0, 1]})
+ROWS = pa.table({"request": pa.array([0, 1], pa.int32())})
 
 
 def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
     with folder.writing() as writer:
         trial = writer.append_trial(make_trial(cell, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
     (tmp_path / str(trial.requests_file)).unlink()
-    with pytest.raises(StoreError, match=f"the request rows of trial {trial.id} were not kept"):
+    with pytest.raises(StoreError, match=f"the rows of trial {trial.id} were not kept"):
         folder.requests_of(trial)
 
 

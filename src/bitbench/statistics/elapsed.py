@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import chain
 from typing import NamedTuple
 
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -21,8 +20,10 @@ class _Span(NamedTuple):
 def block_ends(trials: Iterable[TrialRecord], instances: Iterable[InstanceRecord]) -> list[float]:
     """Seconds since the first start at which each block had ended so far; empty where the records have no times."""
     elapsed = Elapsed()
-    for record in chain(trials, instances):
-        elapsed.add(record)
+    for trial in trials:
+        elapsed.add(trial)
+    for instance in instances:
+        elapsed.add(instance)
     return elapsed.block_ends()
 
 
@@ -31,7 +32,10 @@ class Elapsed:
 
     def __init__(self) -> None:
         self._spans: list[_Span] = []
-        self._forget()
+        self._seen = 0  # spans that the rest is about
+        self._elapsed_s = 0.0
+        self._reached_s: float | None = None
+        self._ends: dict[int, float] = {}
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         took_s = record.duration_s if isinstance(record, TrialRecord) else record.ready_s
@@ -52,10 +56,8 @@ class Elapsed:
         return [self._ends[block] for block in sorted(self._ends)]
 
     def _forget(self) -> None:
-        self._seen = 0  # spans that the rest is about
-        self._elapsed_s = 0.0
-        self._reached_s: float | None = None
-        self._ends: dict[int, float] = {}
+        self._seen, self._elapsed_s, self._reached_s = 0, 0.0, None
+        self._ends.clear()
 
     def _continue_with(self, span: _Span) -> None:
         reached_s = span.began_s if self._reached_s is None else self._reached_s

@@ -14,10 +14,9 @@ report/                   can be rebuilt from the rest
 """
 
 import fcntl
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -28,11 +27,13 @@ import pyarrow.parquet as pq
 from bitbench.core.base import Record
 from bitbench.core.recorded.lock import LOCK_FORMAT, Lock
 from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
-from bitbench.core.recorded.quality import QUALITY_FORMAT, QualityMaterial, QualityRecord
-from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.store.records import following, read_document, read_lines, read_rows, refuse_strangers
 
 R = TypeVar("R", bound=Record)
 
@@ -71,10 +72,12 @@ class StudyFolder:
         lock = self.lock()
         if lock is None:
             raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
+        trials = self.trials()
+        refuse_strangers(lock.plan, trials, self.path)
         return StudyRecords(
             name=name or str(self.path),
             lock=lock,
-            trials=self.trials(),
+            trials=trials,
             instances=self.instances(),
             quality=self.quality_records(),
             profiles=self.profiles(),
@@ -84,23 +87,24 @@ class StudyFolder:
         )
 
     def trials(self) -> list[TrialRecord]:
-        return list(_read_lines(self._trials, TrialRecord))
+        return read_lines(self._trials, TrialRecord, RECORD_FORMAT)
 
     def instances(self) -> list[InstanceRecord]:
-        return list(_read_lines(self._instances, InstanceRecord))
+        return read_lines(self._instances, InstanceRecord, RECORD_FORMAT)
 
     def quality_records(self) -> list[QualityRecord]:
-        return list(_read_lines(self._quality, QualityRecord, QUALITY_FORMAT))
+        return read_lines(self._quality, QualityRecord, QUALITY_FORMAT)
 
     def scores_of(self, record: QualityRecord) -> pa.Table:
         if record.scores_file is None:
             raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
-        return pq.read_table(self.path / record.scores_file)
+        return read_rows(self.path / record.scores_file, SCORE_COLUMNS, None, f"measurement {record.id}")
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
         path = self._material_file(model)
-        return QualityMaterial.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+        advice = "restore it, or run the study into another folder"
+        return read_document(path, QualityMaterial, QUALITY_FORMAT, advice) if path.exists() else None
 
     def _material_file(self, model: str) -> Path:
         return self.quality / f"windows-{model.replace('/', '--')}.json"
@@ -108,28 +112,25 @@ class StudyFolder:
     def profiles(self) -> list[OperatorProfile]:
         paths = sorted(self.profiles_folder.glob("p*.json"))
         return [
-            _read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
+            read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
         ]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
-            raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        path = self.path / trial.requests_file
-        if not path.exists():
-            raise StoreError(f"the request rows of trial {trial.id} were not kept: {path} is missing")
-        return pq.read_table(path, columns=None if columns is None else list(columns))
+            raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
+        return read_rows(self.path / trial.requests_file, REQUEST_COLUMNS, columns, f"trial {trial.id}")
 
     def roof(self) -> MachineRoof | None:
         if not self.roof_file.exists():
             return None
-        return MachineRoof.model_validate_json(self.roof_file.read_text(encoding="utf-8"))
+        return read_document(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
 
     def lock(self) -> Lock | None:
         """None where no run began."""
         if not self.lock_file.exists():
             return None
-        return _read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
+        return read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
 
 
 class Writer:
@@ -152,8 +153,8 @@ class Writer:
         for lines in (folder._trials, folder._instances, folder._quality):
             _cut_torn_line(lines)
         self._drop_orphans()
-        self._next_trial = 1 + max((int(trial.id[1:]) for trial in folder.trials()), default=0)
-        self._next_quality = 1 + len(folder.quality_records())
+        self._next_trial = following(trial.id for trial in folder.trials())
+        self._next_quality = following(record.id for record in folder.quality_records())
         numbers = [int(log.stem[1:]) for log in folder.logs.glob("i*.log") if log.stem[1:].isdigit()]
         self._next_instance = 1 + max(numbers, default=0)
         return self
@@ -229,11 +230,6 @@ class Writer:
                 path.unlink()
 
 
-def _read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
-    """A file that is one record. `advice`: what to do where it is damaged."""
-    return _parse(path.read_bytes(), kind, newest, str(path), advice)
-
-
 def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".partial")
@@ -276,30 +272,3 @@ def _cut_torn_line(path: Path) -> None:
     if complete < len(content):
         with path.open("r+b") as file:
             file.truncate(complete)
-
-
-def _read_lines(path: Path, kind: type[R], newest: int = RECORD_FORMAT) -> Iterator[R]:
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):  # still being written, or torn by a kill
-                return
-            where = f"{path.name}:{number} in {path.parent}"
-            yield _parse(line, kind, newest, where, "remove that line to continue without it")
-
-
-def _parse(text: str | bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
-    """Raises StoreError with the place, what is wrong there, and what to do."""
-    try:
-        content = json.loads(text)
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
-        if content.get("format", newest) > newest:
-            raise StoreError(
-                f"{where} was written by a newer bitbench (record format {content['format']}, "
-                f"this one knows {newest}); update bitbench"
-            )
-        return kind.model_validate(content)
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {error}; {advice}") from error

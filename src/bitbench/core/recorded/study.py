@@ -11,14 +11,14 @@ from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import RowsNotKeptError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def _no_rows(record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None) -> "pa.Table":
-    raise StoreError(f"the rows of {record.id} were not kept")
+    raise RowsNotKeptError(f"the rows of {record.id} were not kept")
 
 
 @dataclass(frozen=True)
