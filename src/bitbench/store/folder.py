@@ -265,7 +265,7 @@ def _append_line(path: Path, record: Record) -> None:
 
 def _cut_torn_line(path: Path) -> None:
     """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
-    if not path.exists():
+    if not path.is_file():
         return
     content = path.read_bytes()
     complete = content.rfind(b"\n") + 1

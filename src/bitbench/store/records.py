@@ -117,7 +117,8 @@ def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) ->
     variants = {variant.name for variant in plan.variants}
     workloads = {workload.name for workload in plan.study.workloads}
     planned = (("lock.json", cell) for cell in (*plan.cells, *(refusal.cell for refusal in plan.refusals)))
-    for place, cell in chain(planned, ((f"trial {trial.id}", trial.cell) for trial in trials)):
+    recorded = ((f"trials.jsonl, trial {trial.id},", trial.cell) for trial in trials)
+    for place, cell in chain(planned, recorded):
         contender = cell.contender
         if contender.engine in engines and contender.variant in variants and cell.workload in workloads:
             continue
