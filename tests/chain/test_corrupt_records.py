@@ -135,7 +135,7 @@ CORRUPTIONS = {
     "an empty line": Corruption(TRIAL, line(""), "it is not valid JSON"),
     "zeros": Corruption(TRIAL, line(b"\0" * 200), "it is not valid JSON"),
     "no UTF-8": Corruption(TRIAL, line(b'{"id": "\xff\xfe"}'), "it is not UTF-8 text"),
-    "half a character": Corruption(TRIAL, fields(cause="\ud800"), LINE),
+    "half a character": Corruption(TRIAL, fields(cause="\ud800"), "it is not UTF-8 text"),
     "too deep": Corruption(TRIAL, line(DEEP), "it is nested too deeply"),
     "a word for a number": Corruption(TRIAL, fields(block="three"), "`block`: Input should be a valid integer"),
     "a number for a cell": Corruption(TRIAL, fields(cell=5), "`cell`: "),

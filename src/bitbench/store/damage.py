@@ -1,6 +1,7 @@
 """Where the files below a folder are damaged: asked only once a query has met something that it could not read."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,8 @@ _KINDS: dict[str, tuple[type[Record], int]] = {
 
 def damaged_lines(file: str, table: str, filesystem: Any | None) -> list[str]:
     """`FILE:NUMBER` of each complete line of a file of this table that is no record. `filesystem`: fsspec's, if any."""
-    with open(file, "rb") if filesystem is None else filesystem.open(file, "rb") as lines:  # noqa: PTH123
-        found = list(_damaged(lines, table))
-    return [f"{file}:{number}" for number in found]
+    with Path(file).open("rb") if filesystem is None else filesystem.open(file, "rb") as lines:
+        return [f"{file}:{number}" for number in _damaged(lines, table)]
 
 
 def _damaged(lines: Iterable[bytes], table: str) -> Iterator[int]:

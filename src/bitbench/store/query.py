@@ -146,7 +146,8 @@ class Studies:
     def _explained(self, error: duckdb.Error) -> StoreError:
         if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
             return StoreError(REFUSED)
-        if self._rows is not None and (damage := damaged_rows(self._rows)) is not None:
+        is_about_the_sql = isinstance(error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException))
+        if self._rows is not None and not is_about_the_sql and (damage := damaged_rows(self._rows)) is not None:
             return StoreError(damage)
         return StoreError(f"the query failed: {error}")
 
@@ -175,7 +176,7 @@ class Studies:
         except duckdb.Error as error:
             raise StoreError(f"{table.files} below {self._place} cannot be read: {_first_line(error)}") from error
 
-    def _hand_over(self, name: str, content: "pa.Table | ds.FileSystemDataset") -> None:
+    def _hand_over(self, name: str, content: "pa.Table") -> None:
         self._asked.register(name, content)
         if name == "studies":
             self._reader.register(name, content)  # other tables are joined with it

@@ -135,6 +135,8 @@ def _json(raw: bytes) -> dict[str, Json]:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
+    if b"\\u" in raw:  # an escape may be half a character, which no text can be written with
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
     return content
 
 
@@ -159,7 +161,7 @@ def _check_time(record: Record) -> None:
 
 
 def _cause(error: ValueError) -> str:
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):
         return f"it is not valid JSON ({error.msg} at character {error.pos + 1})"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.study import Study
@@ -45,4 +46,12 @@ class StudyRecords:
 
     def counted(self, cell: Cell) -> list[TrialRecord]:
         """The trials of a cell that enter its figures."""
-        return [trial for trial in self.trials if trial.cell == cell and trial.counts]
+        return list(self._counted.get(cell, ()))
+
+    @cached_property
+    def _counted(self) -> dict[Cell, list[TrialRecord]]:
+        found: dict[Cell, list[TrialRecord]] = {}
+        for trial in self.trials:
+            if trial.counts:
+                found.setdefault(trial.cell, []).append(trial)
+        return found
