@@ -1,6 +1,7 @@
 """`bitbench plan`: what a study would do."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -10,7 +11,7 @@ from rich.table import Table
 
 from bitbench import environments
 from bitbench.core.asked.prompts import show_length
-from bitbench.core.cell import Plan, Verdict
+from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.units import show_bytes, show_duration
@@ -20,6 +21,9 @@ from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
 
+MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
+MOST_LINES = 100  # workloads and variants that have a line each
+MOST_NAMES = 30  # contenders that are named where they share a remark
 EXPECTED = {
     Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
     Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
@@ -32,7 +36,8 @@ def show_plan(lab: Lab, path: Path) -> None:
     console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
     if plan.study.workloads:
         console.print(_workloads(plan))
-    console.print(_cells(plan))
+    is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
+    console.print(_counts(plan) if is_large else _cells(plan))
     for remark in remarks(plan):
         console.print(remark)
     console.print(_variants(plan))
@@ -44,15 +49,47 @@ def show_plan(lab: Lab, path: Path) -> None:
 def _workloads(plan: Plan) -> Table:
     """Each with the number under which `_cells` has its column: many of them still fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
-    for number, workload in enumerate(plan.study.workloads, start=1):
+    for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
         tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
         many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         table.add_row(str(number), workload.name, f"{many} {tokens}")
+    if (left := len(plan.study.workloads) - MOST_LINES) > 0:
+        table.add_row("", f"… {left:,} more", "")
     return table
 
 
+def _counts(plan: Plan) -> Table:
+    """One row for all contenders that are treated alike, and on how many workloads: any number of cells fits."""
+    counts: dict[Contender, Counter[str]] = {}
+    hopeless = _hopeless(plan)
+    for cell in plan.cells:
+        counts.setdefault(cell.contender, Counter())["once" if cell.contender in hopeless else "runs"] += 1
+    for refusal in plan.refusals:
+        counts.setdefault(refusal.cell.contender, Counter())["refused"] += 1
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for contender, count in counts.items():
+        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(contender.name)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("contenders", overflow="fold")
+    for title in ("workloads that run", "tried once", "refused"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for numbers, names in alike.items():
+        table.add_row(_some(names), *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _some(names: Sequence[str]) -> str:
+    """`a, b, c`; where there are many, `a, b, … and 97 more`"""
+    left = len(names) - MOST_NAMES
+    return ", ".join(names) if left <= 0 else f"{', '.join(names[:MOST_NAMES])} … and {left:,} more"
+
+
+def _hopeless(plan: Plan) -> set[Contender]:
+    return {expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN}
+
+
 def _cells(plan: Plan) -> Table:
-    """One row per contender, one column per workload: thousands of cells stay readable."""
+    """One row per contender, one column per workload."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender", overflow="fold")
     titles = [
@@ -61,15 +98,16 @@ def _cells(plan: Plan) -> Table:
     ]
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
-    hopeless = {
-        expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN
-    }
+    hopeless = _hopeless(plan)
     marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
     marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
     judged = dict.fromkeys(plan.quality, "[green]✓[/]")
     judged |= {refusal.contender: "[yellow]no[/]" for refusal in plan.quality_refusals}
-    for contender in dict.fromkeys([*(cell.contender for cell in marked), *judged]):
-        marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
+    rows: dict[Contender, dict[str, str]] = {}
+    for cell, mark in marked.items():
+        rows.setdefault(cell.contender, {})[cell.workload] = mark
+    for contender in dict.fromkeys([*rows, *judged]):
+        marks = rows.get(contender, {})
         quality = [judged[contender]] if contender in judged else []
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads), *quality)
     return table
@@ -88,7 +126,7 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
         about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
     for (remark, reason), contenders in about.items():
         yield f"[yellow]{remark}[/]: {escape(reason)}"
-        yield Padding(", ".join(contenders), (0, 0, 0, 4))
+        yield Padding(_some(contenders), (0, 0, 0, 4))
 
 
 def _variants(plan: Plan) -> str:
@@ -98,6 +136,8 @@ def _variants(plan: Plan) -> str:
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more variants"]
     return "\n".join(lines) or "no variants needed"
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from bitbench.store.query import Row, Studies
 
 
+MOST_PLACES = 5  # damaged lines that a warning names
+
+
 class QueryFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
@@ -43,9 +46,24 @@ def query(
     studies = Studies(place)
     if not given:
         _list_tables(studies)
+        _warn_of_damage(studies.damaged)
         return
     names, rows = studies.query(given[0])
     {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
+    _warn_of_damage(studies.damaged)
+
+
+def _warn_of_damage(places: "Sequence[str]") -> None:
+    from rich.console import Console
+
+    from bitbench.report.document.model import plain_text
+    from bitbench.report.document.words import listing, plural
+
+    if not places:
+        return
+    where = plain_text(listing(list(places), most=MOST_PLACES))
+    sentence = f"{plural(len(places), 'damaged line')} left out: {where}; `bitbench report FOLDER` says what is wrong"
+    Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
 
 
 def _list_tables(studies: "Studies") -> None:

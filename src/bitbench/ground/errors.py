@@ -13,6 +13,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file has another format than given, or contains no results
 ├── StoreError              a study folder cannot be read or written as it is
+│   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      `bitbench compare` refuses; its exit code is its own
@@ -86,6 +87,10 @@ class ImportFileError(BitbenchError):
 
 
 class StoreError(BitbenchError):
+    pass
+
+
+class RowsNotKeptError(StoreError):
     pass
 
 

@@ -155,12 +155,14 @@ class GroupRunner:
     ) -> Iterator[tuple[ReadyInstance, Workload]]:
         """Workload by workload, so that the trials of one lie close together; contenders in a new order each time."""
         random = Random(f"{self.plan.study.seed}/{self.group.block}/{number}")
-        names = list(dict.fromkeys(workload.name for _, workload in wanted))
+        turns: dict[str, list[tuple[ReadyInstance, Workload]]] = {}
+        for pair in wanted:
+            turns.setdefault(pair[1].name, []).append(pair)
+        names = list(turns)
         random.shuffle(names)
         for name in names:
-            turns = [pair for pair in wanted if pair[1].name == name]
-            random.shuffle(turns)
-            yield from turns
+            random.shuffle(turns[name])
+            yield from turns[name]
 
     def _rounds_done(self, members: Sequence[tuple[Member, ReadyInstance]]) -> int:
         """Of an earlier run that was interrupted in this block: its rounds keep their numbers."""

@@ -14,6 +14,7 @@ from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
+from bitbench.ground import yaml_file
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
@@ -144,6 +145,8 @@ class Lab:
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
         for index, setup in enumerate(study.engines):
+            if setup.engine in engines:
+                continue
             try:
                 engines[setup.engine] = registry.engine(setup.engine)
             except StudyFileError as error:
@@ -203,7 +206,7 @@ class Lab:
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
-            refuse_other_study(parse_study(read_bytes(folder.study_file).decode(), name="study.yaml"), plan.study)
+            refuse_other_study(_study_in(folder), plan.study)
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
@@ -229,6 +232,12 @@ class Lab:
             },
             plan=plan,
         )
+
+
+def _study_in(folder: StudyFolder) -> Study:
+    missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
+    text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
+    return parse_study(text, name=str(folder.study_file))
 
 
 def refuse_other_study(old: Study, new: Study) -> None:

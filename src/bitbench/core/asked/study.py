@@ -1,5 +1,6 @@
 """What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
 
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -184,7 +185,7 @@ class Study(Spec):
             ("models", list(self.models)),
             ("recipes", list(self.recipes)),
         ):
-            repeated = sorted({name for name in names if names.count(name) > 1})
+            repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
                 raise ValueError(f"{field}: {', '.join(repeated)} appears more than once; give each its own name")
         return self
