@@ -25,7 +25,7 @@ from bitbench.load.wall_clock import WallClock
 from tests.command_line import bitbench
 from tests.unit.null_instance import running
 
-ONE = Workload(name="one", concurrency=1, input_tokens=4, output_tokens=3, requests=2)
+ONE = Workload(name="one", concurrency=1, input_tokens=4, output_tokens=3)
 
 
 def instance_of(code: str, folder: Path, port: int = 9) -> ServerInstance:
@@ -62,6 +62,7 @@ KILLED = "os.kill(os.getpid(), 9)"
         ("os.kill(os.getpid(), 11)", Outcome.CRASHED, "It ended with signal 11"),
         ("sys.exit('OSError: [Errno 98] Address already in use')", Outcome.DISTURBED, "Address already in use"),
         ("sys.exit('OSError: [Errno 28] No space left on device')", Outcome.DISTURBED, "No space left on device"),
+        ("sys.exit('a warning: mind `Too many open files`')", Outcome.CRASHED, "It ended with exit code 1"),
         ("sys.exit('RuntimeError: CUDA out of memory')", Outcome.OOM, "CUDA out of memory"),
         ("sys.exit(120)", Outcome.CRASHED, "It ended with exit code 120"),
     ],

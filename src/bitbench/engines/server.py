@@ -127,7 +127,6 @@ class ServerInstance:
             (Outcome.OOM, _OUT_OF_MEMORY),
             (Outcome.UNSUPPORTED, self._plan.unsupported),
             (Outcome.DISTURBED, _NO_PORT),
-            (Outcome.DISTURBED, machine_faults.SAID),
         ):
             place = _first(pattern.search, lines)
             if place < len(lines):
@@ -146,7 +145,8 @@ class ServerInstance:
         place = _first(_EXCEPTION.match, lines)
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         if place < len(lines):
-            return _failure(Outcome.CRASHED, f"It ended with {ended}: {lines[place].strip()}", lines, place)
+            outcome = Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
+            return _failure(outcome, f"It ended with {ended}: {lines[place].strip()}", lines, place)
         if -exit_code in _FROM_OUTSIDE:
             return self._disturbed(
                 f"It was killed by {ended} from outside: the kernel reports no lack of memory, and its log no error."
