@@ -104,7 +104,10 @@ class ServerProcess:
         """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
         reaches, or may reach, somebody else."""
         listening = listening_sockets(port)
-        strange = listening and listening - sockets_of(descendants(self._guardian_pid))
+        strange = listening - sockets_of(
+            [self.pid]
+        )  # mostly the root itself; the whole tree is looked for in all /proc
+        strange = strange and strange - sockets_of(descendants(self._guardian_pid))
         if strange and strange <= listening_sockets(port):  # else it was closed, or handed over, in the meantime
             raise PortTaken(describe_holders(strange))
         return bool(listening)
