@@ -193,10 +193,9 @@ class GroupRunner:
             on_step=lambda step: self.observer.quality_running(ready.contender, step),
         )
         record = measured.record
-        if record.outcome is Outcome.OK:
-            return measured
-        failure = ready.cause_of_death(Failure(outcome=record.outcome, cause=record.cause or ""))
-        return QualityDraft(with_failure(record, failure, record.duration_s))
+        seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
+        failure = ready.explain(seen, "measured")
+        return measured if failure is None else QualityDraft(with_failure(record, failure, record.duration_s))
 
 
 def _is_over(ready: ReadyInstance, draft: TrialDraft) -> bool:

@@ -52,7 +52,7 @@ class ReadyInstance:
     watch: MemoryWatch
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
-        """Why a trial of this instance does not count, from what the client saw; None where it does.
+        """Why what was asked of this instance does not count, from what the client saw; None where it does.
 
         Also where all went well: somebody else may have answered in the place of an engine that died.
         """

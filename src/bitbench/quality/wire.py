@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.ground import machine_faults
 
 _SHOWN = 300  # characters of a server's message that go into a cause
 
@@ -47,6 +48,8 @@ class InstanceConnection:
         except TimeoutError as error:
             raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and machine_faults.explain_lack(error) is not None:
+                raise  # this machine's fault, not the instance's
             raise AskingFailed(Outcome.CRASHED, f"The connection broke: {error}") from error
         if response.status != http.client.OK:
             said = content.decode(errors="replace")[:_SHOWN]

@@ -56,7 +56,7 @@ def fill_memory(megabytes: int) -> list[bytes]:
 
 
 def start_children(count: int) -> None:
-    """Like the workers of a real engine: each has left our session, and is nobody's child but the guardian's."""
+    """Like the workers of a real engine: each has left our session, and its parent has ended."""
     for _ in range(count):
         if os.fork() == 0:
             os.setsid()
