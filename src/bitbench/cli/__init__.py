@@ -8,6 +8,7 @@ from typing import Any
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
     from bitbench.cli.app import app
+    from bitbench.ground import machine_faults
     from bitbench.ground.errors import BitbenchError
 
     debug = "--debug" in sys.argv[1:]
@@ -28,6 +29,9 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
+            _say(f"{fault}, then repeat the command")
+            raise SystemExit(1) from None
         _say(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback")
         raise SystemExit(70) from None
 

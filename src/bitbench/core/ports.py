@@ -71,7 +71,7 @@ class Instance(Protocol):
         """What it says about itself, once ready."""
 
     def failure(self) -> Failure | None:
-        """Why it died, read from its exit code and log; None while it lives."""
+        """Why it died, read from its exit code and log, or who has its port; None while it lives and answers itself."""
 
     def freeze(self) -> None:
         """Take its processor time away while others are measured; it keeps its memory. Only where `can_freeze`."""

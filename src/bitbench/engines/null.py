@@ -58,6 +58,9 @@ class NullArguments(Spec):
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
         default=None, description="the failure to simulate: at the start (the first three), or within each stream"
     )
+    children: int = Field(
+        default=0, ge=0, description="processes that it starts besides, in sessions of their own, as engines do"
+    )
     memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
 
 

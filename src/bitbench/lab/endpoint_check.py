@@ -9,7 +9,7 @@ from bitbench.core.asked.study import Limits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
-from bitbench.core.recorded.trial import Failure, Outcome
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError
 from bitbench.lab.trial import load_job
@@ -54,7 +54,7 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
     result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
     failure = judge(result.requests, alone, result.health)
-    if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
+    if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))
     later = RequestRows(result.requests.slice(1))
     return FirstContact(latency_s=statistic(later.latency, "p50") or 0.0, ttft_s=statistic(later.ttft, "p50") or 0.0)

@@ -6,6 +6,8 @@ from collections import deque
 from time import monotonic
 
 from bitbench.core.ports import LoadJob
+from bitbench.ground import machine_faults
+from bitbench.ground.errors import LoadError
 from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Connection, Exchange
 from bitbench.load.kept import KeptAnswers
@@ -152,6 +154,9 @@ class Dispatcher:
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
+            if (fault := machine_faults.explain_lack(problem)) is not None:
+                self._give_up(LoadError(fault))
+                return
             why = str(problem) or "the connection attempt timed out"
             exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
             exchange.end = monotonic()
@@ -159,6 +164,11 @@ class Dispatcher:
         else:
             self.in_flight[exchange.number] = (exchange, connection)
             connection.send(exchange)
+
+    def _give_up(self, error: LoadError) -> None:
+        """The fault is this machine's: no request of this trial says anything about the server."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
 
     @property
     def _stopped(self) -> bool:

@@ -9,6 +9,7 @@ from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.exchange.connection import BadAnswer, PlainConnection
 from bitbench.exchange.limits import LOGPROB_BYTES
+from bitbench.ground import machine_faults
 
 
 class AskingFailed(Exception):
@@ -45,6 +46,8 @@ class InstanceConnection:
         except TimeoutError as error:
             raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
         except OSError as error:
+            if machine_faults.explain_lack(error) is not None:
+                raise  # this machine's fault, not the instance's
             raise AskingFailed(Outcome.CRASHED, f"The connection broke: {quote(str(error), key)}") from error
         except BadAnswer as problem:
             raise AskingFailed(Outcome.INVALID, f"Its answer is unusable: {problem.fault.show(key)}") from problem
