@@ -43,6 +43,7 @@ def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: 
     folder = into or Path(f"quality-{Path(options.model).name}")
     path = folder / STUDY_FILE
     write_atomically(path, study_text(quality_study(options, folder, lab.device)))
+    lab.trust(path).give()  # all of it was given as an option
     return lab.run(path, folder, observer)
 
 

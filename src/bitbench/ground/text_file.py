@@ -1,0 +1,43 @@
+"""Text files that somebody named: regular ones up to a size, since a device or a pipe may never end."""
+
+import os
+import stat
+from pathlib import Path
+
+from bitbench.ground.units import show_bytes
+
+
+class UnreadableFileError(Exception):
+    """What is wrong with a file, as the end of a sentence: "it is a folder"."""
+
+
+def read_text_file(path: Path, *, largest_bytes: int) -> str:
+    """The file as UTF-8 text, with or without a byte order mark. Raises UnreadableFileError, never waits for a pipe."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8-sig") as file:
+            _refuse(os.fstat(file.fileno()), largest_bytes)
+            text = file.read(largest_bytes + 1)  # a file of /proc has no size before it was read
+    except IsADirectoryError:
+        raise UnreadableFileError("it is a folder") from None
+    except OSError as problem:
+        raise UnreadableFileError(f"{problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise UnreadableFileError(f"it is not UTF-8 text: {problem.reason} at byte {problem.start:,}") from problem
+    except ValueError as problem:  # a name that no file can have
+        raise UnreadableFileError(str(problem)) from problem
+    if len(text) > largest_bytes:
+        raise UnreadableFileError(_too_large(largest_bytes))
+    return text
+
+
+def _refuse(state: os.stat_result, largest_bytes: int) -> None:
+    if stat.S_ISDIR(state.st_mode):
+        raise UnreadableFileError("it is a folder")
+    if not stat.S_ISREG(state.st_mode):
+        raise UnreadableFileError("it is a device or a pipe, not a regular file")
+    if state.st_size > largest_bytes:
+        raise UnreadableFileError(f"{_too_large(largest_bytes)}, and it has {show_bytes(state.st_size)}")
+
+
+def _too_large(largest_bytes: int) -> str:
+    return f"it may have {show_bytes(largest_bytes)} at most"
