@@ -66,13 +66,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "no such command": (CANARY,),
     "no such option": ("plan", f"--{CANARY}"),
 }
-QUIET = {
-    "report: html",
-    "report: profile-md",
-    "quality",
-    "load: model",
-    "query: wrong",
-}  # that need not repeat what they were given
+# That need not repeat what they were given.
+QUIET = {"report: html", "report: profile-md", "quality", "load: model", "query: wrong"}
 
 
 @pytest.fixture(scope="module")
@@ -113,18 +108,7 @@ def test_a_study_runs_and_reports_it(place: Path) -> None:
 @pytest.mark.parametrize("refuses", [False, True], ids=["streams", "refuses"])
 def test_a_server_says_it(place: Path, refuses: bool, tmp_path: Path) -> None:
     with hostile_server(refuses=refuses) as url:
-        options = (
-            "--concurrency",
-            "1",
-            "--requests",
-            "2",
-            "--trials",
-            "1",
-            "--output-tokens",
-            "4",
-            "--input-tokens",
-            "8",
-        )
+        options = ("--concurrency", "1", "--requests", "2", "--trials", "1", "--output-tokens", "4")
         shown = show(place, "load", url, *options, "--into", str(tmp_path / "load"))
     assert WORD.encode() in shown.output
     assert (shown.exit_code != 0) == refuses, shown.output[-2000:]
