@@ -6,7 +6,6 @@ from pathlib import Path
 
 from bitbench.ground.units import show_bytes
 
-
 LARGEST_UNSIZED_BYTES = 2**20  # a file of /proc has no size before it was read
 
 
@@ -17,7 +16,7 @@ class UnreadableFileError(Exception):
 def read_text_file(path: Path, *, largest_bytes: int) -> str:
     """The file as UTF-8 text, with or without a byte order mark. Raises UnreadableFileError, never waits for a pipe."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8-sig") as file:
+        with open(path, encoding="utf-8-sig", opener=_without_waiting) as file:  # noqa: PTH123
             limit = _limit(os.fstat(file.fileno()), largest_bytes)
             text = file.read(limit + 1)
     except IsADirectoryError:
@@ -25,12 +24,17 @@ def read_text_file(path: Path, *, largest_bytes: int) -> str:
     except OSError as problem:
         raise UnreadableFileError(f"{problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:
-        raise UnreadableFileError(f"it is not UTF-8 text: {problem.reason} at byte {problem.start:,}") from problem
+        raise UnreadableFileError(f"it is not UTF-8 text: {problem.reason}") from problem
     except ValueError as problem:  # a name that no file can have
         raise UnreadableFileError(str(problem)) from problem
     if len(text) > limit:
         raise UnreadableFileError(_too_large(limit))
     return text
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for somebody who writes. `Path.open` takes no opener."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _limit(state: os.stat_result, largest_bytes: int) -> int:

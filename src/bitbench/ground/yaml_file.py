@@ -47,14 +47,15 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
 
     `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
     """
-    loader = _BoundedLoader(text)
     try:
+        loader = _BoundedLoader(text)
         root = loader.get_single_node()
         repeated = list(islice(_repeated_keys(root), MOST_MISTAKES))
         content = loader.construct_document(root) if root is not None and not repeated else None
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
-        raise error(f"{name}:{line}: not valid YAML: {problem.problem}") from problem
+        context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
+        raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
     except yaml.YAMLError as problem:
         raise error(f"{name}: not valid YAML: {problem}") from problem
     if not isinstance(root, yaml.MappingNode):
