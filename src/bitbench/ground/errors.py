@@ -2,7 +2,7 @@
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── StudyFileError          the study file contains something that cannot be run
-├── NotTrustedError         a study file uses something that nobody has allowed here
+├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── ModelError              a model is missing, unreadable or could not be downloaded

@@ -16,7 +16,7 @@ class UnreadableFileError(Exception):
 def read_text_file(path: Path, *, largest_bytes: int) -> str:
     """The file as UTF-8 text, with or without a byte order mark. Raises UnreadableFileError, never waits for a pipe."""
     try:
-        with open(path, encoding="utf-8-sig", opener=_without_waiting) as file:  # noqa: PTH123
+        with open(path, encoding="utf-8-sig", opener=_without_waiting) as file:
             limit = _limit(os.fstat(file.fileno()), largest_bytes)
             text = file.read(limit + 1)
     except IsADirectoryError:

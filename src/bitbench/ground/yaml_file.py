@@ -54,6 +54,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
         content = loader.construct_document(root) if root is not None and not repeated else None
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        line = min(line, len(text.splitlines()) or 1)  # the end of a file may be said to be the line after its last
         context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
         raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
     except yaml.YAMLError as problem:
@@ -84,7 +85,7 @@ class _PythonEvents(Reader, Scanner, Parser):
         Parser.__init__(self)
 
 
-_Events: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonEvents
+_Events: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonEvents  # type: ignore[attr-defined]
 
 
 class _BoundedLoader(Composer, SafeConstructor, Resolver, _Events):  # type: ignore[misc]

@@ -87,7 +87,7 @@ class Lab:
         self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
-        NotTrustedError for a file that uses what nobody has allowed here."""
+        NotTrustedError for a file that uses what has not been allowed here."""
         source = StudySource.of(study).with_budget(budget_s)
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)

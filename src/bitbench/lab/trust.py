@@ -69,7 +69,7 @@ class Trust:
 
 
 def _is_ours(path: Path) -> bool:
-    """A file that nobody else could have put there."""
+    """A file that only this account could have put there."""
     try:
         state = path.lstat()
     except OSError:
