@@ -28,15 +28,15 @@ def import_results(
 
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
-    from rich.console import Console
     from rich.text import Text
 
     from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.imports import import_files
     from bitbench.lab.study import Lab
     from bitbench.report.document.text import plain
 
-    lab, console = Lab(), Console()
+    lab, console = Lab(), Terminal()
     folder = import_files(files, tool, starts, into)
     if not folder.study_file.exists():
         _show_kernels(folder.path)
@@ -48,8 +48,7 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.core.recorded.published import PublishedKernels
     from bitbench.report.document.terminal import render
     from bitbench.report.forms.published import published_kernel_document
@@ -57,5 +56,5 @@ def _show_kernels(folder: Path) -> None:
 
     kernels = read_published(folder, PublishedKernels)
     assert kernels is not None  # nothing else makes a folder without a study
-    render(published_kernel_document(kernels), Console())
+    render(published_kernel_document(kernels), Terminal())
     typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")

@@ -90,7 +90,7 @@ class LoadDisplay:
         self._print(Text.assemble(("warning: ", "yellow"), message))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
     def _panel(self, progress: LoadProgress) -> Group:
         client = progress.client

@@ -3,12 +3,14 @@
 import json
 import os
 from http import HTTPStatus
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
 from bitbench.core.environment import Environment
@@ -68,6 +70,14 @@ def base_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class EndpointEngine:
     """`core.ports.Engine` whose instance runs before it is started."""
 
@@ -82,6 +92,19 @@ class EndpointEngine:
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        """A key that goes to another host is always asked for, and on this one unless it is the usual variable's."""
+        try:
+            arguments = EndpointArguments.model_validate(setup.args)
+        except ValidationError:
+            return ()  # `refuse` says what is wrong
+        is_elsewhere = not _is_loopback(arguments.url)
+        variable, key_goes = arguments.api_key_env, f"its value is sent to {arguments.url} as the API key"
+        return (
+            Use(UseKind.URL, arguments.url, "requests are sent to it", asks=is_elsewhere),
+            Use(UseKind.VARIABLE, variable, key_goes, asks=is_elsewhere or variable != DEFAULT_KEY_VARIABLE),
+        )
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return False

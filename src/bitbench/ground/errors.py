@@ -2,6 +2,7 @@
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── StudyFileError          the study file contains something that cannot be run
+├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── ModelError              a model is missing, unreadable or could not be downloaded
@@ -39,6 +40,10 @@ class StudyFileError(BitbenchError):
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
         self.location = location
+
+
+class NotTrustedError(BitbenchError):
+    exit_code = 2
 
 
 class EngineEnvironmentError(BitbenchError):

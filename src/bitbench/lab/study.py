@@ -27,6 +27,8 @@ from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
+from bitbench.lab.trust import Trust
+from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
@@ -76,14 +78,20 @@ class Lab:
         source = StudySource.of(study)
         return self._plan(source, Workshop(self.home, source.folder))
 
+    def trust(self, study: Path | Study) -> Trust:
+        """What a study uses beyond measuring, and whether that has been allowed."""
+        return self._trust(StudySource.of(study))
+
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(
         self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
     ) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own."""
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
+        NotTrustedError for a file that uses what has not been allowed here."""
         source = StudySource.of(study).with_budget(budget_s)
+        self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
@@ -163,6 +171,13 @@ class Lab:
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
         tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
         return sorted({*tasks, *(name for name in names if name is not None)})
+
+    def _trust(self, source: StudySource) -> Trust:
+        try:
+            uses = uses_of(source.study, source.folder, self.engines_of(source.study))
+        except StudyFileError as error:
+            raise source.located(error) from error
+        return Trust(uses, source, self.home)
 
     def _plan(self, source: StudySource, workshop: Workshop) -> Plan:
         study = source.study
