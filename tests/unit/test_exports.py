@@ -24,7 +24,8 @@ def test_prometheus_gets_a_family_per_figure_and_limit_with_every_label_escaped(
     assert lines[:4] == [
         "# HELP bitbench_output_throughput_tokens_per_second Tokens per second.",
         "# TYPE bitbench_output_throughput_tokens_per_second gauge",
-        'bitbench_output_throughput_tokens_per_second{study="study-1",variant="bf16",engine="vllm",workload="chat"} 100.5',
+        'bitbench_output_throughput_tokens_per_second{study="study-1",variant="bf16",engine="vllm",'
+        'workload="chat"} 100.5',
         r'bitbench_output_throughput_tokens_per_second{study="study-1",variant="w4 \"quoted\" \\ back\nline {x=\"1\"}",'
         'engine="vllm",workload="chat"} 201.0',
     ]

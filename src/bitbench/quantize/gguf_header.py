@@ -35,9 +35,9 @@ _TENSOR_TYPES = {
 }
 # A vocabulary of 256,000 tokens and its merges take 15 MB, the largest mixtures have some thousand tensors.
 _HEADER_LIMIT = 32 * 2**20
-_MOST_TENSORS = 100_000
+_MOST = 100_000  # tensors, and values before them
 _MOST_DIMENSIONS = 4  # of ggml
-_DEEPEST = 4  # arrays in arrays; nobody writes more than one
+_LENGTH = struct.Struct("<Q")  # before a string
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class _Header:
         version, count, pairs = self._unpack("<IQQ")
         if version not in _VERSIONS:
             raise ValueError(f"its version {version} is unknown")
-        if count > _MOST_TENSORS:
-            raise ValueError(f"its header claims {count} tensors")
+        if max(count, pairs) > _MOST:
+            raise ValueError(f"its header claims {count} tensors and {pairs} values")
         for _ in range(pairs):
             self._string()
             self._skip_value(self._unpack("<I")[0])
@@ -104,22 +104,25 @@ class _Header:
             raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type}")
         return GgufTensor(name, type, shape, weights, weights // block_weights * block_bytes), offset
 
-    def _skip_value(self, type: int, depth: int = 0) -> None:
-        if type == _STRING:
-            self._string()
-        elif type == _ARRAY:
-            if depth == _DEEPEST:
-                raise ValueError("its arrays are nested too deeply")
-            element, count = self._unpack("<IQ")
-            if element in _SIZES:
-                self._skip(count * _SIZES[element])
-            else:
-                for _ in range(count):
-                    self._skip_value(element, depth + 1)
-        elif type in _SIZES:
-            self._skip(_SIZES[type])
+    def _skip_value(self, type: int) -> None:
+        """An array in an array is an unknown type, as it is to ggml."""
+        element, count = self._unpack("<IQ") if type == _ARRAY else (type, 1)
+        if element == _STRING:
+            self._skip_strings(count)
+        elif element in _SIZES:
+            self._skip(count * _SIZES[element])
         else:
-            raise ValueError(f"a value of its header has an unknown type ({type})")
+            raise ValueError(f"a value of its header has an unknown type ({element})")
+
+    def _skip_strings(self, count: int) -> None:
+        """There are some hundred thousand of them in a vocabulary."""
+        data, end = self._data, len(self._data)
+        for _ in range(count):
+            begin = self._place + _LENGTH.size
+            if begin > end:
+                raise self._cut_off()
+            self._place = begin + _LENGTH.unpack_from(data, self._place)[0]
+        self._skip(0)
 
     def _string(self) -> bytes:
         (length,) = self._unpack("<Q")
@@ -134,4 +137,7 @@ class _Header:
     def _skip(self, count: int) -> None:
         self._place += count
         if self._place > len(self._data):
-            raise ValueError("its header is truncated" if len(self._data) < _HEADER_LIMIT else "its header is too long")
+            raise self._cut_off()
+
+    def _cut_off(self) -> ValueError:
+        return ValueError(f"its header is {'truncated' if len(self._data) < _HEADER_LIMIT else 'too long'}")
