@@ -5,9 +5,10 @@ python exports_child.py TARGET STUDY URL: prints {cell: {figure: value}} as the 
 
 import json
 import pickle
+import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -95,15 +96,12 @@ def mlflow(study: ExportedStudy, url: str) -> tuple[Found, str]:
 
 def wandb(study: ExportedStudy, _: str) -> tuple[Found, str]:
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     folders = [Path(line.split()[-1]) for line in exporter(Target.WANDB)(study, None).splitlines()]
     found, fact = dict[str, dict[str, float]](), ""
     for folder in folders:
-        store = DataStore()
-        store.open_for_scan(str(next(folder.glob("*.wandb"))))
         config, figures = dict[str, Any](), dict[str, float]()
-        while (data := store.scan_data()) is not None:
+        for data in offline_records(next(folder.glob("*.wandb")).read_bytes()):
             record = Record.FromString(data)
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
             for item in record.history.item:
@@ -111,6 +109,21 @@ def wandb(study: ExportedStudy, _: str) -> tuple[Found, str]:
         found[config["variant"]] = {name: value for name, value in figures.items() if not name.startswith("_")}
         fact = config["host_cpu_model"]
     return found, fact
+
+
+def offline_records(content: bytes) -> Iterator[bytes]:
+    """W&B's offline file is a LevelDB log: blocks of 32 KiB, parts behind checksum, length and kind (1, 4: the last)."""
+    place, parts = 7, b""
+    while place + 7 <= len(content):
+        if (room := 2**15 - place % 2**15) < 7:
+            place += room
+            continue
+        length, kind = struct.unpack_from("<xxxxHB", content, place)
+        parts += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""
 
 
 READERS: dict[str, Callable[[ExportedStudy, str], tuple[Found, str]]] = {

@@ -16,9 +16,9 @@ def export(
         str | None, typer.Option("--url", metavar="URL", help="Address of its server [default: the tool's own].")
     ] = None,
 ) -> None:
-    """Send a study's figures, with intervals and facts, to a tool for metrics or experiments.
+    """Send a study's figures to Prometheus, MLflow and others.
 
-    Without --url, prometheus prints its text format and wandb writes offline runs.
+    They come with their intervals and with the facts of the run. Without --url, prometheus prints its text format and wandb writes offline runs.
     """
     from bitbench.lab.exports import export_study
     from bitbench.lab.study import Lab

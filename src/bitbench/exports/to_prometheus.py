@@ -22,8 +22,8 @@ def export(study: ExportedStudy, url: str | None) -> str:
     if url is None:
         return text
     place = f"{url.rstrip('/')}/metrics/job/bitbench/study/{quote(study.name, safe='')}"
-    request = Request(place, text.encode(), {"Content-Type": "text/plain; version=0.0.4"}, method="PUT")
     try:
+        request = Request(place, text.encode(), {"Content-Type": "text/plain; version=0.0.4"}, method="PUT")
         with urlopen(request, timeout=_PATIENCE_S):
             return f"pushed {len(study.cells)} cells to {place}\n"
     except HTTPError as error:

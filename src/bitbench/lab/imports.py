@@ -60,7 +60,7 @@ def import_files(
 
 
 def _study_name(asked_for: str) -> str:
-    if plain_name(asked_for, "") != asked_for:
+    if not asked_for or plain_name(asked_for, "") != asked_for:
         raise ImportFileError(
             f"--name {plain(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} letters, "
             "digits and - _ . +, beginning and ending with a letter or digit."
