@@ -9,6 +9,7 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
+    export,
     history,
     import_results,
     kernels,
@@ -151,6 +152,7 @@ app.command()(kernels.kernels)
 app.command()(query.query)
 app.command()(history.history)
 app.command("import")(import_results.import_results)
+app.command()(export.export)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

@@ -18,7 +18,10 @@ def import_results(
         ),
     ],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME].")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
     ] = None,
     starts: Annotated[
         Starts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
@@ -37,7 +40,7 @@ def import_results(
     from bitbench.report.document.text import plain
 
     lab, console = Lab(), Terminal()
-    folder = import_files(files, tool, starts, into)
+    folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
         _show_kernels(folder.path)
         return

@@ -13,6 +13,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file has another format than given, or contains no results
+├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
@@ -89,6 +90,10 @@ class ProfileError(BitbenchError):
 
 class ImportFileError(BitbenchError):
     exit_code = 2
+
+
+class ExportError(BitbenchError):
+    pass
 
 
 class StoreError(BitbenchError):

@@ -15,7 +15,8 @@ _BYTES = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _LONGEST_SHOWN = 60  # characters of a wrong value that a message repeats
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
+# Possessive: a long row of digits is read once, not once from each digit.
+_QUANTITY = re.compile(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
 
 
 def parse_seconds(value: object) -> float:
