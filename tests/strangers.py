@@ -16,6 +16,7 @@ from bitbench.ground.errors import BitbenchError
 
 Trap = Callable[[Path, Path], None]
 LONGEST_S = 60
+NAMED = {"study", "home"}  # folders that a person points to, whose own links are followed
 # In a folder that a link leads to: names that bitbench itself gives, and one that it does not.
 BAIT = ("mine.txt", "t00001.parquet", "q0001.parquet", "trials-interactive.svg", "lock.json", "i0001.log", "report.md")
 
@@ -81,7 +82,7 @@ def paths_written(command: Command, place: Path) -> list[str]:
     after = _inodes(place)
     files = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     folders = {str(above) for name in files for above in Path(name).parents if str(above) != "."}
-    return sorted({*files, *(f"{name}.partial" for name in files), *folders})
+    return sorted({*files, *(f"{name}.partial" for name in files), *folders} - NAMED)
 
 
 def harms(command: Command, place: Path, traps: Sequence[tuple[str, Trap]]) -> dict[str, str]:

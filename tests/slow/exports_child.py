@@ -112,7 +112,7 @@ def wandb(study: ExportedStudy, _: str) -> tuple[Found, str]:
 
 
 def offline_records(content: bytes) -> Iterator[bytes]:
-    """W&B's offline file is a LevelDB log: blocks of 32 KiB, parts behind checksum, length and kind (1, 4: the last)."""
+    """W&B's offline file is a LevelDB log: blocks of 32 KiB, parts behind checksum, length, kind (1, 4: the last)."""
     place, parts = 7, b""
     while place + 7 <= len(content):
         if (room := 2**15 - place % 2**15) < 7:

@@ -18,7 +18,8 @@ def export(
 ) -> None:
     """Send a study's figures to Prometheus, MLflow and others.
 
-    They come with their intervals and with the facts of the run. Without --url, prometheus prints its text format and wandb writes offline runs.
+    They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
+    format and wandb writes offline runs.
     """
     from bitbench.lab.exports import export_study
     from bitbench.lab.study import Lab

@@ -52,7 +52,7 @@ def has_code(folder: Path) -> bool:
     """Whether Python files lie in there, or a configuration names a class that is loaded from elsewhere."""
     if any(folder.glob("*.py")):
         return True
-    return any("auto_map" in _json(path) for path in folder.glob("*config.json"))
+    return any("auto_map" in read_object(path) for path in folder.glob("*config.json"))
 
 
 def weight_files(folder: Path) -> list[Path]:
