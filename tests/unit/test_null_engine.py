@@ -96,7 +96,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path:
 def behaviour(**changes: object) -> Behaviour:
     settings = {"ttft": 0.1, "tpot": 0.01, "vary": 0.0, "vary_instance": 0.0, "slow_requests": (), "slow_factor": 4.0,
                 "per_stream": 0.0, "capacity": None, "stall_at": None, "stall_for": 2.0, "fail": None, "memory_mb": 1,
-                "seed": 0}  # fmt: skip
+                "children": 0, "seed": 0}  # fmt: skip
     return Behaviour(**settings | changes)  # type: ignore[arg-type]
 
 

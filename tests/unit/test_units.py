@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitbench.ground.units import (
+    LONGEST_WAIT_S,
     parse_bytes,
     parse_fraction,
     parse_seconds,
@@ -37,7 +38,7 @@ def test_seconds_are_written_as_they_are_read(seconds: float, text: str) -> None
     assert parse_seconds(text) == seconds
 
 
-@given(st.floats(min_value=1e-9, max_value=1e9))
+@given(st.floats(min_value=1e-9, max_value=LONGEST_WAIT_S))
 def test_any_time_can_be_written(seconds: float) -> None:
     assert parse_seconds(written_seconds(seconds)) == seconds
 
@@ -78,6 +79,6 @@ def test_shown_quantities() -> None:
     assert significant(0.00123456) == "0.00123"
 
 
-@given(st.floats(min_value=1e-6, max_value=1e9))
+@given(st.floats(min_value=1e-6, max_value=LONGEST_WAIT_S))
 def test_significant_digits_keep_the_value(value: float) -> None:
     assert float(significant(value, 4).replace(",", "")) == pytest.approx(value, rel=1e-3)

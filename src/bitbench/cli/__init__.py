@@ -6,35 +6,38 @@ from typing import Any, cast
 
 from bitbench.ground.exit_codes import ExitCode
 
-LONGEST_LINE = 2000  # of a message; names in it come from files and servers
-
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
-    from bitbench.ground.errors import BitbenchError
+    from bitbench.cli.streams import visible_streams
 
-    debug = "--debug" in sys.argv[1:]
-    try:
-        with warnings.catch_warnings():
-            _show_plugin_warnings_as_a_line()
-            code = _run()
-    except BitbenchError as error:
-        if debug:
-            raise
-        code = _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        code = ExitCode.STOPPED
-    except Exception as error:
-        if debug:
-            raise
-        said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
-        code = _fail(said, ExitCode.DEFECT)
-    if code is ExitCode.STOPPED:
-        _say("stopped; finished trials are kept, and the same command resumes")
+    with visible_streams():
+        code = _run()
+        if code is ExitCode.STOPPED:
+            _say("stopped; finished trials are kept, and the same command resumes")
     raise SystemExit(int(code))
 
 
 def _run() -> ExitCode:
+    from bitbench.ground import machine_faults
+    from bitbench.ground.errors import BitbenchError
+
+    try:
+        with warnings.catch_warnings():
+            _show_plugin_warnings_as_a_line()
+            return _command()
+    except BitbenchError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return ExitCode.STOPPED
+    except Exception as error:
+        if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
+            return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
+        said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
+        return _fail(said, ExitCode.DEFECT)
+
+
+def _command() -> ExitCode:
     import typer
 
     from bitbench.cli.app import app
@@ -51,9 +54,13 @@ def _run() -> ExitCode:
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:
-    from bitbench.report.document.text import plain
+    """Says it, with the traceback of the exception that is handled where --debug asks for it."""
+    if "--debug" in sys.argv[1:]:
+        import traceback
 
-    _say("\n".join(plain(line, LONGEST_LINE) for line in message.splitlines()))
+        traceback.print_exc()
+    else:
+        _say(message)
     return _fail_as_json(message, code)
 
 
@@ -66,23 +73,3 @@ def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
         if (command := next((known for known in ANSWERS if known == words[0]), None)) is not None:
             print(error_text(command, message, code))
     return code
-
-
-def _show_plugin_warnings_as_a_line() -> None:
-    from bitbench.ground.plugins import PluginWarning
-
-    show_others = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
-        if issubclass(category, PluginWarning):
-            _say(str(message), "warning", "yellow")
-        else:
-            show_others(message, category, *rest, **named)
-
-    warnings.showwarning = show
-
-
-def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
-    from rich.console import Console
-
-    Console(stderr=True, highlight=False).print(f"{kind}:", message, style=style, markup=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
+    export,
     history,
     import_results,
     kernels,
@@ -79,12 +80,13 @@ def init(
 ) -> None:
     """Write a commented study file to start from."""
     from bitbench.ground.errors import UsageError
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.planning.starter import STARTER
 
     if path.exists():
         raise UsageError(f"{path} already exists; give another name, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(STARTER, encoding="utf-8")
+    files, name = SafeFolder.around(path)
+    files.write(name, STARTER)
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 
@@ -98,11 +100,12 @@ def plan(study: StudyFile, as_json: AsJson = False) -> None:
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
     from bitbench.lab.study import Lab
 
-    answer = answer_plan(Lab(), study)
+    lab = Lab()
+    answer = answer_plan(lab, study)
     code = exit_code_of(answer.plan)
     if as_json:
         end_with_json(Described.PLAN, answer, code)
-    show_plan(answer)
+    show_plan(answer, lab.trust(study))
     raise typer.Exit(code)
 
 
@@ -113,24 +116,28 @@ def run(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
+    ] = False,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
     Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
     an open question are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. Exit code 1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a
-    result.
+    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit code
+    1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a result.
     """
-    from rich.console import Console
-
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
+    from bitbench.cli.trust import confirm
     from bitbench.lab.study import Lab
 
-    lab, console = Lab(), Console()
+    lab, console = Lab(), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
+    confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display, budget_s=budget_s)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
@@ -178,6 +185,7 @@ app.command()(kernels.kernels)
 app.command()(query.query)
 app.command()(history.history)
 app.command("import")(import_results.import_results)
+app.command()(export.export)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

@@ -40,8 +40,7 @@ def compare(
     Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3:
     nothing to compare was measured. 65: not comparable.
     """
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.compare import compare_folders
     from bitbench.report.answers.compare import comparison_document
     from bitbench.report.document.markdown import markdown
@@ -62,5 +61,5 @@ def compare(
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)
     else:
-        render(document, Console(highlight=False))
+        render(document, Terminal())
     raise typer.Exit(comparison.exit_code)

@@ -65,10 +65,9 @@ def load(
     folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
     point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
-    from rich.console import Console
-
     from bitbench.cli.load_display import LoadDisplay
     from bitbench.cli.outcome import show_outcome, write_outcome
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import parse_fraction
     from bitbench.lab.answers import load_answer
     from bitbench.lab.checked import checked, checked_objectives
@@ -93,7 +92,7 @@ def load(
         output_forced=ignore_eos,
         seed=seed,
     )
-    lab, console = Lab(), Console(stderr=as_json)
+    lab, console = Lab(), Terminal(stderr=as_json)
     with LoadWorkers() as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary

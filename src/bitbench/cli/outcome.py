@@ -45,10 +45,10 @@ def write_outcome(lab: Lab, folder: StudyFolder) -> Reported:
 def show_outcome(reported: Reported, console: Console, exit_code: ExitCode) -> None:
     render(reported.document, console)
     if (said := advice(reported.records)) is not None:
-        console.print(said, highlight=False, markup=False)
-    console.print(f"report: {reported.page}", highlight=False, soft_wrap=True, markup=False)
+        console.print(said)
+    console.print(f"report: {reported.page}", soft_wrap=True)
     if exit_code is not ExitCode.DONE:
-        console.print(f"exit code {exit_code:d}: {exit_code.meaning}", highlight=False, markup=False)
+        console.print(f"exit code {exit_code:d}: {exit_code.meaning}")
 
 
 def end_with_outcome(lab: Lab, folder: StudyFolder, console: Console, *, allow_inconclusive: bool = False) -> NoReturn:

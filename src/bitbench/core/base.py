@@ -13,7 +13,15 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from bitbench.ground.units import BY_HAND, parse_bytes, parse_fraction, parse_seconds, written_bytes, written_seconds
+from bitbench.ground.units import (
+    BY_HAND,
+    as_written,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+    written_bytes,
+    written_seconds,
+)
 
 Json = Any  # whatever json.loads returns; the shape is the other side's business
 
@@ -21,7 +29,7 @@ Json = Any  # whatever json.loads returns; the shape is the other side's busines
 class Spec(BaseModel):
     """Written by a person: a field we do not know is a mistake to be named, not ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False)
 
 
 class Record(BaseModel):
@@ -37,8 +45,7 @@ def _reading(parse: Callable[[object], T]) -> BeforeValidator:
     """A number in a file that a person wrote is judged like a text: it may need a unit."""
 
     def read(value: object, info: ValidationInfo) -> T:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return parse(str(value) if is_number and info.context is BY_HAND else value)
+        return parse(as_written(value) if info.context is BY_HAND else value)
 
     return BeforeValidator(read)
 

@@ -3,6 +3,7 @@
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── UsageError              an option has a value that cannot be used, or names what does not exist
 ├── StudyFileError          the study file contains something that cannot be run
+├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── ModelError              a model is missing, unreadable or could not be downloaded
@@ -13,7 +14,9 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file has another format than given, or contains no results
+├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
+│   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
@@ -45,6 +48,10 @@ class StudyFileError(BitbenchError):
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
         self.location = location
+
+
+class NotTrustedError(BitbenchError):
+    exit_code = ExitCode.NOT_ALLOWED
 
 
 class EngineEnvironmentError(BitbenchError):
@@ -92,8 +99,16 @@ class ImportFileError(BitbenchError):
     exit_code = ExitCode.REFUSED
 
 
+class ExportError(BitbenchError):
+    pass
+
+
 class StoreError(BitbenchError):
     exit_code = ExitCode.REFUSED
+
+
+class RowsNotKeptError(StoreError):
+    pass
 
 
 class NotComparableError(BitbenchError):

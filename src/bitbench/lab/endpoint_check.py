@@ -1,6 +1,5 @@
 """The first contact with an endpoint: whether it answers as requested, and how fast without load."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +13,11 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.found.metrics import PROMISED, Promised
 from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
-from bitbench.core.recorded.trial import Failure, Outcome
-from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, offered_models
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome
+from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError, UnreachableError
 from bitbench.ground.units import show_seconds, written_seconds
 from bitbench.lab.trial import load_job
-from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.rows.request_rows import RequestRows, statistic
 
@@ -40,7 +38,7 @@ class FirstContact:
 def first_model(url: str, api_key_env: str) -> str:
     """The first that the server lists. Raises LoadError where there is none."""
     try:
-        offered = offered_models(Endpoint(url, "", os.environ.get(api_key_env, "")))
+        offered = offered_models(Endpoint(url, "", key_from(api_key_env)))
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
@@ -62,11 +60,10 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     )
     limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
     result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
-    requests = without_key(result.requests, endpoint.api_key)
-    failure = judge(requests, alone, result.health)
-    if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
-        raise LoadError(_explain(requests, failure.cause, arguments))
-    later = RequestRows(requests.slice(1))
+    failure = judge(result.requests, alone, result.health)
+    if failure is not None and failure.outcome not in NOT_THE_ENGINES:
+        raise LoadError(_explain(result.requests, failure.cause, arguments))
+    later = RequestRows(result.requests.slice(1))
     times = {name: later.time(name) for name in PROMISED}
     return FirstContact(
         latency_s=statistic(later.latency, "p50") or 0.0,
@@ -104,7 +101,7 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
     if row is None:  # complete, but not as long as asked
         return f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
     status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
-    if "usage" in said:
+    if "without usage" in said:
         return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
     if status in (None, 200):
         return f"the first request failed: {said}"
