@@ -73,3 +73,23 @@ def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
         if (command := next((known for known in ANSWERS if known == words[0]), None)) is not None:
             print(error_text(command, message, code))
     return code
+
+
+def _show_plugin_warnings_as_a_line() -> None:
+    from bitbench.ground.plugins import PluginWarning
+
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
+        if issubclass(category, PluginWarning):
+            _say(str(message), "warning", "yellow")
+        else:
+            show_others(message, category, *rest, **named)
+
+    warnings.showwarning = show
+
+
+def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
+    from bitbench.cli.terminal import Terminal
+
+    Terminal(stderr=True).print(f"{kind}:", message, style=style, soft_wrap=True)

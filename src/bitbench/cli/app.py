@@ -125,8 +125,8 @@ def run(
 
     Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
     an open question are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit code
-    1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a result.
+    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit
+    code 1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a result.
     """
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.parsing import seconds

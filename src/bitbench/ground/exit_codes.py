@@ -33,7 +33,7 @@ _MEANINGS = {
     ExitCode.NOTHING_MEASURED: "nothing was measured: every cell failed or was refused",
     ExitCode.USAGE: "the command line or a file that a person wrote asks for something that does not exist",
     ExitCode.REFUSED: "the given folders or files cannot be read, or cannot be compared",
-    ExitCode.UNAVAILABLE: "something that is needed is missing or failed: an environment, a model, an endpoint, disk space",
+    ExitCode.UNAVAILABLE: "what is needed is missing or failed: an environment, a model, an endpoint, disk space",
     ExitCode.DEFECT: "a defect of bitbench",
     ExitCode.NOT_ALLOWED: "a study file uses something that has not been allowed on this machine",
     ExitCode.STOPPED: "stopped with Ctrl-C; finished trials are kept",
