@@ -12,8 +12,10 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.log_ratio import LogRatio
+from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.standing import Headline, baseline_of, pair_tables
 from bitbench.statistics.summarize import samples_by_cell, values_by_start
-from bitbench.statistics.trial import RECORDED
+from bitbench.statistics.trial import DEFINITIONS, RECORDED
 from bitbench.statistics.unpaired import Starts, compare_speeds
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
@@ -42,6 +44,12 @@ class Change:
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
         return compare(self.after, self.before, confidence)
+
+    def degrees_of_freedom(self, starts: int) -> float:
+        """With so many starts of each side; of a ratio with lent ones at least one more for each further start."""
+        if self.log_ratio is not None:
+            return self.log_ratio.degrees_of_freedom + starts - self.fewest_starts
+        return 2 * (starts - 1)
 
     @property
     def variance_of_one_start(self) -> float | None:
@@ -85,14 +93,36 @@ def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
 
 
 def changes_within(study: StudyRecords) -> Changes:
-    """Of contenders of one study, by their samples alone: `log_ratio` is where its blocks would pair them."""
+    """Of contenders of one study, from differences within its blocks, as its report has them.
+
+    Two that have no two blocks in common are compared by their samples alone.
+    """
+    tables = cache(lambda metric: _tables(study, metric))
     samples = samples_by_cell(study)
-    return Changes((samples, samples))
+    return Changes((samples, samples), lambda pair, metric: _within_blocks(tables(metric), pair, metric))
+
+
+def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
+    if not _varies(metric):
+        return {}
+    headline = Headline(metric, DEFINITIONS[metric].higher_is_better)
+    return pair_tables(study.trials, headline, baseline_of(study.plan))
+
+
+def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
+    """A table has speeds; the ratio of times is the other way round."""
+    table = tables.get(pair.after.workload)
+    sides = (pair.after.contender, pair.before.contender)
+    return table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1])) if table else None
+
+
+def _varies(metric: str) -> bool:
+    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
+    return RECORDED[metric].source is FigureSource.ROWS
 
 
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
-    """Of speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
-    if RECORDED[metric].source is not FigureSource.ROWS:
+    if not _varies(metric):
         return {}
     return compare_speeds(_logs(before, metric), _logs(after, metric))
 

@@ -82,8 +82,8 @@ def standing(
     ended: End | None = None
     for look in taken:
         known = set(blocks[: look.blocks])
-        speeds, _ = _speeds([trial for trial in counted if trial.block in known], headline)
-        for workload, table in paired_ratios(speeds, baseline).items():
+        seen = [trial for trial in counted if trial.block in known]
+        for workload, table in pair_tables(seen, headline, baseline).items():
             claims[workload] = claim(
                 table,
                 baseline,
@@ -96,6 +96,12 @@ def standing(
             break
     speeds, explained = _speeds(counted, headline)
     return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, taken, ended, explained)
+
+
+def pair_tables(trials: Sequence[TrialRecord], headline: Headline, baseline: Contender | None) -> dict[str, PairTable]:
+    """By workload, from the trials that count: the same for every question that is asked about them."""
+    speeds, _ = _speeds([trial for trial in trials if trial.counts], headline)
+    return paired_ratios(speeds, baseline)
 
 
 def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
