@@ -63,10 +63,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared."""
+    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared.
+
+    `least_starts`: with fewer of them on a side nothing is decided.
+    """
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
+    least_starts: int = 1
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -85,11 +89,12 @@ class Changes:
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """Of the same cells in two studies: nothing is paired, and the cells of both lend each other degrees of freedom.
 
-    A cell with one start on a side is compared by its samples alone.
+    A cell with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
+    may differ as much.
     """
     lent = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after))
+    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after), least_starts=2)
 
 
 def changes_within(study: StudyRecords) -> Changes:
