@@ -1,7 +1,7 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -10,6 +10,7 @@ from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.planning.estimate import Estimator
+from bitbench.planning.shifts import shifts_beside
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.statistics.components import VarianceComponents
 from bitbench.statistics.elapsed import block_ends
@@ -52,6 +53,7 @@ class StudyPace:
         self._on_device = on_device
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
+        self._peaks: dict[Contender, int] = {}  # bytes in memory
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
@@ -65,6 +67,8 @@ class StudyPace:
         self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, TrialRecord):
             self._trials.append(record)
+            if (peak := record.memory.peak_bytes) is not None:
+                self._peaks[record.cell.contender] = max(peak, self._peaks.get(record.cell.contender, 0))
         else:
             self._instances.append(record)
 
@@ -149,8 +153,10 @@ class StudyPace:
         return bool(groups) and not enough_instances(list(groups.values()), self._plan.study.measure)
 
     def _rounds_done(self, block: int) -> int:
+        """Of the baseline there may be more: it has a turn in the rounds of every shift."""
         counts = Counter(trial.cell for trial in self._trials if trial.counts and trial.block == block)
-        return max(counts.values(), default=0)
+        others = [count for cell, count in counts.items() if cell.contender != baseline_of(self._plan)]
+        return max(others or counts.values(), default=0)
 
     def _rounds_for(self, budget_s: float, block: int) -> int:
         """At least one; a block that would not end in time with one is begun only while two are not complete."""
@@ -172,11 +178,22 @@ class StudyPace:
         contenders = {cell.contender for cell in cells}
         trials_s = sum(self._estimator.trial_s(cell) for cell in cells)
         starts_s = sum(self._estimator.start_s(one.engine) + STOP_S for one in contenders) + trials_s  # and warm-ups
+        again = [cell for cell in cells if cell.contender == baseline_of(self._plan)] * self._further_shifts(contenders)
+        again_s = sum(self._estimator.trial_s(cell) for cell in again)
         return Design(
             contenders=max(len(contenders), 2),
             starts_s=starts_s,
-            round_s=max(trials_s + PROBE_AND_TOUCH_S * len(cells), 1e-3),
+            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
         )
+
+    def _further_shifts(self, contenders: Collection[Contender]) -> int:
+        """In each of them the baseline has its rounds once more."""
+        baseline = baseline_of(self._plan)
+        if baseline is None or baseline not in contenders or self.fit_together(list(contenders)):
+            return 0
+        others = [one for one in self._plan.contenders if one in contenders and one != baseline]
+        shifts = shifts_beside(baseline, others, self.fit_together)
+        return max(len(shifts) - 1, 0) if shifts else 0
 
     def _suits_rounds(self, contenders: Sequence[Contender]) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
@@ -186,9 +203,8 @@ class StudyPace:
 
     def _peak_bytes(self, contender: Contender) -> int:
         """As measured; before that, from its weights and what its engine usually takes besides."""
-        seen = [trial.memory.peak_bytes for trial in self._trials if trial.cell.contender == contender]
-        if known := [size for size in seen if size is not None]:
-            return max(known)
+        if (known := self._peaks.get(contender)) is not None:
+            return known
         variant = self._plan.variant(contender.variant)
         engine = self._engines[self._plan.study.engine(contender.engine).engine]
         return engine.overhead_bytes + 2 * (variant.weight_bytes or 0)

@@ -40,6 +40,7 @@ from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
 from bitbench.statistics.budget_plan import BlockPlan
+from bitbench.statistics.standing import baseline_of
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder, Writer
 
@@ -250,7 +251,7 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
 
 def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer, pace: StudyPace) -> None:
     trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress = Progress(plan, pace)
+    progress = Progress(plan, pace, baseline_of(plan))
     progress.add([*trials, *writer.folder.quality_records()])
     for trial in trials:
         pace.add(trial)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.planning.shifts import shifts_beside
 
 # Outcomes that the same inputs give again: the cell is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
@@ -39,9 +40,11 @@ class Pace(Protocol):
 class Progress:
     """What has been recorded so far, and what that leaves to do."""
 
-    def __init__(self, plan: Plan, pace: Pace) -> None:
+    def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None) -> None:
+        """`baseline`: through which contenders are compared that do not fit into memory together."""
         self._plan = plan
         self._pace = pace
+        self._baseline = baseline
         self._cells: dict[Contender, list[Cell]] = defaultdict(list)
         for cell in plan.cells:
             self._cells[cell.contender].append(cell)
@@ -60,13 +63,23 @@ class Progress:
 
     def wants_trial(self, cell: Cell, block: int) -> bool:
         """Whether this cell needs another trial in this block."""
+        counted = sum(trial.outcome is Outcome.OK for trial in self._trials[cell][block])
+        if counted >= self._pace.rounds(block) or not self.accepts_trial(cell, block):
+            return False
+        return self._pace.is_open(cell, block)
+
+    def accepts_trial(self, cell: Cell, block: int) -> bool:
+        """Whether one more could have a result: none failed in this block, and it was not given up before."""
         trials = self._trials[cell][block]
         if any(trial.outcome not in (Outcome.OK, Outcome.CLIENT_BOUND) for trial in trials):
             return False
         counted = sum(trial.outcome is Outcome.OK for trial in trials)
-        if len(trials) - counted > CLIENT_BOUND_REPEATS or counted >= self._pace.rounds(block):
-            return False
-        return self._pace.is_open(cell, block) and not (counted == 0 and self._given_up(cell))
+        return len(trials) - counted <= CLIENT_BOUND_REPEATS and not (counted == 0 and self._given_up(cell))
+
+    def rounds_begun(self, block: int) -> int:
+        """Those of other shifts and of an interrupted run included: a number stands for one round of the block."""
+        rounds = [trial.round for blocks in self._trials.values() for trial in blocks.get(block, ())]
+        return max((number + 1 for number in rounds if number is not None), default=0)
 
     def wants_quality(self, contender: Contender) -> bool:
         """Once per contender; a failure that may be bad luck is tried again, in another instance."""
@@ -86,9 +99,47 @@ class Progress:
                 return self._quality_alone(members)
             wanted = [member for member in members if member.workloads]
             if wanted:
-                together = len(wanted) > 1 and self._pace.fit_together([one.contender for one in wanted])
-                return Group(block=block, members=tuple(wanted if together else wanted[:1]), rounds=rounds)
+                return self._group(wanted, block, rounds)
         return None
+
+    def _group(self, wanted: Sequence[Member], block: int, rounds: int) -> Group:
+        """All at once where they fit; else in shifts beside the baseline; else the first of them alone."""
+        others = [member for member in wanted if member.contender != self._baseline]
+        link = self._link(others, block)
+        # In an interrupted block it may have its rounds; what is left of the others would then have no counterpart.
+        is_missed = link is not None and len(others) == len(wanted) and self._took_turns(link, block)
+        if len(wanted) > 1 and not is_missed and self._pace.fit_together([one.contender for one in wanted]):
+            return Group(block=block, members=tuple(wanted), rounds=rounds)
+        if link is not None and (is_missed or len(others) > 1):
+            order = {contender: place for place, contender in enumerate(self._plan.contenders)}
+            comers = sorted((member.contender for member in others), key=order.__getitem__)
+            shifts = shifts_beside(link.contender, comers, self._pace.fit_together)
+            if shifts is not None:
+                mixed = tuple(
+                    tuple(self._mixed(shift, block, "shift")) for shift in self._mixed(shifts, block, "shifts")
+                )
+                return Group(block=block, members=(link, *others), rounds=rounds, shifts=mixed)
+        return Group(block=block, members=tuple(wanted[:1]), rounds=rounds)
+
+    def _link(self, others: Sequence[Member], block: int) -> Member | None:
+        """The baseline as what they are compared through: on all of their workloads, whether or not it is open itself.
+
+        None where it cannot run one of them.
+        """
+        if self._baseline is None or not others:
+            return None
+        names = {workload.name for member in others for workload in member.workloads}
+        cells = [cell for cell in self._cells[self._baseline] if self.accepts_trial(cell, block)]
+        if not names <= {cell.workload for cell in cells}:
+            return None
+        asked = [cell for cell in cells if cell.workload in names or self.wants_trial(cell, block)]
+        mixed = self._mixed(asked, block, self._baseline.name)
+        workloads = tuple(self._plan.study.workload(cell.workload) for cell in mixed)
+        return Member(contender=self._baseline, workloads=workloads)
+
+    def _took_turns(self, member: Member, block: int) -> bool:
+        cells = [Cell(contender=member.contender, workload=workload.name) for workload in member.workloads]
+        return any(trial.round is not None for cell in cells for trial in self._trials[cell][block])
 
     def _quality_alone(self, members: Sequence[Member]) -> Group | None:
         """One whose speed is not asked for, or is known already."""
