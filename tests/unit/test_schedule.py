@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Contender, Group, Member, Plan
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
@@ -58,6 +58,9 @@ class FixedPace:
 
     def is_open(self, cell: Cell, block: int) -> bool:
         return block == 0 or cell not in self.closed
+
+    def purpose(self, block: int) -> Purpose:
+        return Purpose.SELECTION
 
     def fit_together(self, contenders: Sequence[Contender]) -> bool:
         return self.together or len(contenders) <= self.most

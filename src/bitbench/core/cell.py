@@ -71,6 +71,13 @@ class Member(Record):
     workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
 
 
+class Purpose(StrEnum):
+    """What the trials of a block are for."""
+
+    SELECTION = "selection"  # all figures, ratios and claims
+    CONFIRMATION = "confirmation"  # the chosen contender and the baseline once more, after the choice
+
+
 class Group(Record):
     """Contenders of a block that are started together and take turns: one round after the other, in random order.
 
@@ -85,6 +92,7 @@ class Group(Record):
     # Who is resident together, one shift after the other; the member in none of them, the baseline, stays beside each.
     # Empty: all at once.
     shifts: tuple[tuple[Contender, ...], ...] = ()
+    purpose: Purpose = Purpose.SELECTION
 
     @property
     def stays(self) -> Member | None:

@@ -7,7 +7,7 @@ the next one: here that is `lab.study`, on a cluster it would be the node that o
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -40,6 +40,13 @@ class GroupRunner:
     new_instance: Callable[[], tuple[str, Path]]  # an id and a log file
 
     def run(self) -> Iterator[Draft]:
+        for draft in self._drafts():
+            if isinstance(draft, TrialDraft):
+                yield replace(draft, record=draft.record.model_copy(update={"purpose": self.group.purpose}))
+            else:
+                yield draft
+
+    def _drafts(self) -> Iterator[Draft]:
         with ExitStack() as stack:
             residents = stack.enter_context(self._residents())
             stays = self.group.stays

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from math import floor
 
 from bitbench.core.asked.study import MOST_STARTS, Schedule
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Cell, Contender, Plan, Purpose
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.shifts import shifts_beside
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.statistics.components import VarianceComponents
+from bitbench.statistics.confirmation import cells_to_confirm
 from bitbench.statistics.elapsed import block_ends
-from bitbench.statistics.standing import Standing, baseline_of, headline_of, open_cells, standing
+from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells, standing
 from bitbench.statistics.stopping import enough_instances
 
 STOP_S = 1.0  # of one instance
@@ -35,6 +36,9 @@ class OneBlock:
 
     def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
         return True
+
+    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
+        return Purpose.SELECTION
 
     def fit_together(self, contenders: Sequence[Contender]) -> bool:  # noqa: ARG002
         return False
@@ -60,6 +64,7 @@ class StudyPace:
         self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
+        self._purposes: dict[int, Purpose] = {}  # by block
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
@@ -67,6 +72,7 @@ class StudyPace:
         self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, TrialRecord):
             self._trials.append(record)
+            self._purposes[record.block] = record.purpose
             if (peak := record.memory.peak_bytes) is not None:
                 self._peaks[record.cell.contender] = max(peak, self._peaks.get(record.cell.contender, 0))
         else:
@@ -74,7 +80,9 @@ class StudyPace:
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
-        if block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block)):
+        if self.purpose(block) is Purpose.CONFIRMATION:
+            return self._rounds_to_confirm(block)
+        if self._has_ended(block):
             return 0
         if measure.budget is None:
             return measure.trials.min
@@ -89,7 +97,16 @@ class StudyPace:
         return self._rounds[block]
 
     def is_open(self, cell: Cell, block: int) -> bool:
-        return cell in self._open(block)
+        confirms = self.purpose(block) is Purpose.CONFIRMATION
+        return cell in (self._to_confirm(block) if confirms else self._open(block))
+
+    def purpose(self, block: int) -> Purpose:
+        """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
+        if block not in self._purposes:
+            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and kept_back(self._plan) > 0
+            confirms = can_follow and self._has_ended(block) and self._rounds_to_confirm(block) > 0
+            self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
+        return self._purposes[block]
 
     def fit_together(self, contenders: Sequence[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
@@ -109,8 +126,7 @@ class StudyPace:
         """Of the budget; without one, for the least that is left."""
         measure = self._plan.study.measure
         if measure.budget is not None:
-            ends_s = block_ends(self._trials, self._instances)
-            return max(0.0, measure.budget - (ends_s[-1] if ends_s else 0.0))
+            return max(0.0, measure.budget - max(block_ends(self._trials, self._instances).values(), default=0.0))
         done = Counter(trial.cell for trial in self._trials if trial.kind == "measured")
         return self._estimator.remaining_s(done, len(self._instances))
 
@@ -125,6 +141,30 @@ class StudyPace:
                 baseline_of(self._plan),
             )
         return self._standings[blocks]
+
+    def _has_ended(self, block: int) -> bool:
+        """Whether the selection takes no such block any more."""
+        measure = self._plan.study.measure
+        return block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block))
+
+    def _to_confirm(self, block: int) -> frozenset[Cell]:
+        return cells_to_confirm(self.standing(block), baseline_of(self._plan))
+
+    def _rounds_to_confirm(self, block: int) -> int:
+        """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
+        if any(trial.block == block for trial in self._trials):
+            return max(1, self._rounds_done(0))
+        cells = [cell for cell in self._plan.cells if cell in self._to_confirm(block)]
+        design = self._design(cells)
+        fitting = floor((self._left_s(block) - design.starts_s) / design.round_s)
+        return max(0, min(fitting, self._rounds_done(0))) if cells else 0
+
+    def _left_s(self, block: int) -> float:
+        """Of the budget, before this block."""
+        ends_s = block_ends(self._trials, self._instances)
+        return (self._plan.study.measure.budget or 0.0) - max(
+            (ends_s[one] for one in ends_s if one < block), default=0.0
+        )
 
     def _open(self, block: int) -> frozenset[Cell]:
         """The cells with an undecided question, from the blocks before this one."""
@@ -165,8 +205,8 @@ class StudyPace:
         wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
         rounds = wanted.rounds if wanted else 1
         if block > 0:
-            ends_s = block_ends(self._trials, self._instances)
-            left_s = budget_s - (ends_s[block - 1] if len(ends_s) >= block else 0.0)
+            first_s = block_ends(self._trials, self._instances).get(0, 0.0)
+            left_s = self._left_s(block) - kept_back(self._plan) * first_s
             rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
         return max(1, min(rounds, measure.trials.max))
 
@@ -184,6 +224,7 @@ class StudyPace:
             contenders=max(len(contenders), 2),
             starts_s=starts_s,
             round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
+            kept_back=kept_back(self._plan),
         )
 
     def _further_shifts(self, contenders: Collection[Contender]) -> int:

@@ -9,7 +9,7 @@ from itertools import count
 from random import Random
 from typing import Protocol, TypeVar
 
-from bitbench.core.cell import Cell, Contender, Group, Member, Plan
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.planning.shifts import shifts_beside
@@ -32,6 +32,9 @@ class Pace(Protocol):
 
     def is_open(self, cell: Cell, block: int) -> bool:
         """Whether a question is left for which this cell has to run in this block."""
+
+    def purpose(self, block: int) -> Purpose:
+        """What this block is for."""
 
     def fit_together(self, contenders: Sequence[Contender]) -> bool:
         """Whether these may be resident at once and take turns."""
@@ -99,7 +102,8 @@ class Progress:
                 return self._quality_alone(members)
             wanted = [member for member in members if member.workloads]
             if wanted:
-                return self._group(wanted, block, rounds)
+                group = self._group(wanted, block, rounds)
+                return group.model_copy(update={"purpose": self._pace.purpose(block)})
         return None
 
     def _group(self, wanted: Sequence[Member], block: int, rounds: int) -> Group:

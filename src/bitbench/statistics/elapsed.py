@@ -17,7 +17,7 @@ class _Span(NamedTuple):
     block: int
 
 
-def block_ends(trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> list[float]:
+def block_ends(trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> dict[int, float]:
     """Seconds since the first start at which each block had ended so far; empty where the records have no times."""
     elapsed_s, reached_s = 0.0, None
     ends: dict[int, float] = {}
@@ -29,7 +29,7 @@ def block_ends(trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord
         elapsed_s += max(0.0, span.ended_s - began_s)
         reached_s = span.ended_s if reached_s is None else max(reached_s, span.ended_s)
         ends[span.block] = elapsed_s
-    return [ends[block] for block in sorted(ends)]
+    return ends
 
 
 def _spans(trials: Iterable[TrialRecord], instances: Iterable[InstanceRecord]) -> Iterator[_Span]:

@@ -132,9 +132,7 @@ def _compared(
     )
 
 
-def compared_cells(
-    pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float
-) -> list[ComparedCell]:
+def compared_cells(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
