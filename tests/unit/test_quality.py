@@ -11,6 +11,7 @@ import pytest
 
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender, Group, Member, Plan
 from bitbench.core.ports import Endpoint, Launch
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
@@ -35,6 +36,7 @@ from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
+from tests.unit.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent
 from tests.unit.test_schedule import progress_of
 
@@ -338,6 +340,7 @@ def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServe
 def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
+        writer.write_lock(make_lock(make_plan(["e"], [BUILT_IN_WORKLOADS["base"]])))
         writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
     with folder.writing() as writer:
@@ -345,7 +348,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             id="",
             contender=Contender(variant="m/bf16", engine="e"),
             instance_id="i",
-            started_at="",
+            started_at="2026-11-02T10:00:00.000+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
         )
@@ -377,4 +380,6 @@ def test_a_study_of_quality_alone_starts_each_contender_once() -> None:
     engines = {"transformers": TransformersEngine()}
     low_s, high_s = Estimator(plan, engines).range_s()
     assert low_s == high_s == 2 * TransformersEngine.start_s  # nothing is known about the size of this model
-    assert Estimator(plan, engines).remaining_s({}, starts_done=1) == TransformersEngine.start_s
+    estimator = Estimator(plan, engines)
+    estimator.add(make_instance(plan.quality[0], 0, ready_s=None))
+    assert estimator.remaining_s() == TransformersEngine.start_s

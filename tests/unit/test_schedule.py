@@ -1,13 +1,13 @@
 """The order of a study, and that it resumes from records alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress
 from bitbench.planning.shifts import Shifts, shifts_beside
 
 
@@ -62,8 +62,8 @@ class FixedPace:
     def purpose(self, block: int) -> Purpose:
         return Purpose.SELECTION
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:
-        return self.together or len(contenders) <= self.most
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+        return self.together or len(list(contenders)) <= self.most
 
 
 def progress_of(plan: Plan, baseline: Contender | None = None, **pace: object) -> Progress:
@@ -134,6 +134,13 @@ def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
     assert progress.wants_trial(plan.cells[0], 0)
     run_to_the_end(plan, progress, {plan.cells[0]: Outcome.CLIENT_BOUND})
     assert len(progress.trials_of(plan.cells[0], 0)) == CLIENT_BOUND_REPEATS + 1
+
+
+def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> None:
+    plan = plan_of(engines=1, workloads=1)
+    progress = progress_of(plan, blocks=4)
+    run_to_the_end(plan, progress, {plan.cells[0]: Outcome.DISTURBED})
+    assert [len(progress.trials_of(plan.cells[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
 
 
 def test_an_interrupted_group_resumes_with_what_is_missing() -> None:

@@ -14,7 +14,7 @@ from random import Random
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Group, Member, Plan
 from bitbench.core.ports import InstanceFailed, Observer
-from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
 from bitbench.lab.bench import Bench
 from bitbench.lab.quality import QualityDraft, measure_contender, new_draft, with_failure
 from bitbench.lab.residents import Residents, Turn
@@ -137,18 +137,18 @@ class GroupRunner:
             for workload in member.workloads:
                 draft = self._trial(ready, workload, "warmup")
                 yield draft
-                if draft.record.outcome in ENDS_THE_INSTANCE:
+                if _is_over(ready, draft):
                     residents.leave(ready)
                     return
 
     def _rounds(self, shift: "_Shift", residents: Residents) -> Iterator[Draft]:
-        """Every cell that wants a trial gets one in each round, in a new order; what our client spoiled is repeated."""
+        """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated."""
         number = self.progress.rounds_begun(self.group.block)
         while wanted := self._wanted(shift, residents):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload, residents):
                     draft = yield from self._turn(ready, workload, number, residents)
-                    if draft.record.outcome is not Outcome.CLIENT_BOUND:
+                    if draft.record.outcome not in NOT_THE_ENGINES:
                         break
             number += 1
 
@@ -160,7 +160,7 @@ class GroupRunner:
         takes_turns = len(self.group.members) > 1
         around = _circumstances(turn, number if takes_turns else None)
         draft = TrialDraft(draft.record.model_copy(update=around), draft.requests)
-        if draft.record.outcome in ENDS_THE_INSTANCE:
+        if _is_over(ready, draft):
             residents.leave(ready)
         yield draft
         return draft
@@ -193,12 +193,14 @@ class GroupRunner:
     ) -> Iterator[tuple[ReadyInstance, Workload]]:
         """Workload by workload, so that the trials of one lie close together; contenders in a new order each time."""
         random = Random(f"{self.plan.study.seed}/{self.group.block}/{number}")
-        names = list(dict.fromkeys(workload.name for _, workload in wanted))
+        turns: dict[str, list[tuple[ReadyInstance, Workload]]] = {}
+        for pair in wanted:
+            turns.setdefault(pair[1].name, []).append(pair)
+        names = list(turns)
         random.shuffle(names)
         for name in names:
-            turns = [pair for pair in wanted if pair[1].name == name]
-            random.shuffle(turns)
-            yield from turns
+            random.shuffle(turns[name])
+            yield from turns[name]
 
     def _trial(self, ready: ReadyInstance, workload: Workload, kind: TrialKind) -> TrialDraft:
         index = len(self.progress.trials_of(_cell(ready, workload), ready.block))
@@ -223,10 +225,15 @@ class GroupRunner:
             on_step=lambda step: self.observer.quality_running(ready.contender, step),
         )
         record = measured.record
-        if record.outcome is Outcome.OK:
-            return measured
-        failure = ready.cause_of_death(Failure(outcome=record.outcome, cause=record.cause or ""))
-        return QualityDraft(with_failure(record, failure, record.duration_s))
+        seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
+        failure = ready.explain(seen, "measured")
+        return measured if failure is None else QualityDraft(with_failure(record, failure, record.duration_s))
+
+
+def _is_over(ready: ReadyInstance, draft: TrialDraft) -> bool:
+    """One that was disturbed may have lost its process by that, or nothing at all."""
+    outcome = draft.record.outcome
+    return outcome in ENDS_THE_INSTANCE or (outcome is Outcome.DISTURBED and ready.instance.failure() is not None)
 
 
 @dataclass(frozen=True)

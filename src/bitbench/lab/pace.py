@@ -1,7 +1,7 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
 
@@ -14,7 +14,7 @@ from bitbench.planning.shifts import shifts_beside
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.statistics.components import VarianceComponents
 from bitbench.statistics.confirmation import cells_to_confirm
-from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.elapsed import Elapsed
 from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells, standing
 from bitbench.statistics.stopping import enough_instances
 
@@ -40,27 +40,38 @@ class OneBlock:
     def purpose(self, block: int) -> Purpose:  # noqa: ARG002
         return Purpose.SELECTION
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:  # noqa: ARG002
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
         return False
 
 
 class StudyPace:
-    """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided."""
+    """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided.
+
+    What is asked with every trial or group is kept up to date as records come in, and not counted again.
+    """
 
     def __init__(
         self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
     ) -> None:
         self._plan = plan
-        self._engines = engines
+        self._baseline = baseline_of(plan)
+        self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
+        self._setups = {setup.name: setup for setup in plan.study.engines}
+        self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
         self._estimator = estimator
         self._available_bytes = available_bytes
         self._on_device = on_device
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
-        self._peaks: dict[Contender, int] = {}  # bytes in memory
+        self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
+        self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
+        self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
+        self._peaks: dict[Contender, int] = {}  # bytes, as measured
+        self._elapsed = Elapsed()
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
+        self._contenders = Counter(one.engine for one in {cell.contender for cell in plan.cells})  # by setup
         self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
@@ -68,15 +79,23 @@ class StudyPace:
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
+        self._elapsed.add(record)
         self._first_is_stale = True
         self._newest_block = max(self._newest_block, record.block)
-        if isinstance(record, TrialRecord):
-            self._trials.append(record)
-            self._purposes[record.block] = record.purpose
-            if (peak := record.memory.peak_bytes) is not None:
-                self._peaks[record.cell.contender] = max(peak, self._peaks.get(record.cell.contender, 0))
-        else:
+        if isinstance(record, InstanceRecord):
             self._instances.append(record)
+            return
+        self._trials.append(record)
+        self._purposes[record.block] = record.purpose
+        if record.counts:
+            counted = self._counted[record.cell].setdefault(record.block, [])
+            counted.append(record)
+            is_baseline = record.cell.contender == self._baseline
+            done = self._rounds_of_baseline if is_baseline else self._rounds_done
+            done[record.block] = max(done[record.block], len(counted))
+        if (peak_bytes := record.memory.peak_bytes) is not None:
+            contender = record.cell.contender
+            self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
@@ -87,7 +106,7 @@ class StudyPace:
         if measure.budget is None:
             return measure.trials.min
         if block < self._newest_block:  # it is complete: no later estimate opens it again
-            return max(1, self._rounds_done(block))
+            return max(1, self._done(block))
         if block == 0 and self._first_is_stale:
             # What its first trials take is the better estimate, but it may only shorten the block.
             self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
@@ -108,27 +127,30 @@ class StudyPace:
             self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
         return self._purposes[block]
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
-        if schedule is Schedule.VISITS or (schedule is Schedule.AUTO and not self._suits_rounds(contenders)):
+        if schedule is Schedule.VISITS:
             return False
-        needed = sum(self._peak_bytes(contender) for contender in contenders)
-        return needed <= RESIDENT_SHARE * self._available_bytes
+        free_bytes = RESIDENT_SHARE * self._available_bytes
+        for contender in contenders:
+            free_bytes -= self._peak_bytes(contender)
+            if free_bytes < 0 or (schedule is Schedule.AUTO and not self._suits_rounds(contender)):
+                return False
+        return True
 
     def planned(self) -> BlockPlan | None:
         """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
         measure = self._plan.study.measure
         if measure.budget is None:
             return None
-        return plan_blocks(self._design(self._plan.cells), measure.budget, measure.confidence, self._components())
+        return plan_blocks(self._design(self._all_cells), measure.budget, measure.confidence, self._components())
 
     def remaining_s(self) -> float:
         """Of the budget; without one, for the least that is left."""
         measure = self._plan.study.measure
         if measure.budget is not None:
-            return max(0.0, measure.budget - max(block_ends(self._trials, self._instances).values(), default=0.0))
-        done = Counter(trial.cell for trial in self._trials if trial.kind == "measured")
-        return self._estimator.remaining_s(done, len(self._instances))
+            return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
+        return self._estimator.remaining_s()
 
     def standing(self, blocks: int) -> Standing:
         """What the records of the first blocks say. Asked for once they are complete."""
@@ -138,7 +160,7 @@ class StudyPace:
                 [trial for trial in self._trials if trial.block < blocks],
                 [instance for instance in self._instances if instance.block < blocks],
                 headline_of(self._plan),
-                baseline_of(self._plan),
+                self._baseline,
             )
         return self._standings[blocks]
 
@@ -148,23 +170,25 @@ class StudyPace:
         return block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block))
 
     def _to_confirm(self, block: int) -> frozenset[Cell]:
-        return cells_to_confirm(self.standing(block), baseline_of(self._plan))
+        return cells_to_confirm(self.standing(block), self._baseline)
 
     def _rounds_to_confirm(self, block: int) -> int:
         """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
         if any(trial.block == block for trial in self._trials):
-            return max(1, self._rounds_done(0))
-        cells = [cell for cell in self._plan.cells if cell in self._to_confirm(block)]
+            return max(1, self._done(0))
+        cells = self._to_confirm(block)
         design = self._design(cells)
         fitting = floor((self._left_s(block) - design.starts_s) / design.round_s)
-        return max(0, min(fitting, self._rounds_done(0))) if cells else 0
+        return max(0, min(fitting, self._done(0))) if cells else 0
 
     def _left_s(self, block: int) -> float:
         """Of the budget, before this block."""
-        ends_s = block_ends(self._trials, self._instances)
-        return (self._plan.study.measure.budget or 0.0) - max(
-            (ends_s[one] for one in ends_s if one < block), default=0.0
-        )
+        ends_s = [end_s for number, end_s in self._elapsed.block_ends().items() if number < block]
+        return (self._plan.study.measure.budget or 0.0) - max(ends_s, default=0.0)
+
+    def _done(self, block: int) -> int:
+        """Rounds; of the baseline's only where no other contender has any."""
+        return self._rounds_done[block] or self._rounds_of_baseline[block]
 
     def _open(self, block: int) -> frozenset[Cell]:
         """The cells with an undecided question, from the blocks before this one."""
@@ -181,71 +205,65 @@ class StudyPace:
             return frozenset()
         alone = (cell for cell in self._plan.cells if cell.workload not in found.claims)
         vague = {cell for cell in alone if self._is_vague(cell, block)}
-        return frozenset(open_cells(found, baseline_of(self._plan)) | vague)
+        return frozenset(open_cells(found, self._baseline) | vague)
 
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
         metric = headline_of(self._plan).metric
-        groups: dict[int, list[float]] = {}
-        for trial in self._trials:
-            if trial.counts and trial.cell == cell and trial.block < blocks:
-                groups.setdefault(trial.block, []).append(getattr(trial.metrics, metric))
-        return bool(groups) and not enough_instances(list(groups.values()), self._plan.study.measure)
-
-    def _rounds_done(self, block: int) -> int:
-        """Of the baseline there may be more: it has a turn in the rounds of every shift."""
-        counts = Counter(trial.cell for trial in self._trials if trial.counts and trial.block == block)
-        others = [count for cell, count in counts.items() if cell.contender != baseline_of(self._plan)]
-        return max(others or counts.values(), default=0)
+        groups = [
+            [getattr(trial.metrics, metric) for trial in trials]
+            for block, trials in self._counted[cell].items()
+            if block < blocks
+        ]
+        return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
     def _rounds_for(self, budget_s: float, block: int) -> int:
         """At least one; a block that would not end in time with one is begun only while two are not complete."""
         measure = self._plan.study.measure
-        design = self._design([cell for cell in self._plan.cells if cell in self._open(block)])
+        design = self._design(self._open(block))
         wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
         rounds = wanted.rounds if wanted else 1
         if block > 0:
-            first_s = block_ends(self._trials, self._instances).get(0, 0.0)
-            left_s = self._left_s(block) - kept_back(self._plan) * first_s
+            left_s = self._left_s(block) - kept_back(self._plan) * self._elapsed.block_ends().get(0, 0.0)
             rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
         return max(1, min(rounds, measure.trials.max))
 
     def _components(self) -> VarianceComponents:
-        blocks = len({trial.block for trial in self._trials if trial.counts})
+        blocks = len(self._rounds_done.keys() | self._rounds_of_baseline.keys())
         return measured_components(self.standing(blocks - 1).speeds if blocks > 1 else {})
 
-    def _design(self, cells: Sequence[Cell]) -> Design:
-        contenders = {cell.contender for cell in cells}
-        trials_s = sum(self._estimator.trial_s(cell) for cell in cells)
-        starts_s = sum(self._estimator.start_s(one.engine) + STOP_S for one in contenders) + trials_s  # and warm-ups
-        again = [cell for cell in cells if cell.contender == baseline_of(self._plan)] * self._further_shifts(contenders)
+    def _design(self, cells: frozenset[Cell]) -> Design:
+        if cells is self._all_cells:  # asked for after each trial of the first block
+            contenders, trials_s = self._contenders, self._estimator.one_each_s
+        else:
+            contenders = Counter(one.engine for one in {cell.contender for cell in cells})
+            trials_s = sum(self._estimator.trial_s(cell) for cell in self._plan.cells if cell in cells)
+        starts_s = sum(number * (self._estimator.start_s(name) + STOP_S) for name, number in contenders.items())
+        again = self._again(cells)
         again_s = sum(self._estimator.trial_s(cell) for cell in again)
         return Design(
-            contenders=max(len(contenders), 2),
-            starts_s=starts_s,
+            contenders=max(contenders.total(), 2),
+            starts_s=starts_s + trials_s,  # and warm-ups
             round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
             kept_back=kept_back(self._plan),
         )
 
-    def _further_shifts(self, contenders: Collection[Contender]) -> int:
-        """In each of them the baseline has its rounds once more."""
-        baseline = baseline_of(self._plan)
-        if baseline is None or baseline not in contenders or self.fit_together(list(contenders)):
-            return 0
-        others = [one for one in self._plan.contenders if one in contenders and one != baseline]
-        shifts = shifts_beside(baseline, others, self.fit_together)
-        return max(len(shifts) - 1, 0) if shifts else 0
+    def _again(self, cells: frozenset[Cell]) -> list[Cell]:
+        """Of the baseline, in each shift beside the first: there it has its rounds once more."""
+        own = [cell for cell in self._plan.cells if cell.contender == self._baseline and cell in cells]
+        if not own or self._baseline is None or self.fit_together(dict.fromkeys(cell.contender for cell in cells)):
+            return []
+        others = dict.fromkeys(cell.contender for cell in self._plan.cells if cell in cells)
+        shifts = shifts_beside(self._baseline, [one for one in others if one != self._baseline], self.fit_together)
+        return own * (len(shifts) - 1) if shifts else []
 
-    def _suits_rounds(self, contenders: Sequence[Contender]) -> bool:
+    def _suits_rounds(self, contender: Contender) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
-        study = self._plan.study
-        setups = [study.engine(contender.engine) for contender in contenders]
-        return not self._on_device and all(self._engines[setup.engine].can_freeze(setup) for setup in setups)
+        setup = self._setups[contender.engine]
+        return not self._on_device and self._engines[setup.name].can_freeze(setup)
 
     def _peak_bytes(self, contender: Contender) -> int:
         """As measured; before that, from its weights and what its engine usually takes besides."""
-        if (known := self._peaks.get(contender)) is not None:
-            return known
-        variant = self._plan.variant(contender.variant)
-        engine = self._engines[self._plan.study.engine(contender.engine).engine]
-        return engine.overhead_bytes + 2 * (variant.weight_bytes or 0)
+        if contender in self._peaks:
+            return self._peaks[contender]
+        return self._engines[contender.engine].overhead_bytes + 2 * self._weight_bytes[contender.variant]

@@ -3,15 +3,15 @@
 Nothing is remembered between runs but the records: a study that was killed goes on from them alone.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.planning.shifts import shifts_beside
 
 # Outcomes that the same inputs give again: the cell is not tried in later blocks.
@@ -20,6 +20,9 @@ FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
 FAILED_BLOCKS_BEFORE_GIVING_UP = 2
 # A trial in which our own client was late does not count and is repeated, so many times per block.
 CLIENT_BOUND_REPEATS = 5
+# One that was disturbed is repeated so many times per block, in a new instance where the old one is gone: whoever
+# interferes twice will again.
+DISTURBED_REPEATS = 1
 
 T = TypeVar("T")
 
@@ -36,12 +39,17 @@ class Pace(Protocol):
     def purpose(self, block: int) -> Purpose:
         """What this block is for."""
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:
-        """Whether these may be resident at once and take turns."""
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+        """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
 
 class Progress:
-    """What has been recorded so far, and what that leaves to do."""
+    """What has been recorded so far, and what that leaves to do.
+
+    A block that is complete stays so, and so does a contender's part of it. What was found complete is therefore not
+    looked at again: the answers are those of a fresh object with the same records, at a cost that does not grow with
+    what is behind.
+    """
 
     def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None) -> None:
         """`baseline`: through which contenders are compared that do not fit into memory together."""
@@ -53,6 +61,10 @@ class Progress:
             self._cells[cell.contender].append(cell)
         self._trials: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
         self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
+        self._scored = frozenset(plan.quality)
+        self._workloads = {workload.name: workload for workload in plan.study.workloads}
+        self._block = 0  # the first that may not be complete
+        self._waiting = self._shuffled(0)  # its contenders, without the first ones that were found complete
 
     def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
         for record in records:
@@ -73,11 +85,12 @@ class Progress:
 
     def accepts_trial(self, cell: Cell, block: int) -> bool:
         """Whether one more could have a result: none failed in this block, and it was not given up before."""
-        trials = self._trials[cell][block]
-        if any(trial.outcome not in (Outcome.OK, Outcome.CLIENT_BOUND) for trial in trials):
+        outcomes = Counter(trial.outcome for trial in self._trials[cell][block])
+        if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
-        counted = sum(trial.outcome is Outcome.OK for trial in trials)
-        return len(trials) - counted <= CLIENT_BOUND_REPEATS and not (counted == 0 and self._given_up(cell))
+        if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
+            return False
+        return outcomes[Outcome.OK] > 0 or not self._given_up(cell)
 
     def rounds_begun(self, block: int) -> int:
         """Those of other shifts and of an interrupted run included: a number stands for one round of the block."""
@@ -86,80 +99,103 @@ class Progress:
 
     def wants_quality(self, contender: Contender) -> bool:
         """Once per contender; a failure that may be bad luck is tried again, in another instance."""
-        if contender not in self._plan.quality:
+        if contender not in self._scored:
             return False
         outcomes = self._quality[contender]
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
-        return len(outcomes) < FAILED_BLOCKS_BEFORE_GIVING_UP
+        disturbed = outcomes.count(Outcome.DISTURBED)
+        return disturbed <= DISTURBED_REPEATS and len(outcomes) - disturbed < FAILED_BLOCKS_BEFORE_GIVING_UP
 
     def next_group(self) -> Group | None:
         """The next contenders to start: blocks in order, contenders and workloads shuffled by the seed."""
-        for block in count():
-            rounds = self._pace.rounds(block)
-            members = [member for one in self._shuffled(block) if (member := self._member(one, block)) is not None]
-            if rounds == 0:
-                return self._quality_alone(members)
-            wanted = [member for member in members if member.workloads]
-            if wanted:
-                group = self._group(wanted, block, rounds)
-                return group.model_copy(update={"purpose": self._pace.purpose(block)})
-        return None
+        while (rounds := self._pace.rounds(self._block)) > 0:
+            wanted = self._wanted()
+            first, second = next(wanted, None), next(wanted, None)
+            if first is None:
+                self._block += 1
+                self._waiting = self._shuffled(self._block)
+                continue
+            others = (member.contender for member in wanted)
+            group = self._in_shifts(first, second, rounds) if self._has_left() else None
+            if group is None and second is not None:
+                together = self._pace.fit_together(chain([first.contender, second.contender], others))
+                group = self._together(rounds) if together else self._in_shifts(first, second, rounds)
+            alone = Group(block=self._block, members=(first,), rounds=rounds)
+            return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
+        return self._quality_alone()
 
-    def _group(self, wanted: Sequence[Member], block: int, rounds: int) -> Group:
-        """All at once where they fit; else in shifts beside the baseline; else the first of them alone."""
-        others = [member for member in wanted if member.contender != self._baseline]
-        link = self._link(others, block)
-        # In an interrupted block it may have its rounds; what is left of the others would then have no counterpart.
-        is_missed = link is not None and len(others) == len(wanted) and self._took_turns(link, block)
-        if len(wanted) > 1 and not is_missed and self._pace.fit_together([one.contender for one in wanted]):
-            return Group(block=block, members=tuple(wanted), rounds=rounds)
-        if link is not None and (is_missed or len(others) > 1):
-            order = {contender: place for place, contender in enumerate(self._plan.contenders)}
-            comers = sorted((member.contender for member in others), key=order.__getitem__)
-            shifts = shifts_beside(link.contender, comers, self._pace.fit_together)
-            if shifts is not None:
-                mixed = tuple(
-                    tuple(self._mixed(shift, block, "shift")) for shift in self._mixed(shifts, block, "shifts")
-                )
-                return Group(block=block, members=(link, *others), rounds=rounds, shifts=mixed)
-        return Group(block=block, members=tuple(wanted[:1]), rounds=rounds)
+    def _together(self, rounds: int) -> Group:
+        return Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
 
-    def _link(self, others: Sequence[Member], block: int) -> Member | None:
+    def _in_shifts(self, first: Member, second: Member | None, rounds: int) -> Group | None:
+        """Those that wait, beside the baseline; None where one does not fit beside it, or it cannot run.
+
+        `first`, `second`: of those that wait; with many of them, most need not be looked at to see that none fits.
+        """
+        comer = second if first.contender == self._baseline else first
+        if comer is None or self._baseline is None or not self._pace.fit_together([self._baseline, comer.contender]):
+            return None
+        others = [member for member in self._wanted() if member.contender != self._baseline]
+        link = self._link(others)
+        if link is None:
+            return None
+        order = {contender: place for place, contender in enumerate(self._plan.contenders)}
+        comers = sorted((member.contender for member in others), key=order.__getitem__)
+        shifts = shifts_beside(link.contender, comers, self._pace.fit_together)
+        if shifts is None:
+            return None
+        mixed = tuple(
+            tuple(self._mixed(shift, self._block, "shift")) for shift in self._mixed(shifts, self._block, "shifts")
+        )
+        return Group(block=self._block, members=(link, *others), rounds=rounds, shifts=mixed)
+
+    def _link(self, others: Sequence[Member]) -> Member | None:
         """The baseline as what they are compared through: on all of their workloads, whether or not it is open itself.
 
         None where it cannot run one of them.
         """
-        if self._baseline is None or not others:
+        if self._baseline is None:
             return None
         names = {workload.name for member in others for workload in member.workloads}
-        cells = [cell for cell in self._cells[self._baseline] if self.accepts_trial(cell, block)]
+        cells = [cell for cell in self._cells[self._baseline] if self.accepts_trial(cell, self._block)]
         if not names <= {cell.workload for cell in cells}:
             return None
-        asked = [cell for cell in cells if cell.workload in names or self.wants_trial(cell, block)]
-        mixed = self._mixed(asked, block, self._baseline.name)
-        workloads = tuple(self._plan.study.workload(cell.workload) for cell in mixed)
-        return Member(contender=self._baseline, workloads=workloads)
+        asked = [cell for cell in cells if cell.workload in names or self.wants_trial(cell, self._block)]
+        mixed = self._mixed(asked, self._block, self._baseline.name)
+        return Member(contender=self._baseline, workloads=tuple(self._workloads[cell.workload] for cell in mixed))
 
-    def _took_turns(self, member: Member, block: int) -> bool:
-        cells = [Cell(contender=member.contender, workload=workload.name) for workload in member.workloads]
-        return any(trial.round is not None for cell in cells for trial in self._trials[cell][block])
+    def _has_left(self) -> bool:
+        """Whether the baseline took turns in this block and has its rounds: what is left of the others after an
+        interruption would have no counterpart without it."""
+        if self._baseline is None or self._member(self._baseline, self._block).workloads:
+            return False
+        cells = self._cells[self._baseline]
+        return any(trial.round is not None for cell in cells for trial in self._trials[cell][self._block])
 
-    def _quality_alone(self, members: Sequence[Member]) -> Group | None:
+    def _quality_alone(self) -> Group | None:
         """One whose speed is not asked for, or is known already."""
-        return Group(block=0, members=tuple(members[:1]), rounds=0) if members else None
+        left = (contender for contender in self._shuffled(self._block) if self.wants_quality(contender))
+        first = next(left, None)
+        return None if first is None else Group(block=0, members=(Member(contender=first, workloads=()),), rounds=0)
 
-    def _member(self, contender: Contender, block: int) -> Member | None:
-        """None where nothing is left to ask of it."""
+    def _wanted(self) -> Iterator[Member]:
+        """Contenders of the block that need trials, in its order."""
+        while self._waiting and not self._member(self._waiting[0], self._block).workloads:
+            self._waiting.popleft()
+        members = (self._member(contender, self._block) for contender in self._waiting)
+        yield from (member for member in members if member.workloads)
+
+    def _member(self, contender: Contender, block: int) -> Member:
         workloads = tuple(
-            self._plan.study.workload(cell.workload)
+            self._workloads[cell.workload]
             for cell in self._mixed(self._cells[contender], block, contender.name)
             if self.wants_trial(cell, block)
         )
-        return Member(contender=contender, workloads=workloads) if workloads or self.wants_quality(contender) else None
+        return Member(contender=contender, workloads=workloads)
 
-    def _shuffled(self, block: int) -> list[Contender]:
-        return self._mixed(self._plan.contenders, block, "contenders")
+    def _shuffled(self, block: int) -> deque[Contender]:
+        return deque(self._mixed(self._plan.contenders, block, "contenders"))
 
     def _mixed(self, items: Sequence[T], block: int, salt: str) -> list[T]:
         shuffled = list(items)
@@ -169,7 +205,7 @@ class Progress:
     def _given_up(self, cell: Cell) -> bool:
         failed_blocks = 0
         for trials in self._trials[cell].values():
-            outcomes = {trial.outcome for trial in trials} - {Outcome.OK, Outcome.CLIENT_BOUND}
+            outcomes = {trial.outcome for trial in trials} - {Outcome.OK, *NOT_THE_ENGINES}
             if outcomes & FINAL_OUTCOMES:
                 return True
             failed_blocks += bool(outcomes)
