@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -46,30 +45,45 @@ def kill_and_check(run: subprocess.Popen[bytes]) -> None:
     assert not alive, f"left over: {[process.cmdline() for process in alive if process.is_running()]}"
 
 
-def test_twenty_kills(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY)
-    folder = StudyFolder(tmp_path / "out")
-    command = [*BITBENCH, "run", "study.yaml", "--into", "out"]
-    rng = random.Random(20)
-    ended: set[str] = set()
-    killed_while_running = 0
-    for number in range(KILLS):
-        run = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # The first runs are killed while they begin (imports, lock file), the others in the middle of trials.
+def start(place: Path, folder: StudyFolder) -> subprocess.Popen[bytes]:
+    command = [*BITBENCH, "run", "study.yaml", "--into", folder.path.name]
+    return subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def kill_until(place: Path, kills: int, rng: random.Random) -> int:
+    """Kill a run of the study at a random moment, so many times; one that is complete is checked, and a new one begun.
+
+    Returns how many studies were completed, the last one undisturbed.
+    """
+    (place / "study.yaml").write_text(STUDY)
+    completed, killed = 0, 0
+    folder, ended = StudyFolder(place / "out0"), set[str]()
+    while killed < kills:
+        run = start(place, folder)
+        # Some are killed while they begin (imports, lock file), the others in the middle of trials.
         time.sleep(rng.uniform(0.2, 4.0))
         if run.poll() is None:
-            killed_while_running += 1
+            killed += 1
             kill_and_check(run)
         now = {trial.id for trial in folder.trials()}
-        assert ended <= now, f"kill {number} lost {ended - now}"
+        assert ended <= now, f"kill {killed} lost {ended - now}"
         ended = now
-    assert killed_while_running >= KILLS * 3 // 4, "the study was over too soon for this test to mean anything"
+        if run.returncode == 0:
+            check_complete(folder)
+            completed += 1
+            folder, ended = StudyFolder(place / f"out{completed}"), set()
+    last = start(place, folder)
+    assert last.wait(timeout=180) == 0
+    assert ended <= {trial.id for trial in folder.trials()}
+    check_complete(folder)
+    return completed + 1
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+def check_complete(folder: StudyFolder) -> None:
+    """Each cell has its trials in each block, once; their rows and nothing else are in the folder."""
     trials = folder.trials()
-    assert ended <= {trial.id for trial in trials}
-    assert max(Counter(trial.id for trial in trials).values()) == 1
+    lines = (folder.path / "trials.jsonl").read_text().splitlines()
+    assert len(lines) == len(trials) == len({trial.id for trial in trials})
     for engine in "abc":
         for workload in ("one", "four"):
             for block in range(3):
@@ -91,3 +105,7 @@ def test_twenty_kills(tmp_path: Path) -> None:
     }
     report = (folder.report / "report.md").read_text()
     assert all(name in report for name in ("one", "four", "a", "b", "c"))
+
+
+def test_twenty_kills(tmp_path: Path) -> None:
+    assert kill_until(tmp_path, KILLS, random.Random(20)) >= 1

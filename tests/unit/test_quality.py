@@ -36,7 +36,7 @@ from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
-from tests.unit.synthetic import make_lock, make_plan
+from tests.unit.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent
 from tests.unit.test_schedule import progress_of
 
@@ -348,7 +348,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             id="",
             contender=Contender(variant="m/bf16", engine="e"),
             instance_id="i",
-            started_at="",
+            started_at="2026-11-02T10:00:00.000+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
         )
@@ -380,4 +380,6 @@ def test_a_study_of_quality_alone_starts_each_contender_once() -> None:
     engines = {"transformers": TransformersEngine()}
     low_s, high_s = Estimator(plan, engines).range_s()
     assert low_s == high_s == 2 * TransformersEngine.start_s  # nothing is known about the size of this model
-    assert Estimator(plan, engines).remaining_s({}, starts_done=1) == TransformersEngine.start_s
+    estimator = Estimator(plan, engines)
+    estimator.add(make_instance(plan.quality[0], 0, ready_s=None))
+    assert estimator.remaining_s() == TransformersEngine.start_s

@@ -21,7 +21,7 @@ from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import read_published
-from bitbench.store.query import Studies
+from bitbench.store.query import REFUSED, Studies
 from bitbench.store.tables import TABLES
 from tests.command_line import bitbench
 from tests.unit.synthetic import demo_study, make_lock, request_rows
@@ -186,3 +186,82 @@ def test_a_pipe_instead_of_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trials.jsonl")
     (tmp_path / "lock.json").symlink_to("/dev/zero")
     assert Studies(str(tmp_path)).query("SELECT * FROM trials")[1] == []
+
+
+WRITES = [
+    "COPY (SELECT 1) TO 'PLACE/x.csv'",
+    "COPY trials TO 'PLACE/x.parquet' (FORMAT parquet)",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO 'PLACE/x.csv'",
+    "EXPORT DATABASE 'PLACE/x'",
+    "ATTACH 'PLACE/x.db'",
+    "CREATE PERSISTENT SECRET s (TYPE s3)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_parquet('PLACE/one/requests/*.parquet')",
+    "SET enable_external_access = true",
+    "SET threads = 1",
+    "RESET threads",
+    "PRAGMA threads = 1",
+    "PRAGMA profile_output = 'PLACE/x.json'",
+    "CALL enable_logging(storage = 'file', storage_path = 'PLACE/x')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = 'PLACE/x')",
+    "SELECT count(*) FROM trials; COPY (SELECT 1) TO 'PLACE/x.csv'",
+]
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(place.rglob("*"))
+    said = bitbench(capsys, "query", str(place), sql.replace("PLACE", str(place)))
+    assert (said.exit_code, said.out) == (1, "")
+    assert said.err.startswith("error: the query is refused: `bitbench query` only reads its own tables")
+    assert said.err.count("\n") == 1
+    assert sorted(place.rglob("*")) == before
+
+
+def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
+    with pytest.raises(StoreError, match="studies_of_a_test does not exist"):
+        Studies(str(place)).query("SELECT * FROM studies_of_a_test")
+    assert REFUSED  # a global of this module, and no table either
+    with pytest.raises(StoreError, match="REFUSED does not exist"):
+        Studies(str(place)).query("SELECT * FROM REFUSED")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PIVOT (SELECT engine, outcome FROM trials) ON outcome USING count(*)",
+        "DESCRIBE trials",
+        "SUMMARIZE SELECT duration_s FROM trials",
+        "EXPLAIN SELECT * FROM requests",
+        "WITH ok AS (SELECT * FROM trials WHERE outcome = 'ok') SELECT max(started_at) FROM ok",
+        "SELECT a.trial FROM requests a JOIN requests b USING (folder, trial) WHERE a.folder = 'one'",
+    ],
+)
+def test_all_of_sql_that_reads_works(sql: str, place: Path) -> None:
+    assert Studies(str(place)).query(sql)[1]
+
+
+def test_damaged_lines_are_counted_and_named(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(place, tmp_path / "past")
+    lines = tmp_path / "past" / "one" / "trials.jsonl"
+    whole = lines.read_text().splitlines(keepends=True)
+    lines.write_text("".join([*whole[:3], "garbage\n", '{"id": "t0\n', *whole[3:]]))
+    said = bitbench(capsys, "query", str(tmp_path / "past"), "SELECT count(*) FROM trials", "--format", "csv")
+    assert said.out.split() == ["count_star()", str(2 * len(demo_study()[1]))]
+    assert f"warning: 2 damaged lines left out: {lines}:4 and {lines}:5; " in said.err
+    assert "warning" not in bitbench(capsys, "query", str(place), "SELECT count(*) FROM trials").err
+
+
+def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "one", tmp_path / "one")
+    lines = tmp_path / "one" / "trials.jsonl"
+    whole = lines.read_text().splitlines(keepends=True)[:3]
+    lines.write_text("".join([*whole, whole[1]]))
+    assert Studies(str(tmp_path)).count("trials") == 3
+    lines.write_text("".join([*whole, whole[1].replace('"measured"', '"warmup"')]))
+    with pytest.raises(StoreError, match=r"trials\.jsonl has lines of id t00002 with different content"):
+        Studies(str(tmp_path)).count("trials")

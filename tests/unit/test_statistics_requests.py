@@ -9,7 +9,7 @@ import pytest
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.found.tails import Event, PercentileEstimate
 from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import RowsNotKeptError
 from bitbench.statistics.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
 from tests.unit.synthetic import make_plan, make_records, make_trial, request_rows
 
@@ -35,7 +35,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> CellRequests:
     def requests_of(trial: TrialRecord, columns: Sequence[str] | None) -> pa.Table:
         table = tables[trial.block]
         if table is None:
-            raise StoreError("gone")
+            raise RowsNotKeptError("gone")
         return table.select(list(columns or table.column_names))
 
     return read_requests(make_records(PLAN, trials, requests_of=requests_of), CELL, trials)

@@ -27,7 +27,7 @@ DRAFT = TrialRecord(
     duration_s=1.0,
     outcome=Outcome.OK,
 )
-ROWS = pa.table({"request": [0, 1]})
+ROWS = pa.table({"request": pa.array([0, 1], pa.int32())})
 
 
 def a_study(path: Path) -> StudyFolder:
@@ -197,7 +197,7 @@ def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
     with folder.writing() as writer:
         trial = writer.append_trial(make_trial(cell, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
     (tmp_path / str(trial.requests_file)).unlink()
-    with pytest.raises(StoreError, match=f"the request rows of trial {trial.id} were not kept"):
+    with pytest.raises(StoreError, match=f"the rows of trial {trial.id} were not kept"):
         folder.requests_of(trial)
 
 
@@ -230,3 +230,27 @@ def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path, text: str, said: st
     (tmp_path / "lock.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(StoreError, match=f"lock.json {said}"):
         StudyFolder(tmp_path).lock()
+
+
+def test_a_line_that_is_there_twice_counts_once_and_two_of_one_id_are_refused(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        kept = [writer.append_trial(DRAFT, None), writer.append_trial(DRAFT, None)]
+    path = folder.path / "trials.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[0]]))
+    assert folder.trials() == kept
+    path.write_text("".join([*lines, lines[0].replace('"index":0', '"index":1')]))
+    with pytest.raises(StoreError, match=r"trials\.jsonl:3 in .* has the id t00001 of line 1 with different content"):
+        folder.trials()
+
+
+def test_a_number_is_not_given_again_where_a_line_was_removed(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        for _ in range(3):
+            writer.append_trial(DRAFT, None)
+    path = folder.path / "trials.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with folder.writing() as writer:
+        assert writer.append_trial(DRAFT, None).id == "t00004"

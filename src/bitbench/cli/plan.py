@@ -1,16 +1,19 @@
 """`bitbench plan`: what a study would do."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.markup import escape
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from bitbench import environments
+from bitbench.cli.terminal import Terminal
+from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
-from bitbench.core.cell import Plan, Verdict
+from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.units import show_bytes, show_duration
@@ -20,39 +23,79 @@ from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
 
+MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
+MOST_LINES = 100  # workloads and variants that have a line each
+MOST_NAMES = 30  # contenders that are named where they share a remark
 EXPECTED = {
     Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
     Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
+_YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
 def show_plan(lab: Lab, path: Path) -> None:
     plan = lab.plan(path)
-    console = Console(highlight=False)
-    console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
+    console = Terminal()
+    console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if plan.study.workloads:
         console.print(_workloads(plan))
-    console.print(_cells(plan))
+    is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
+    console.print(_counts(plan) if is_large else _cells(plan))
     for remark in remarks(plan):
         console.print(remark)
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
+    trust = lab.trust(path)
+    if trust.uses:
+        console.print(uses_table(trust.uses, trust))
     console.print(_amount(amount_of(plan, lab.estimator(plan))))
 
 
 def _workloads(plan: Plan) -> Table:
     """Each with the number under which `_cells` has its column: many of them still fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
-    for number, workload in enumerate(plan.study.workloads, start=1):
+    for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
         tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
         many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         table.add_row(str(number), workload.name, f"{many} {tokens}")
+    if (left := len(plan.study.workloads) - MOST_LINES) > 0:
+        table.add_row("", f"… {left:,} more", "")
     return table
 
 
+def _counts(plan: Plan) -> Table:
+    """One row for all contenders that are treated alike, and on how many workloads: any number of cells fits."""
+    counts: dict[Contender, Counter[str]] = {}
+    hopeless = _hopeless(plan)
+    for cell in plan.cells:
+        counts.setdefault(cell.contender, Counter())["once" if cell.contender in hopeless else "runs"] += 1
+    for refusal in plan.refusals:
+        counts.setdefault(refusal.cell.contender, Counter())["refused"] += 1
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for contender, count in counts.items():
+        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(contender.name)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("contenders", overflow="fold")
+    for title in ("workloads that run", "tried once", "refused"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for numbers, names in alike.items():
+        table.add_row(_some(names), *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _some(names: Sequence[str]) -> str:
+    """`a, b, c`; where there are many, `a, b, … and 97 more`"""
+    left = len(names) - MOST_NAMES
+    return ", ".join(names) if left <= 0 else f"{', '.join(names[:MOST_NAMES])} … and {left:,} more"
+
+
+def _hopeless(plan: Plan) -> set[Contender]:
+    return {expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN}
+
+
 def _cells(plan: Plan) -> Table:
-    """One row per contender, one column per workload: thousands of cells stay readable."""
+    """One row per contender, one column per workload."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender", overflow="fold")
     titles = [
@@ -61,15 +104,16 @@ def _cells(plan: Plan) -> Table:
     ]
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
-    hopeless = {
-        expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN
-    }
-    marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
-    marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
-    judged = dict.fromkeys(plan.quality, "[green]✓[/]")
-    judged |= {refusal.contender: "[yellow]no[/]" for refusal in plan.quality_refusals}
-    for contender in dict.fromkeys([*(cell.contender for cell in marked), *judged]):
-        marks = {cell.workload: mark for cell, mark in marked.items() if cell.contender == contender}
+    hopeless = _hopeless(plan)
+    marked = {cell: _ONCE if cell.contender in hopeless else _YES for cell in plan.cells}
+    marked |= {refusal.cell: _NO for refusal in plan.refusals}
+    judged = dict.fromkeys(plan.quality, _YES)
+    judged |= {refusal.contender: _NO for refusal in plan.quality_refusals}
+    rows: dict[Contender, dict[str, Text]] = {}
+    for cell, mark in marked.items():
+        rows.setdefault(cell.contender, {})[cell.workload] = mark
+    for contender in dict.fromkeys([*rows, *judged]):
+        marks = rows.get(contender, {})
         quality = [judged[contender]] if contender in judged else []
         table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads), *quality)
     return table
@@ -87,34 +131,36 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
     for unscored in plan.quality_refusals:
         about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
     for (remark, reason), contenders in about.items():
-        yield f"[yellow]{remark}[/]: {escape(reason)}"
-        yield Padding(", ".join(contenders), (0, 0, 0, 4))
+        yield Text.assemble((remark, "yellow"), f": {reason}")
+        yield Padding(_some(contenders), (0, 0, 0, 4))
 
 
-def _variants(plan: Plan) -> str:
+def _variants(plan: Plan) -> Text:
     used = {contender.variant for contender in plan.contenders}
     lines = [
-        f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
+        Text.assemble(f"variant {variant.name}: ", _state(variant, is_used=variant.name in used))
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
-    return "\n".join(lines) or "no variants needed"
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], Text(f"… and {len(lines) - MOST_LINES:,} more variants")]
+    return Text("\n").join(lines or [Text("no variants needed")])
 
 
-def _state(variant: Variant, *, is_used: bool) -> str:
+def _state(variant: Variant, *, is_used: bool) -> Text:
     if variant.refusal is not None:
-        return "[yellow]cannot be created[/]"
+        return Text("cannot be created", "yellow")
     if variant.path is None:
-        return "[yellow]will be created[/]" if is_used else "not created: all its cells are refused"
-    return f"{show_bytes(variant.weight_bytes)} of weights, ready"
+        return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
+    return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
 
 
-def _environment(lab: Lab, name: str) -> str:
+def _environment(lab: Lab, name: str) -> Text:
     try:
         environments.python_of(name, lab.home)
     except EngineEnvironmentError as error:
-        return f"environment {name}: [yellow]{error}[/]"
-    return f"environment {name}: installed"
+        return Text.assemble(f"environment {name}: ", (str(error), "yellow"))
+    return Text(f"environment {name}: installed")
 
 
 def _amount(amount: Amount) -> str:

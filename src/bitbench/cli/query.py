@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from bitbench.store.query import Row, Studies
 
 
+MOST_PLACES = 5  # damaged lines that a warning names
+
+
 class QueryFormat(StrEnum):
     TABLE = "table"
     CSV = "csv"
@@ -43,20 +46,35 @@ def query(
     studies = Studies(place)
     if not given:
         _list_tables(studies)
+        _warn_of_damage(studies.damaged)
         return
     names, rows = studies.query(given[0])
     {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
+    _warn_of_damage(studies.damaged)
+
+
+def _warn_of_damage(places: "Sequence[str]") -> None:
+    from rich.console import Console
+
+    from bitbench.report.document.model import plain_text
+    from bitbench.report.document.words import listing, plural
+
+    if not places:
+        return
+    where = plain_text(listing(list(places), most=MOST_PLACES))
+    sentence = f"{plural(len(places), 'damaged line')} left out: {where}; `bitbench report FOLDER` says what is wrong"
+    Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
 
 
 def _list_tables(studies: "Studies") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.store.query import shown_columns
     from bitbench.store.tables import TABLES
 
-    console = Console(highlight=False)
+    console = Terminal()
     for name, table in TABLES.items():
         count = studies.count(name)
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
@@ -67,10 +85,10 @@ def _list_tables(studies: "Studies") -> None:
 
 
 def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import UNKNOWN, significant
     from bitbench.report.document.text import plain
 
@@ -85,7 +103,7 @@ def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
         shown.add_column(Text(plain(name)), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(value) for value in row))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(shown)
     console.print(f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}", style="dim")
 

@@ -1,7 +1,7 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import floor
 
@@ -12,7 +12,7 @@ from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.planning.estimate import Estimator
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.statistics.components import VarianceComponents
-from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.elapsed import Elapsed
 from bitbench.statistics.standing import Standing, baseline_of, headline_of, open_cells, standing
 from bitbench.statistics.stopping import enough_instances
 
@@ -35,38 +35,56 @@ class OneBlock:
     def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
         return True
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:  # noqa: ARG002
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
         return False
 
 
 class StudyPace:
-    """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided."""
+    """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided.
+
+    What is asked with every trial or group is kept up to date as records come in, and not counted again.
+    """
 
     def __init__(
         self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
     ) -> None:
         self._plan = plan
-        self._engines = engines
+        self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
+        self._setups = {setup.name: setup for setup in plan.study.engines}
+        self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
         self._estimator = estimator
         self._available_bytes = available_bytes
         self._on_device = on_device
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
+        self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
+        self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
+        self._peaks: dict[Contender, int] = {}  # bytes, as measured
+        self._elapsed = Elapsed()
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
+        self._contenders = Counter(one.engine for one in {cell.contender for cell in plan.cells})  # by setup
         self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
+        self._elapsed.add(record)
         self._first_is_stale = True
         self._newest_block = max(self._newest_block, record.block)
-        if isinstance(record, TrialRecord):
-            self._trials.append(record)
-        else:
+        if isinstance(record, InstanceRecord):
             self._instances.append(record)
+            return
+        self._trials.append(record)
+        if record.counts:
+            counted = self._counted[record.cell].setdefault(record.block, [])
+            counted.append(record)
+            self._rounds_done[record.block] = max(self._rounds_done[record.block], len(counted))
+        if (peak_bytes := record.memory.peak_bytes) is not None:
+            contender = record.cell.contender
+            self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
@@ -75,7 +93,7 @@ class StudyPace:
         if measure.budget is None:
             return measure.trials.min
         if block < self._newest_block:  # it is complete: no later estimate opens it again
-            return max(1, self._rounds_done(block))
+            return max(1, self._rounds_done[block])
         if block == 0 and self._first_is_stale:
             # What its first trials take is the better estimate, but it may only shorten the block.
             self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
@@ -87,28 +105,31 @@ class StudyPace:
     def is_open(self, cell: Cell, block: int) -> bool:
         return cell in self._open(block)
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
-        if schedule is Schedule.VISITS or (schedule is Schedule.AUTO and not self._suits_rounds(contenders)):
+        if schedule is Schedule.VISITS:
             return False
-        needed = sum(self._peak_bytes(contender) for contender in contenders)
-        return needed <= RESIDENT_SHARE * self._available_bytes
+        free_bytes = RESIDENT_SHARE * self._available_bytes
+        for contender in contenders:
+            free_bytes -= self._peak_bytes(contender)
+            if free_bytes < 0 or (schedule is Schedule.AUTO and not self._suits_rounds(contender)):
+                return False
+        return True
 
     def planned(self) -> BlockPlan | None:
         """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
         measure = self._plan.study.measure
         if measure.budget is None:
             return None
-        return plan_blocks(self._design(self._plan.cells), measure.budget, measure.confidence, self._components())
+        return plan_blocks(self._design(self._all_cells), measure.budget, measure.confidence, self._components())
 
     def remaining_s(self) -> float:
         """Of the budget; without one, for the least that is left."""
         measure = self._plan.study.measure
         if measure.budget is not None:
-            ends_s = block_ends(self._trials, self._instances)
+            ends_s = self._elapsed.block_ends()
             return max(0.0, measure.budget - (ends_s[-1] if ends_s else 0.0))
-        done = Counter(trial.cell for trial in self._trials if trial.kind == "measured")
-        return self._estimator.remaining_s(done, len(self._instances))
+        return self._estimator.remaining_s()
 
     def standing(self, blocks: int) -> Standing:
         """What the records of the first blocks say. Asked for once they are complete."""
@@ -142,53 +163,49 @@ class StudyPace:
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
         metric = headline_of(self._plan).metric
-        groups: dict[int, list[float]] = {}
-        for trial in self._trials:
-            if trial.counts and trial.cell == cell and trial.block < blocks:
-                groups.setdefault(trial.block, []).append(getattr(trial.metrics, metric))
-        return bool(groups) and not enough_instances(list(groups.values()), self._plan.study.measure)
-
-    def _rounds_done(self, block: int) -> int:
-        counts = Counter(trial.cell for trial in self._trials if trial.counts and trial.block == block)
-        return max(counts.values(), default=0)
+        groups = [
+            [getattr(trial.metrics, metric) for trial in trials]
+            for block, trials in self._counted[cell].items()
+            if block < blocks
+        ]
+        return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
     def _rounds_for(self, budget_s: float, block: int) -> int:
         """At least one; a block that would not end in time with one is begun only while two are not complete."""
         measure = self._plan.study.measure
-        design = self._design([cell for cell in self._plan.cells if cell in self._open(block)])
+        design = self._design(self._open(block))
         wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
         rounds = wanted.rounds if wanted else 1
         if block > 0:
-            ends_s = block_ends(self._trials, self._instances)
+            ends_s = self._elapsed.block_ends()
             left_s = budget_s - (ends_s[block - 1] if len(ends_s) >= block else 0.0)
             rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
         return max(1, min(rounds, measure.trials.max))
 
     def _components(self) -> VarianceComponents:
-        blocks = len({trial.block for trial in self._trials if trial.counts})
+        blocks = len(self._rounds_done)
         return measured_components(self.standing(blocks - 1).speeds if blocks > 1 else {})
 
-    def _design(self, cells: Sequence[Cell]) -> Design:
-        contenders = {cell.contender for cell in cells}
-        trials_s = sum(self._estimator.trial_s(cell) for cell in cells)
-        starts_s = sum(self._estimator.start_s(one.engine) + STOP_S for one in contenders) + trials_s  # and warm-ups
+    def _design(self, cells: frozenset[Cell]) -> Design:
+        if cells is self._all_cells:  # asked for after each trial of the first block
+            contenders, trials_s = self._contenders, self._estimator.one_each_s
+        else:
+            contenders = Counter(one.engine for one in {cell.contender for cell in cells})
+            trials_s = sum(self._estimator.trial_s(cell) for cell in self._plan.cells if cell in cells)
+        starts_s = sum(number * (self._estimator.start_s(name) + STOP_S) for name, number in contenders.items())
         return Design(
-            contenders=max(len(contenders), 2),
-            starts_s=starts_s,
+            contenders=max(contenders.total(), 2),
+            starts_s=starts_s + trials_s,  # and warm-ups
             round_s=max(trials_s + PROBE_AND_TOUCH_S * len(cells), 1e-3),
         )
 
-    def _suits_rounds(self, contenders: Sequence[Contender]) -> bool:
+    def _suits_rounds(self, contender: Contender) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
-        study = self._plan.study
-        setups = [study.engine(contender.engine) for contender in contenders]
-        return not self._on_device and all(self._engines[setup.engine].can_freeze(setup) for setup in setups)
+        setup = self._setups[contender.engine]
+        return not self._on_device and self._engines[setup.name].can_freeze(setup)
 
     def _peak_bytes(self, contender: Contender) -> int:
         """As measured; before that, from its weights and what its engine usually takes besides."""
-        seen = [trial.memory.peak_bytes for trial in self._trials if trial.cell.contender == contender]
-        if known := [size for size in seen if size is not None]:
-            return max(known)
-        variant = self._plan.variant(contender.variant)
-        engine = self._engines[self._plan.study.engine(contender.engine).engine]
-        return engine.overhead_bytes + 2 * (variant.weight_bytes or 0)
+        if contender in self._peaks:
+            return self._peaks[contender]
+        return self._engines[contender.engine].overhead_bytes + 2 * self._weight_bytes[contender.variant]

@@ -43,6 +43,7 @@ def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: 
     to that folder."""
     folder = into or Path(f"quality-{Path(options.model).name}")
     path = SafeFolder(folder).write(STUDY_FILE, study_text(quality_study(options, folder, lab.device)))
+    lab.trust(path).give()  # all of it was given as an option
     return lab.run(path, folder, observer)
 
 

@@ -14,6 +14,7 @@ from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
+from bitbench.ground import yaml_file
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
@@ -26,6 +27,8 @@ from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
+from bitbench.lab.trust import Trust
+from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
@@ -75,14 +78,20 @@ class Lab:
         source = StudySource.of(study)
         return self._plan(source, Workshop(self.home, source.folder))
 
+    def trust(self, study: Path | Study) -> Trust:
+        """What a study uses beyond measuring, and whether that has been allowed."""
+        return self._trust(StudySource.of(study))
+
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(
         self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
     ) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own."""
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
+        NotTrustedError for a file that uses what has not been allowed here."""
         source = StudySource.of(study).with_budget(budget_s)
+        self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
@@ -144,6 +153,8 @@ class Lab:
     def engines_of(self, study: Study) -> dict[str, Engine]:
         engines: dict[str, Engine] = {}
         for index, setup in enumerate(study.engines):
+            if setup.engine in engines:
+                continue
             try:
                 engines[setup.engine] = registry.engine(setup.engine)
             except StudyFileError as error:
@@ -160,6 +171,13 @@ class Lab:
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
         tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
         return sorted({*tasks, *(name for name in names if name is not None)})
+
+    def _trust(self, source: StudySource) -> Trust:
+        try:
+            uses = uses_of(source.study, source.folder, self.engines_of(source.study))
+        except StudyFileError as error:
+            raise source.located(error) from error
+        return Trust(uses, source, self.home)
 
     def _plan(self, source: StudySource, workshop: Workshop) -> Plan:
         study = source.study
@@ -203,7 +221,7 @@ class Lab:
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
-            refuse_other_study(parse_study(read_bytes(folder.study_file).decode(), name="study.yaml"), plan.study)
+            refuse_other_study(_study_in(folder), plan.study)
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
@@ -229,6 +247,12 @@ class Lab:
             },
             plan=plan,
         )
+
+
+def _study_in(folder: StudyFolder) -> Study:
+    missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
+    text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
+    return parse_study(text, name=str(folder.study_file))
 
 
 def refuse_other_study(old: Study, new: Study) -> None:

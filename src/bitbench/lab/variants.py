@@ -1,6 +1,7 @@
 """Finds the variants that a study asks for, and makes those that are missing."""
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 from bitbench import environments
@@ -25,13 +26,14 @@ class Workshop:
 
     def __init__(self, home: Path, recipe_folder: Path) -> None:
         self._home = home
-        self._recipe_folder = recipe_folder
+        # Many variants are of one model, and many of one recipe: each is read once.
+        self._recipe = cache(lambda reference: catalog.find(reference, recipe_folder))
+        self._model = cache(lambda reference: library.resolve(reference, home))
         self._orders: dict[Asked, variants.Order] = {}
 
     def variant(self, model: str, recipe_reference: str) -> Variant:
         """As it lies on disk; its path is None where it has still to be made."""
-        recipe = catalog.find(recipe_reference, self._recipe_folder)
-        found = library.resolve(model, self._home)
+        recipe, found = self._recipe(recipe_reference), self._model(model)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,
@@ -50,7 +52,7 @@ class Workshop:
 
     def model_folder(self, model: str) -> Path:
         """The model as it is before any recipe, with its tokenizer."""
-        return library.resolve(model, self._home).path
+        return self._model(model).path
 
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
         """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its

@@ -1,5 +1,6 @@
 """What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -47,8 +48,8 @@ class CompatibilityTable(Spec):
 
     @model_validator(mode="after")
     def _one_row_for_one_question(self) -> "CompatibilityTable":
-        keys = [(row.form, row.engine, row.device) for row in self.rows]
-        repeated = sorted({", ".join(key) for key in keys if keys.count(key) > 1})
+        keys = Counter((row.form, row.engine, row.device) for row in self.rows)
+        repeated = sorted(", ".join(key) for key, count in keys.items() if count > 1)
         if repeated:
             raise ValueError(f"more than one row for {'; '.join(repeated)}")
         return self

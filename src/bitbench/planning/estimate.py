@@ -1,13 +1,13 @@
 """How long a study will take: from what was measured where there is something, else from rough figures."""
 
-from collections.abc import Mapping, Sequence
-from statistics import mean
+from collections import Counter
+from collections.abc import Mapping
 
 from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.prompts import typical
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Cell, Plan
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.core.recorded.variant import Variant
@@ -61,91 +61,86 @@ def _schedule_s(workload: Workload) -> float:
     return 0.0 if rate is None or workload.requests is None else workload.requests / workload.turns / rate
 
 
-class Estimator:
-    """Seconds for starts and trials; measured figures replace guesses as they come in."""
+class _Mean:
+    """Of what was measured, or a guess before that."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        engines: Mapping[str, Engine],
-        trials: Sequence[TrialRecord] = (),
-        instances: Sequence[InstanceRecord] = (),
-    ) -> None:
+    def __init__(self, guess: float) -> None:
+        self.value = guess
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, measured: float) -> None:
+        self._sum += measured
+        self._count += 1
+        self.value = self._sum / self._count
+
+
+class Estimator:
+    """Seconds for starts and trials; measured figures replace guesses as they come in.
+
+    It is asked after every group, of studies with many thousand cells: sums over all of them are kept up to date with
+    each record instead of being made anew.
+    """
+
+    def __init__(self, plan: Plan, engines: Mapping[str, Engine]) -> None:
         self._plan = plan
-        self._engines = engines
-        self._trial_s: dict[Cell, list[float]] = {}
-        self._start_s: dict[str, list[float]] = {}
-        for trial in trials:
-            self.add(trial)
-        for instance in instances:
-            self.add(instance)
+        measure = plan.study.measure
+        self._needed = measure.instances.min * measure.trials.min
+        guesses = _guesses(plan)
+        self._trial_s = {cell: _Mean(guesses[cell.contender.variant, cell.workload]) for cell in plan.cells}
+        self._start_s = {setup.name: _Mean(engines[setup.engine].start_s) for setup in plan.study.engines}
+        timed = {cell.contender for cell in plan.cells}
+        self._timed = Counter(contender.engine for contender in timed)
+        self._only_quality = Counter(contender.engine for contender in set(plan.quality) - timed)  # started once
+        self._quality_s = _all_quality_s(plan, engines)
+        self._one_each_s = sum(mean.value for mean in self._trial_s.values())
+        self._done: Counter[Cell] = Counter()
+        self._left_s = self._one_each_s * self._trials_left(0)
+        self._starts_done = 0
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
-        if isinstance(record, TrialRecord):
-            if record.duration_s is None:
-                return
-            self._trial_s.setdefault(record.cell, []).append(record.duration_s)
-        elif record.ready_s is not None:
-            self._start_s.setdefault(record.contender.engine, []).append(record.ready_s)
-
-    @property
-    def measured(self) -> bool:
-        return bool(self._trial_s)
+        if isinstance(record, InstanceRecord):
+            self._starts_done += 1
+            if record.ready_s is not None and record.contender.engine in self._start_s:
+                self._start_s[record.contender.engine].add(record.ready_s)
+        elif (mean := self._trial_s.get(record.cell)) is not None:
+            cell, before_s = record.cell, mean.value
+            self._left_s -= before_s * self._trials_left(self._done[cell])
+            self._done[cell] += record.kind == "measured"
+            if record.duration_s is not None:
+                mean.add(record.duration_s)
+            self._one_each_s += mean.value - before_s
+            self._left_s += mean.value * self._trials_left(self._done[cell])
 
     def trial_s(self, cell: Cell) -> float:
-        if cell in self._trial_s:
-            return mean(self._trial_s[cell])
-        variant = self._plan.variant(cell.contender.variant)
-        return guess_trial_s(variant, self._plan.study.workload(cell.workload))
+        return self._trial_s[cell].value
 
     def start_s(self, setup_name: str) -> float:
-        if setup_name in self._start_s:
-            return mean(self._start_s[setup_name])
-        return self._engine(setup_name).start_s
-
-    def _engine(self, setup_name: str) -> Engine:
-        return self._engines[self._plan.study.engine(setup_name).engine]
+        return self._start_s[setup_name].value
 
     @property
-    def _timed(self) -> set[Contender]:
-        return {cell.contender for cell in self._plan.cells}
+    def one_each_s(self) -> float:
+        """One trial of each cell."""
+        return self._one_each_s
 
-    @property
-    def _only_quality(self) -> set[Contender]:
-        """Started once."""
-        return set(self._plan.quality) - self._timed
-
-    def _starts_s(self, instances: int) -> float:
-        timed_s = sum(self.start_s(contender.engine) for contender in self._timed)
-        return instances * timed_s + sum(self.start_s(contender.engine) for contender in self._only_quality)
-
-    def _quality_s(self) -> float:
-        quality = self._plan.study.quality
-        if quality is None:
-            return 0.0
+    def starts_s(self, timed: int) -> float:
+        """So many starts of each contender whose speed is measured; others are started once, for their quality."""
         return sum(
-            guess_quality_s(self._plan.variant(one.variant), quality, self._engine(one.engine).scoring)
-            for one in self._plan.quality
+            (timed * self._timed[name] + self._only_quality[name]) * mean.value for name, mean in self._start_s.items()
         )
 
-    def remaining_s(self, done: Mapping[Cell, int], starts_done: int) -> float:
-        """Time for the minimum that is left; `done` counts measured trials of each cell."""
-        measure = self._plan.study.measure
-        needed = measure.instances.min * measure.trials.min
-        trials_s = sum(max(needed - done.get(cell, 0), 0) * self.trial_s(cell) for cell in self._plan.cells)
-        warmups_s = sum(
-            measure.instances.min * self.trial_s(cell) for cell in self._plan.cells if done.get(cell, 0) < needed
-        )
-        starts = measure.instances.min * len(self._timed) + len(self._only_quality)
-        left = max(starts - starts_done, 0) / starts if starts else 0.0
-        return trials_s + warmups_s + (self._starts_s(measure.instances.min) + self._quality_s()) * left
+    def remaining_s(self) -> float:
+        """Time for the minimum that is left."""
+        instances = self._plan.study.measure.instances.min
+        starts = instances * self._timed.total() + self._only_quality.total()
+        left = max(starts - self._starts_done, 0) / starts if starts else 0.0
+        return max(self._left_s, 0.0) + (self.starts_s(instances) + self._quality_s) * left
 
     def range_s(self) -> tuple[float, float]:
         """The whole study: with the minimum of trials and instances, and with the maximum."""
         measure = self._plan.study.measure
-        one_each_s = sum(self.trial_s(cell) for cell in self._plan.cells)
         low, high = (
-            self._starts_s(instances) + instances * one_each_s * (trials + 1) + self._quality_s()
+            self.starts_s(instances) + instances * self._one_each_s * (trials + 1) + self._quality_s
             for instances, trials in (
                 (measure.instances.min, measure.trials.min),
                 (measure.instances.max, measure.trials.max),
@@ -153,5 +148,28 @@ class Estimator:
         )
         if measure.budget is None:
             return low, high
-        least_s = self._starts_s(2) + 2 * 2 * one_each_s + self._quality_s()  # two starts of one round, and warm-ups
+        # Two starts of one round, and warm-ups.
+        least_s = self.starts_s(2) + 2 * 2 * self._one_each_s + self._quality_s
         return min(least_s, measure.budget), max(least_s, measure.budget)
+
+    def _trials_left(self, done: int) -> int:
+        """Of a cell with so many measured trials, warm-ups included."""
+        return self._needed - done + self._plan.study.measure.instances.min if done < self._needed else 0
+
+
+def _guesses(plan: Plan) -> dict[tuple[str, str], float]:
+    """By variant and workload: engines are not told apart."""
+    return {
+        (variant.name, workload.name): guess_trial_s(variant, workload)
+        for variant in plan.variants
+        for workload in plan.study.workloads
+    }
+
+
+def _all_quality_s(plan: Plan, engines: Mapping[str, Engine]) -> float:
+    quality = plan.study.quality
+    if quality is None:
+        return 0.0
+    variants = {variant.name: variant for variant in plan.variants}
+    scoring = {setup.name: engines[setup.engine].scoring for setup in plan.study.engines}
+    return sum(guess_quality_s(variants[one.variant], quality, scoring[one.engine]) for one in plan.quality)

@@ -14,7 +14,7 @@ from bitbench.core.found.summary import RequestSpread
 from bitbench.core.found.tails import Event, PercentileEstimate
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialRecord
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import RowsNotKeptError
 from bitbench.rows.request_rows import Floats, RequestRows
 from bitbench.statistics.percentiles import Starts, percentile
 
@@ -46,7 +46,7 @@ def read_requests(of: StudyRecords, cell: Cell, trials: Sequence[TrialRecord]) -
             continue
         try:
             table = of.requests_of(trial, COLUMNS)
-        except StoreError:
+        except RowsNotKeptError:
             continue
         complete = RequestRows(table).complete()
         found.trials.append(trial)

@@ -14,11 +14,9 @@ report/                   can be rebuilt from the rest
 """
 
 import fcntl
-import io
-import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -29,12 +27,14 @@ import pyarrow.parquet as pq
 from bitbench.core.base import Record
 from bitbench.core.recorded.lock import LOCK_FORMAT, Lock
 from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
-from bitbench.core.recorded.quality import QUALITY_FORMAT, QualityMaterial, QualityRecord
-from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
-from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import SafeFolder, open_to_read, read_bytes
+from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
+from bitbench.store.records import following, read_document, read_lines, read_rows, refuse_strangers
 
 R = TypeVar("R", bound=Record)
 # Names that only bitbench gives. What is called otherwise is a person's own, and stays.
@@ -79,10 +79,12 @@ class StudyFolder:
         lock = self.lock()
         if lock is None:
             raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
+        trials = self.trials()
+        refuse_strangers(lock.plan, trials, self.path)
         return StudyRecords(
             name=name or str(self.path),
             lock=lock,
-            trials=self.trials(),
+            trials=trials,
             instances=self.instances(),
             quality=self.quality_records(),
             profiles=self.profiles(),
@@ -92,23 +94,24 @@ class StudyFolder:
         )
 
     def trials(self) -> list[TrialRecord]:
-        return list(_read_lines(self._trials, TrialRecord))
+        return read_lines(self._trials, TrialRecord, RECORD_FORMAT)
 
     def instances(self) -> list[InstanceRecord]:
-        return list(_read_lines(self._instances, InstanceRecord))
+        return read_lines(self._instances, InstanceRecord, RECORD_FORMAT)
 
     def quality_records(self) -> list[QualityRecord]:
-        return list(_read_lines(self._quality, QualityRecord, QUALITY_FORMAT))
+        return read_lines(self._quality, QualityRecord, QUALITY_FORMAT)
 
     def scores_of(self, record: QualityRecord) -> pa.Table:
         if record.scores_file is None:
             raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
-        return self._read_rows(record.scores_file)
+        return read_rows(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
         path = self._material_file(model)
-        return QualityMaterial.model_validate_json(read_bytes(path)) if path.exists() else None
+        advice = "restore it, or run the study into another folder"
+        return read_document(path, QualityMaterial, QUALITY_FORMAT, advice) if path.exists() else None
 
     def _material_file(self, model: str) -> Path:
         return self.quality / _material_name(model)
@@ -116,34 +119,30 @@ class StudyFolder:
     def profiles(self) -> list[OperatorProfile]:
         paths = sorted(self.profiles_folder.glob("p*.json"))
         return [
-            _read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
+            read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
         ]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
-            raise StoreError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        path = self.path / trial.requests_file
-        if not path.exists():
-            raise StoreError(f"the request rows of trial {trial.id} were not kept: {path} is missing")
-        return self._read_rows(trial.requests_file, columns)
+            raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
+        return read_rows(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
 
-    def _read_rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def _rows_file(self, name: str) -> Path:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise StoreError(f"a record of {self.path} names rows outside of it ({name}); remove that record")
-        with open_to_read(self.path / name) as file:
-            return pq.read_table(file, columns=None if columns is None else list(columns))
+        return self.path / name
 
     def roof(self) -> MachineRoof | None:
         if not self.roof_file.exists():
             return None
-        return MachineRoof.model_validate_json(read_bytes(self.roof_file))
+        return read_document(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
 
     def lock(self) -> Lock | None:
         """None where no run began."""
         if not self.lock_file.exists():
             return None
-        return _read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
+        return read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
 
     def refuse_records_without_lock(self) -> None:
         """What a run left here would be taken for results of another one, or overwritten by them."""
@@ -195,8 +194,8 @@ class Writer:
             self._drop_orphans()
         for place in (folder.logs, folder.requests, folder.quality):
             self._files.make_folder(place.name)
-        self._next_trial = 1 + max((int(trial.id[1:]) for trial in folder.trials()), default=0)
-        self._next_quality = 1 + len(folder.quality_records())
+        self._next_trial = following(trial.id for trial in folder.trials())
+        self._next_quality = following(record.id for record in folder.quality_records())
         self._next_instance = _next_number(folder.logs, _LOG)
 
     def __exit__(
@@ -289,11 +288,6 @@ class Writer:
         self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
 
 
-def _read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
-    """A file that is one record. `advice`: what to do where it is damaged."""
-    return _parse(read_bytes(path), kind, newest, str(path), advice)
-
-
 def _material_name(model: str) -> str:
     return f"windows-{model.replace('/', '--')}.json"
 
@@ -306,30 +300,3 @@ def _next_number(place: Path, ours: re.Pattern[str]) -> int:
     """After those in the names that are taken, by whatever it is."""
     numbers = [int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))]
     return 1 + max(numbers, default=0)
-
-
-def _read_lines(path: Path, kind: type[R], newest: int = RECORD_FORMAT) -> Iterator[R]:
-    if not path.exists():
-        return
-    with io.TextIOWrapper(open_to_read(path), encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):  # still being written, or torn by a kill
-                return
-            where = f"{path.name}:{number} in {path.parent}"
-            yield _parse(line, kind, newest, where, "remove that line to continue without it")
-
-
-def _parse(text: str | bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
-    """Raises StoreError with the place, what is wrong there, and what to do."""
-    try:
-        content = json.loads(text)
-        if not isinstance(content, dict):
-            raise ValueError("it is not a JSON object")
-        if content.get("format", newest) > newest:
-            raise StoreError(
-                f"{where} was written by a newer bitbench (record format {content['format']}, "
-                f"this one knows {newest}); update bitbench"
-            )
-        return kind.model_validate(content)
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {error}; {advice}") from error

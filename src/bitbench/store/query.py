@@ -1,7 +1,11 @@
-"""All studies below a folder or an object-store URL as DuckDB tables. Reads only; nothing is copied.
+"""All studies below a folder or an object-store URL as DuckDB tables. Reads only.
+
+There are two connections. `_reader` opens files, with SQL that is written here. `_asked` runs the SQL of a person: it
+cannot open a file, load an extension or change a setting, and is handed its tables as Arrow data. Request rows, of
+which there may be millions, are handed over as a dataset that is read where it lies.
 
 A table is made when a query names it: listing a million request files for a question about trials would be waste. A
-line of a study that is just being written is left out until it is complete.
+line of a study that is just being written is left out until it is complete; a damaged one is left out and named.
 """
 
 import re
@@ -13,11 +17,19 @@ import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
+from bitbench.store.damage import damaged_lines, damaged_rows
+from bitbench.store.request_dataset import request_dataset
 from bitbench.store.tables import TABLES, QueryTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
+REFUSED = (
+    "the query is refused: `bitbench query` only reads its own tables, and opens no other file, writes none, loads no "
+    "extension and changes no setting; use SELECT, and --format to get the answer as CSV or JSON"
+)
+_LOCKED = "the configuration has been locked"  # DuckDB's words where a setting is to be changed
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
 
@@ -94,18 +106,22 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
 
 
 class Studies:
-    """One connection to all studies below `place`."""
+    """All studies below `place`. `damaged`: the lines that the tables made so far leave out, as `FILE:NUMBER`."""
 
     def __init__(self, place: str) -> None:
         is_remote = "://" in place
         self._place = place.rstrip("/") if is_remote else str(Path(place).resolve())
-        self._connection = duckdb.connect()
+        self._remote = _remote(place) if is_remote else None
+        self._reader = duckdb.connect()
+        self._reader.execute("SET TimeZone = 'UTC'")
+        self._asked = _connection_without_files()
         self._made: set[str] = set()
-        if is_remote:
-            self._connection.register_filesystem(_remote(place))
+        self._rows: ds.FileSystemDataset | None = None  # of requests, once they were asked for
+        self.damaged: list[str] = []
+        if self._remote is not None:
+            self._reader.register_filesystem(self._remote)
         elif not Path(place).is_dir():
             raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
-        self._connection.execute("SET TimeZone = 'UTC'")
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
         """Names of the columns and the rows. Raises StoreError with DuckDB's own words."""
@@ -113,16 +129,27 @@ class Studies:
             if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                 self._make(name)
         try:
-            found = self._connection.execute(sql)
+            found = self._asked.execute(sql)
             rows = found.fetchall()
         except duckdb.Error as error:
-            raise StoreError(f"the query failed: {error}") from error
+            raise self._explained(error) from error
         return [str(column[0]) for column in found.description or ()], rows
 
     def arrow(self, name: str) -> "pa.Table":
         """A whole table, with its types."""
         self._make(name)
-        return self._connection.sql(f"SELECT * FROM {name}").to_arrow_table()
+        try:
+            return self._asked.sql(f"SELECT * FROM {name}").to_arrow_table()
+        except duckdb.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: duckdb.Error) -> StoreError:
+        if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
+            return StoreError(REFUSED)
+        is_about_the_sql = isinstance(error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException))
+        if self._rows is not None and not is_about_the_sql and (damage := damaged_rows(self._rows)) is not None:
+            return StoreError(damage)
+        return StoreError(f"the query failed: {error}")
 
     def count(self, name: str) -> int:
         """Rows of a table."""
@@ -132,7 +159,7 @@ class Studies:
     def described(self, name: str) -> list[tuple[str, str]]:
         """Columns and types, as DuckDB sees them."""
         self._make(name)
-        return [(str(row[0]), str(row[1])) for row in self._connection.execute(f"DESCRIBE {name}").fetchall()]
+        return [(str(row[0]), str(row[1])) for row in self._asked.execute(f"DESCRIBE {name}").fetchall()]
 
     def _make(self, name: str) -> None:
         if name in self._made:
@@ -141,13 +168,35 @@ class Studies:
         table = TABLES[name]
         if name not in ("studies", "kernels"):
             self._make("studies")
+        try:
+            if name == "requests":
+                self._make_requests()
+            else:
+                self._hand_over(name, self._reader.sql(self._select(name, table)).to_arrow_table())
+        except duckdb.Error as error:
+            raise StoreError(f"{table.files} below {self._place} cannot be read: {_first_line(error)}") from error
+
+    def _hand_over(self, name: str, content: "pa.Table") -> None:
+        self._asked.register(name, content)
+        if name == "studies":
+            self._reader.register(name, content)  # other tables are joined with it
+
+    def _select(self, name: str, table: QueryTable) -> str:
         source = self._source(name, table)
         columns = ", ".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in table.columns)
-        select = _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
-        try:
-            self._connection.execute(f"CREATE VIEW {name} AS {select}")
-        except duckdb.Error as error:
-            raise StoreError(f"{table.files} below {self._place} cannot be read: {error}") from error
+        return _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
+
+    def _make_requests(self) -> None:
+        """A view over the rows: which study they are of is joined when it is asked for."""
+        pattern = f"{self._place}/**/{TABLES['requests'].files}"
+        places = self._read(
+            f"SELECT filename, {self._folder('/requests/[^/]*$')}, regexp_extract(filename, '([^/]+)[.]parquet$', 1) "
+            f"FROM (SELECT file AS filename FROM glob({_quoted(pattern)}))"
+        )
+        self._rows = request_dataset(places, self._remote)
+        self._asked.register("request_rows", self._rows)
+        columns = ", ".join(f'"{column.name}"' for column in TABLES["requests"].columns)
+        self._asked.execute(f"CREATE VIEW requests AS SELECT {columns} FROM {_with_study('request_rows')}")
 
     def _source(self, name: str, table: QueryTable) -> str | None:
         """What a view selects from; None where there is no such file."""
@@ -155,20 +204,27 @@ class Studies:
             return self._kernels()
         pattern = f"{self._place}/**/{table.files}"
         if not self._has(pattern):
-            return None
-        if name == "requests":
-            return _with_study(self._requests(pattern))
-        read = self._json(pattern, _SOURCES[name], lines=table.files.endswith(".jsonl"))
+            return self._empty_locks() if name == "studies" else None
         if name == "studies":
-            self._connection.execute(f"CREATE VIEW locks AS SELECT *, plan.study.name AS study FROM ({read})")
+            read = self._json(pattern, _SOURCES[name], lines=False)
+            self._reader.execute(f"CREATE TEMP TABLE locks AS SELECT *, plan.study.name AS study FROM ({read})")
             return "locks"
+        read = self._lines(name, self._json(pattern, _SOURCES[name], lines=True))
         if name == "quality":
             return _with_study(self._with_perplexity(read))
         return _with_workload(read) if name == "trials" else _with_study(f"({read})")
 
+    def _empty_locks(self) -> str:
+        columns = {**_SOURCES["studies"], "folder": "VARCHAR", "study": "VARCHAR"}
+        empty = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        self._reader.execute(f"CREATE TEMP TABLE locks ({empty})")
+        return "locks"
+
     def _has(self, pattern: str) -> bool:
-        found = self._connection.execute(f"SELECT 1 FROM glob({_quoted(pattern)}) LIMIT 1").fetchone()
-        return found is not None
+        return bool(self._read(f"SELECT 1 FROM glob({_quoted(pattern)}) LIMIT 1"))
+
+    def _read(self, sql: str) -> list[Row]:
+        return self._reader.execute(sql).fetchall()
 
     def _json(self, pattern: str, fields: dict[str, str], *, lines: bool, ending: str = "/[^/]*$") -> str:
         columns = ", ".join(f'"{name}": {_quoted(kind)}' for name, kind in fields.items())
@@ -180,8 +236,6 @@ class Studies:
         return (
             f"SELECT *, {self._folder(ending)} AS folder "
             f"FROM read_json({_quoted(pattern)}, columns = {{{columns}}}, filename = true, {form})"
-            # What is not complete yet is read as a row of nulls.
-            f"{' WHERE id IS NOT NULL' if lines else ''}"
         )
 
     def _kernels(self) -> str:
@@ -203,15 +257,15 @@ class Studies:
             )
         return f"({' UNION ALL BY NAME '.join(parts)})"
 
-    def _requests(self, pattern: str) -> str:
-        """Files of older versions lack columns."""
-        empty = _no_rows("requests", without=("folder", "study", "trial"))
-        return (
-            f"(SELECT *, {self._folder('/requests/[^/]*$')} AS folder, "
-            "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS trial FROM "
-            f"(SELECT * FROM read_parquet({_quoted(pattern)}, filename = true, union_by_name = true) "
-            f"UNION ALL BY NAME {empty}))"
-        )
+    def _lines(self, name: str, read: str) -> str:
+        """Each record once. What is damaged, or not complete yet, was read as a row of nulls."""
+        self._reader.execute(f"CREATE TEMP TABLE {name}_lines AS SELECT DISTINCT * FROM ({read})")
+        lines = f"SELECT filename, id FROM {name}_lines WHERE id IS"
+        for file, _ in self._read(f"{lines} NULL GROUP BY ALL ORDER BY 1"):
+            self.damaged += damaged_lines(file, name, self._remote)
+        for file, record_id in self._read(f"{lines} NOT NULL GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"):
+            raise StoreError(f"{file} has lines of id {record_id} with different content; remove all but one")
+        return f"SELECT * FROM {name}_lines WHERE id IS NOT NULL"
 
     def _with_perplexity(self, read: str) -> str:
         pattern = f"{self._place}/**/quality/*.parquet"
@@ -235,15 +289,34 @@ class Studies:
         if "://" not in self._place:
             return 0
         path = self._place.partition("://")[2]
-        found = self._connection.execute(f"SELECT file FROM glob({_quoted(self._place + '/**')}) LIMIT 1").fetchone()
-        written = str(found[0]).partition("://")[2] if found else path
+        found = self._read(f"SELECT file FROM glob({_quoted(self._place + '/**')}) LIMIT 1")
+        written = str(found[0][0]).partition("://")[2] if found else path
         return written.find(path) if path in written else 0
 
 
-def _no_rows(name: str, without: Sequence[str] = ()) -> str:
+def _connection_without_files() -> duckdb.DuckDBPyConnection:
+    """For SQL that a person wrote. It keeps everything in memory; what it may not do cannot be switched on again."""
+    connection = duckdb.connect(
+        config={
+            "enable_external_access": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "temp_directory": "",
+        }
+    )
+    for setting in (
+        "TimeZone = 'UTC'",
+        "allow_community_extensions = false",
+        "python_enable_replacements = false",  # no variable of this program is a table
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+def _no_rows(name: str) -> str:
     """No row of the right types: what is united with it has every column."""
-    own = [column for column in TABLES[name].columns if column.name not in without]
-    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in own)
+    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in TABLES[name].columns)
     return f"SELECT {empty} WHERE false"
 
 
@@ -265,6 +338,10 @@ def _with_workload(read: str) -> str:
         f"(SELECT own.*, shape.* EXCLUDE (folder, workload_name) FROM ({read}) own LEFT JOIN ({shapes}) shape "
         "ON own.folder = shape.folder AND own.cell.workload = shape.workload_name)"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _quoted(text: str) -> str:

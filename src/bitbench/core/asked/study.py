@@ -1,5 +1,6 @@
 """What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
 
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -17,6 +18,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 # YAML reads a bare `null` as nothing; here it is the name of an engine.
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
+MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they take two days
 MOST_STARTS = 64  # of each contender, where a budget decides and the study asks for no number
 
 
@@ -177,6 +179,13 @@ class Study(Spec):
         return self
 
     @model_validator(mode="after")
+    def _can_be_planned(self) -> "Study":
+        cells = max(len(self.models), 1) * len(self.recipes) * len(self.engines) * max(len(self.workloads), 1)
+        if cells > MOST_CELLS:
+            raise ValueError(f"models × recipes × engines × workloads are {cells:,} cells; at most {MOST_CELLS:,}")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_unique(self) -> "Study":
         for field, names in (
             ("engines", [setup.name for setup in self.engines]),
@@ -184,7 +193,7 @@ class Study(Spec):
             ("models", list(self.models)),
             ("recipes", list(self.recipes)),
         ):
-            repeated = sorted({name for name in names if names.count(name) > 1})
+            repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
                 raise ValueError(f"{field}: {', '.join(repeated)} appears more than once; give each its own name")
         return self

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.study import Study
@@ -11,14 +12,14 @@ from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import RowsNotKeptError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def _no_rows(record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None) -> "pa.Table":
-    raise StoreError(f"the rows of {record.id} were not kept")
+    raise RowsNotKeptError(f"the rows of {record.id} were not kept")
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,12 @@ class StudyRecords:
 
     def counted(self, cell: Cell) -> list[TrialRecord]:
         """The trials of a cell that enter its figures."""
-        return [trial for trial in self.trials if trial.cell == cell and trial.counts]
+        return list(self._counted.get(cell, ()))
+
+    @cached_property
+    def _counted(self) -> dict[Cell, list[TrialRecord]]:
+        found: dict[Cell, list[TrialRecord]] = {}
+        for trial in self.trials:
+            if trial.counts:
+                found.setdefault(trial.cell, []).append(trial)
+        return found

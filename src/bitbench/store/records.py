@@ -1,0 +1,181 @@
+"""Records as they lie on disk, read strictly: what is damaged is named by file and line, with what to do about it.
+
+A line counts once. The same line twice, as a copy or a merge of folders leaves it, is one record; two lines of one id
+with different content are refused, because no rule could say which of them happened.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from bitbench.core.base import Json, Record
+from bitbench.core.cell import Plan
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.requests import RequestColumn
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.ground.safe_files import open_to_read, read_bytes
+
+R = TypeVar("R", bound=Record)
+Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord)
+
+LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
+_ARROW_TYPES = {
+    "list<float64>": pa.list_(pa.float64()),
+    "list<float32>": pa.list_(pa.float32()),
+    "list<int32>": pa.list_(pa.int32()),
+}
+
+
+def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
+    """Every record of a file, in its order; none where the file does not exist."""
+    found: dict[str, tuple[int, Line]] = {}
+    for number, raw in complete_lines(path):
+        where = f"{path.name}:{number} in {path.parent}"
+        record = parse(raw, kind, newest, where, "remove that line to continue without it")
+        first, known = found.setdefault(record.id, (number, record))
+        if known != record:
+            raise StoreError(
+                f"{where} has the id {record.id} of line {first} with different content; remove one of the two lines"
+            )
+    return [record for _, record in found.values()]
+
+
+def following(ids: Iterable[str]) -> int:
+    """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
+    return 1 + max((int(one[1:]) for one in ids if one[1:].isascii() and one[1:].isdigit()), default=0)
+
+
+def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """With their numbers. One that does not end is still being written, or was torn by a kill: it is no record."""
+    try:
+        with open_to_read(path) as file:
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
+    """A file that is one record. `advice`: what to do where it is damaged."""
+    try:
+        raw = read_bytes(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return parse(raw, kind, newest, str(path), advice)
+
+
+def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
+    """Rows of a record; only the columns of these names where some are given. `whose`: `trial t00001`."""
+    try:
+        with open_to_read(path) as file:
+            table = pq.read_table(file, columns=None if names is None else list(names))
+        expected = {field.name: field for field in arrow_schema(kinds)}
+        return table.cast(pa.schema([expected.get(field.name, field) for field in table.schema]))
+    except FileNotFoundError:
+        raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue without the rows of "
+            f"{whose}"
+        ) from error
+
+
+def arrow_schema(columns: Sequence[RequestColumn]) -> pa.Schema:
+    return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type) or column.arrow_type) for column in columns])
+
+
+def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
+    """Raises StoreError with the place, what is wrong there, and what to do."""
+    try:
+        content = _json(raw)
+        version = content.get("format", newest)
+        if type(version) is not int:
+            raise ValueError("`format` is not a whole number")
+        if version > newest:
+            raise StoreError(
+                f"{where} was written by a newer bitbench (record format {version}, this one knows {newest}); "
+                "update bitbench"
+            )
+        record = kind.model_validate(content)
+        _check_time(record)
+    except ValueError as error:
+        raise StoreError(f"{where} is damaged and cannot be read: {_cause(error)}; {advice}") from error
+    return record
+
+
+def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
+    """Raises StoreError for a cell whose engine, variant or workload is nowhere in the plan: nothing is known of it."""
+    engines = {setup.name for setup in plan.study.engines}
+    variants = {variant.name for variant in plan.variants}
+    workloads = {workload.name for workload in plan.study.workloads}
+    planned = (("lock.json", cell) for cell in (*plan.cells, *(refusal.cell for refusal in plan.refusals)))
+    recorded = ((f"trials.jsonl, trial {trial.id},", trial.cell) for trial in trials)
+    for place, cell in chain(planned, recorded):
+        contender = cell.contender
+        if contender.engine in engines and contender.variant in variants and cell.workload in workloads:
+            continue
+        raise StoreError(
+            f"{place} in {folder} is about {cell.name}, which the study in lock.json does not have; restore lock.json, "
+            "or remove what does not belong to it"
+        )
+
+
+def _json(raw: bytes) -> dict[str, Json]:
+    try:
+        content = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    if b"\\u" in raw:  # an escape may be half a character, which no text can be written with
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    return content
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > LARGEST_WHOLE_NUMBER:
+        raise ValueError(f"a number of {len(text)} digits is too large")
+    return int(text)
+
+
+def _check_time(record: Record) -> None:
+    """Durations of a whole study are counted from it."""
+    started_at = getattr(record, "started_at", None)
+    if started_at is not None:
+        datetime.fromisoformat(started_at)
+
+
+def _cause(error: ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not valid JSON ({error.msg} at character {error.pos + 1})"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"`{'.'.join(str(part) for part in first['loc'])}`: {first['msg']}"
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be read ({error.strerror}); make it readable, or restore it from a copy")

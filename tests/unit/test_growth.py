@@ -1,0 +1,85 @@
+"""Planning and scheduling stay quick as studies grow: twice the cells cost twice the time, not four times."""
+
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.asked.study import Study
+from bitbench.core.cell import Cell, Plan
+from bitbench.core.recorded.trial import Memory, TrialMetrics
+from bitbench.engines.null import NullEngine
+from bitbench.lab.pace import StudyPace
+from bitbench.lab.study import Lab
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.schedule import Progress
+from tests.command_line import Answer, bitbench
+from tests.growth import null_study, processor_s, write_null_study
+from tests.unit.synthetic import make_instance, make_trial
+
+NOISE = 1.6  # a ratio of processor times may be off by so much on a shared machine
+BUDGET = {"budget": "100h", "instances": 2, "trials": 2}
+
+
+def plan_s(tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: int, workloads: int) -> float:
+    study = write_null_study(tmp_path / "study.yaml", engines, workloads)
+    said: list[Answer] = []
+    took_s = processor_s(lambda: said.append(bitbench(capsys, "plan", str(study))))
+    assert f"{engines * workloads:,} cells" in said[0].out
+    return took_s
+
+
+@pytest.mark.parametrize(("engines", "workloads"), [(100, 100), (1_000, 10), (10, 1_000)])
+def test_ten_thousand_cells_are_planned_within_two_seconds(
+    engines: int, workloads: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_s(tmp_path, capsys, 2, 2)  # what is imported once
+    took_s = plan_s(tmp_path, capsys, engines, workloads)
+    print(f"{engines} × {workloads}: {took_s:.2f} s")
+    assert took_s < 2.0
+
+
+def test_planning_grows_with_the_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_s(tmp_path, capsys, 2, 2)
+    fewer_s, more_s = (plan_s(tmp_path, capsys, size, size) for size in (80, 160))
+    assert more_s < 4 * NOISE * fewer_s
+
+
+def run_on_paper(study: Study) -> int:
+    """All groups of a study and their trials, without an engine. How many trials."""
+    plan: Plan = Lab().plan(study)
+    engines = {"null": NullEngine()}
+    pace = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**30, on_device=False)
+    progress = Progress(plan, pace)
+    count = 0
+    while (group := progress.next_group()) is not None:
+        pace.remaining_s()
+        for member in group.members:
+            pace.add(make_instance(member.contender, group.block, started_at=None))
+        for member in group.members:
+            for workload in member.workloads:
+                cell = Cell(contender=member.contender, workload=workload.name)
+                while progress.wants_trial(cell, group.block):
+                    index = len(progress.trials_of(cell, group.block))
+                    metrics, memory = TrialMetrics(output_throughput=100.0 + index), Memory(peak_bytes=2**29)
+                    record = make_trial(cell, group.block, index, started_at=None, metrics=metrics, memory=memory)
+                    pace.add(record)
+                    progress.add([record])
+                    count += 1
+    return count
+
+
+@pytest.mark.parametrize("measure", [{"instances": 2, "trials": 2}, BUDGET], ids=["a number", "a budget"])
+@pytest.mark.parametrize(("engines", "workloads"), [(1, 0), (0, 1)], ids=["engines", "workloads"])
+def test_what_runs_next_does_not_grow_with_the_square_of_the_cells(
+    engines: int, workloads: int, measure: dict[str, object]
+) -> None:
+    """The time of a trial on paper, with four times the contenders or workloads: one after the other."""
+    run_on_paper(null_study(3, 3, measure))
+    each_s = []
+    for size in (50, 200):
+        study = null_study(4 + engines * size, 4 + workloads * size, {**measure, "schedule": "visits"})
+        trials: list[int] = []
+        took_s = processor_s(lambda study=study, trials=trials: trials.append(run_on_paper(study)))  # type: ignore[misc]
+        each_s.append(took_s / trials[0])
+    print([f"{1e6 * one:.0f} µs" for one in each_s])
+    assert each_s[1] < NOISE * each_s[0]
