@@ -80,8 +80,7 @@ std::string_view view(const nb::bytes& data) { return {data.c_str(), data.size()
 
 bool take_chunk(bitbench::Parts& parts, const nb::bytes& data, double time_s) {
     const auto content = bitbench::content_of_whole_chunk(view(data));
-    if (!content.empty()) parts.add(content, time_s);
-    return !content.empty();
+    return !content.empty() && parts.add_if_room(content, time_s);
 }
 
 std::optional<double> last_time(const bitbench::Parts& parts) {
@@ -90,7 +89,7 @@ std::optional<double> last_time(const bitbench::Parts& parts) {
 
 void add_parts(nb::module_& module) {
     nb::class_<bitbench::Parts>(module, "Parts")
-        .def(nb::init<>())
+        .def(nb::init<std::size_t>(), "limit_bytes"_a)
         .def("take_chunk", &take_chunk, "data"_a, "time"_a)
         .def("add", [](bitbench::Parts& parts, const nb::bytes& content, double time_s) { parts.add(view(content), time_s); },
              "content"_a, "time"_a)
@@ -102,6 +101,8 @@ void add_parts(nb::module_& module) {
             const std::string body = parts.body();
             return nb::bytes(body.data(), body.size());
         })
+        .def_prop_ro("limit_bytes", &bitbench::Parts::limit_bytes)
+        .def_prop_ro("body_bytes", &bitbench::Parts::body_bytes)
         .def_prop_ro("about_bytes", &bitbench::Parts::bytes);
 }
 

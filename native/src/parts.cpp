@@ -33,8 +33,15 @@ void Parts::add(std::string_view content, double time_s) {
     std::memcpy(bytes.data(), &header, sizeof header);
     records_.append(bytes.data(), bytes.size());
     records_.append(content);
+    body_bytes_ += content.size();
     ++count_;
     last_time_s_ = time_s;
+}
+
+bool Parts::add_if_room(std::string_view content, double time_s) {
+    if (body_bytes_ + content.size() > limit_bytes_) return false;
+    add(content, time_s);
+    return true;
 }
 
 template <typename Visit>

@@ -86,10 +86,7 @@ void Receiver::read(int descriptor, std::vector<Arrival>& arrivals) {
     const std::string_view data(buffer_.data(), static_cast<std::size_t>(received));
     auto& parts = streams_[descriptor];
     const auto content = parts ? content_of_whole_chunk(data) : std::string_view();
-    if (!content.empty()) {
-        parts->add(content, to_seconds(arrived));
-        return;
-    }
+    if (!content.empty() && parts->add_if_room(content, to_seconds(arrived))) return;
     parts.reset();  // what comes next is for whoever looks into this, until he says otherwise
     arrivals.push_back({descriptor, std::string(data), 0, arrived, now_ns()});
 }

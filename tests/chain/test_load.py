@@ -91,9 +91,9 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         "measure: {instances: 2, trials: 2}\n"
     )
     done = subprocess.run(
-        [*BITBENCH, "run", "study.yaml", "--into", "out"],
+        [*BITBENCH, "run", "study.yaml", "--into", "out", "--trust"],
         cwd=tmp_path,
-        env={**os.environ, "NULL_KEY": null.api_key},
+        env={**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
         timeout=120,

@@ -35,7 +35,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def bundle() -> str:
-    return vega_bundle(default_home() / "cache")
+    return vega_bundle(default_home())
 
 
 @pytest.fixture(scope="module")

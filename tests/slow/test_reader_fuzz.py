@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from bitbench.exchange.limits import PLAIN_BYTES
+from bitbench.exchange.parts import PythonParts
+from bitbench.exchange.response import ResponseReader
 from bitbench.load.answer import read_answer
-from bitbench.load.parts import PythonParts
-from bitbench.load.response import ResponseReader
 from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading
-from tests.unit.test_load_response import VALID, chunked, read, record, split
+from tests.unit.test_load_response import LIMITS, VALID, chunked, read, record, split
 
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\n'
@@ -75,11 +76,11 @@ def test_the_same_bytes_give_the_same_record_in_every_case() -> None:
         whole = seen.get((data, close)) or record(read([data], close=close))
         if len(data) < 700 and number < 20_000:
             seen[data, close] = whole
-        for kept_in in (None, PythonParts()):
+        for kept_in in (None, PythonParts(PLAIN_BYTES)):
             reader = read([part for part in parts if part], close=close, kept_in=kept_in)
             assert record(reader) == whole, (parts, close)
             assert_times_fit(reader, len(parts))
-        outcomes.add((reader.complete, reader.malformed is None, read_answer(reader).problem is None))
+        outcomes.add((reader.complete, reader.malformed is None, read_answer(reader, LIMITS, key="").problem is None))
     assert (True, True, True) in outcomes
     assert (False, False, False) in outcomes
     assert (False, True, False) in outcomes
@@ -103,7 +104,7 @@ async def read_every_case_from_a_socket() -> None:
     for _, (parts, _, close) in zip(range(CASES), cases(), strict=False):
         sent = [part for part in parts if part]
         ours = reading.read(sent, close=close)
-        reader = ResponseReader(PythonParts())
+        reader = ResponseReader(PythonParts(PLAIN_BYTES))
         ended = any(reader.feed(part, float(number)) for number, part in enumerate(sent))
         if close and not ended:
             reader.close()

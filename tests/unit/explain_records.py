@@ -61,7 +61,7 @@ def evidence(
     plan = Plan(study=study, variants=variants, cells=cells)
     trials = [trial for cell in cells for trial in _trials(cell, study.workload(cell.workload), step_s)]
     instances = [*_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES), *_instances(QUANTIZED, path, loaded_bytes)]
-    profiles = [_profile(contender, one) for contender, one in (groups or {}).items()]
+    profiles = [profile(contender, one) for contender, one in (groups or {}).items()]
     return make_records(plan, trials, instances, profiles=profiles, roof=roof)
 
 
@@ -97,7 +97,7 @@ def _id(contender: Contender, block: int) -> str:
     return f"i-{contender.variant}-{block}"
 
 
-def _profile(contender: Contender, groups: Mapping[ProfileGroup, float]) -> OperatorProfile:
+def profile(contender: Contender, groups: Mapping[ProfileGroup, float]) -> OperatorProfile:
     """The profiler makes steps a fifth slower."""
     total = sum(groups.values())
     return OperatorProfile(

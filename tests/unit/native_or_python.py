@@ -4,7 +4,8 @@ import importlib.util
 
 import pytest
 
-from bitbench.load import parts, receiver
+from bitbench.exchange import parts
+from bitbench.load import receiver
 
 HAS_NATIVE = importlib.util.find_spec("bitbench._native") is not None
 WAYS = (

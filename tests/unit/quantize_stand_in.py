@@ -1,6 +1,7 @@
 """A model of no use and a backend that compresses it at once: what the tests of making variants share."""
 
 import json
+import math
 import struct
 import time
 from pathlib import Path
@@ -16,7 +17,7 @@ DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4}
 def write_tensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -> None:
     header, offset = {}, 0
     for name, (dtype, shape) in tensors.items():
-        end = offset + DTYPE_BYTES[dtype] * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        end = offset + DTYPE_BYTES[dtype] * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()

@@ -1,4 +1,5 @@
-"""What the import contract in pyproject.toml cannot say: within a layer, too, no module imports one that imports it."""
+"""What the import contract in pyproject.toml cannot say: within a layer, too, no module imports one that imports it;
+and one module alone writes files."""
 
 import ast
 from collections.abc import Iterator
@@ -46,3 +47,29 @@ ONE = "bitbench.core.cell"
 )
 def test_every_form_of_import_is_seen(code: str) -> None:
     assert [*imported(ast.parse(code))] == [ONE]
+
+
+WRITING_CALLS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "move", "rmtree"}
+DOOR = "bitbench.ground.safe_files"
+# What runs in another environment's Python, in a folder that was made for it; and a build in an environment of ours.
+ELSEWHERE = ("bitbench.quantize.workers.", "bitbench.engines.llamacpp_build")
+
+
+def writing(tree: ast.AST) -> Iterator[str]:
+    """Calls that make, change or delete files by path. `open` counts where it has a mode to write."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name)) if name in WRITING_CALLS:
+                yield f"{name}, line {node.lineno}"
+            case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(str(mode)), *_]) if {*mode} & {*"wax+"}:
+                yield f"open, line {node.lineno}"
+
+
+def test_files_are_written_through_one_door() -> None:
+    others = {name: path for name, path in MODULES.items() if name != DOOR and not name.startswith(ELSEWHERE)}
+    found = {name: calls for name, path in others.items() if (calls := [*writing(ast.parse(path.read_text()))])}
+    assert found == {}
+    assert [*writing(ast.parse("path.open('wb'); path.write_text(''); path.open()"))] == [
+        "open, line 1",
+        "write_text, line 1",
+    ]

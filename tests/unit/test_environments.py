@@ -1,6 +1,8 @@
 """Environments, with an installer that is a shell script: what is asked of it, and what becomes of its answers."""
 
+import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +81,7 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     assert TRANSFORMERS.main_versions(info.versions) == {"torch": "2.13.0+cpu"}
     assert info.size_bytes
     install = uv.calls[1]
-    assert "--no-deps --find-links=/wheels --index-url=file:///index -r" in install
+    assert "--require-hashes --no-deps --find-links=/wheels --index-url=file:///index --only-binary=:all: -r" in install
     assert install.endswith("transformers-cpu.txt")
     assert "importing it once" in steps
 
@@ -122,13 +124,26 @@ def test_a_failed_installation_shows_the_telling_lines(uv: FakeUv, home: Path) -
     assert "WARNING: Location is ignored" in log.read_text()
 
 
-def test_a_cuda_torch_without_cuda_is_named(uv: FakeUv, home: Path) -> None:
-    said = "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"
-    uv.write(check=f"echo '{said}' >&2; exit 1")
-    with pytest.raises(
-        EngineEnvironmentError, match=r"CUDA build \(libcudart\.so\.13 is missing here\).*torch==2\.13\.0"
-    ):
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: No matching distribution found for torch==2.13.0+cpu",
+        "╰─▶ Because there is no version of torch==2.13.0+cpu and you require torch==2.13.0+cpu, …",
+    ],
+)
+def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(said: str, uv: FakeUv, home: Path) -> None:
+    uv.write(install=f"echo '{said}' >&2; exit 1")
+    with pytest.raises(EngineEnvironmentError, match=r"folder or page with the CPU wheels of torch with --find-links"):
         create(home)
+
+
+def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(uv: FakeUv, home: Path) -> None:
+    create(home, known_environment("lmeval"))
+    _, wheels, source = uv.calls
+    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu")))
+    assert "--require-hashes --no-deps --no-build-isolation -r" in source
+    assert source.endswith("lmeval-source.txt")
+    assert "setuptools" in known_environment("lmeval").lock_for("cpu").read_text()
 
 
 def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> None:
@@ -201,15 +216,28 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
+LOCKS = sorted(Path(environments.__file__).parents[1].glob("*/pinned/*.txt"))
+PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+ \\")
+HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> None:
+    lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
+    names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
+    assert names
+    assert len(set(names)) == len(names)
+    for line, following in itertools.pairwise([*lines, ""]):
+        assert PIN.fullmatch(line) or HASH.fullmatch(line)
+        assert bool(HASH.fullmatch(following)) == line.endswith("\\")
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["llamacpp", "transformers", "vllm"])
-def test_locks_pin_every_package_once(name: str, device: Device) -> None:
+def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str, device: Device) -> None:
     lines = known_environment(name).lock_for(device).read_text().splitlines()
-    pinned = [line for line in lines if line and not line.startswith("#")]
-    names = [line.partition("==")[0].lower().replace("_", "-") for line in pinned]
-    assert all(line.count("==") == 1 for line in pinned)
-    assert len(set(names)) == len(names)
-    assert "torch==2.13.0" in pinned
+    names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
+    assert f"torch==2.13.0{'+cpu' if device == 'cpu' else ''} \\" in lines
     if device == "cpu":
         assert not {"torchvision", "torchaudio", "torchcodec", "triton"} & set(names)
         assert not any(package.startswith("nvidia") for package in names)

@@ -27,6 +27,7 @@ class Tape:
     """What was done to whom, in order."""
 
     events: list[tuple[str, str]] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
 
     def note(self, what: str, who: str) -> None:
         self.events.append((what, who))
@@ -57,7 +58,7 @@ class Resident:
         return InstanceFacts()
 
     def failure(self) -> Failure | None:
-        return Failure(outcome=Outcome.CRASHED, cause="it died")
+        return Failure(outcome=Outcome.CRASHED, cause="it died") if self.name in self.tape.dead else None
 
     def freeze(self) -> None:
         self.tape.note("freeze", self.name)
@@ -96,6 +97,8 @@ class Load:
         self.tape.note("touch" if job.workload == TOUCH else "trial", name)
         self.counts[name] += job.workload != TOUCH
         breaks = name == self.deadly and self.counts[name] > 3
+        if breaks:
+            self.tape.dead.add(name)
         row = {"planned_s": 0.0, "chunk_s": [0.1, 0.2], "asked_input_tokens": 1, "input_tokens": 1}
         rows = request_rows({**row, "status": "broken", "error": "gone"} if breaks else row)
         health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)

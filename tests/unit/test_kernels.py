@@ -1,6 +1,5 @@
 """The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,6 +20,7 @@ from bitbench.report.document.markdown import markdown
 from bitbench.report.sections.kernels import kernel_document
 from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
+from tests.unit.quantize_stand_in import write_tensors
 
 MACHINE = KernelMachine(
     cpu_model="A processor",
@@ -91,14 +91,13 @@ def test_what_is_no_shape_is_named(text: str) -> None:
 
 def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
     shapes = {
-        "model.embed_tokens.weight": [100, 8],
-        "model.layers.0.mlp.up_proj.weight": [32, 8],
-        "model.layers.1.mlp.up_proj.weight": [32, 8],
-        "model.norm.weight": [8],
-        "lm_head.weight": [100, 8],
+        "model.embed_tokens.weight": (100, 8),
+        "model.layers.0.mlp.up_proj.weight": (32, 8),
+        "model.layers.1.mlp.up_proj.weight": (32, 8),
+        "model.norm.weight": (8,),
+        "lm_head.weight": (100, 8),
     }
-    header = json.dumps({k: {"dtype": "BF16", "shape": v, "data_offsets": [0, 0]} for k, v in shapes.items()}).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    write_tensors(tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
     assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (Shape(8, 32), Shape(8, 100))
 
 

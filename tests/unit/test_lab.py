@@ -8,7 +8,7 @@ import pytest
 from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_study
+from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_file, refuse_other_study
 from bitbench.quantize.catalog import built_in_file
 from bitbench.store.folder import StudyFolder
 from tests.unit.synthetic import make_lock, make_plan
@@ -55,6 +55,14 @@ def test_what_cannot_be_planned_is_named_with_its_line(tmp_path: Path, text: str
 
 def study(**changes: object) -> Study:
     return Study.model_validate({"name": "x", "engines": ["null"], "workloads": ["interactive"], **changes})
+
+
+def test_a_study_file_of_ones_own_is_not_overwritten(tmp_path: Path) -> None:
+    refuse_other_file(StudyFolder(tmp_path), STUDY)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    refuse_other_file(StudyFolder(tmp_path), STUDY)
+    with pytest.raises(StoreError, match=r"study\.yaml is another study.*give another folder with --into"):
+        refuse_other_file(StudyFolder(tmp_path), STUDY + "seed: 5\n")
 
 
 def test_only_how_long_to_look_may_change_between_two_runs() -> None:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from bitbench.exchange.limits import AnswerLimits
+from bitbench.exchange.response import ResponseReader
 from bitbench.load.answer import read_answer, server_sentence
-from bitbench.load.response import ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 
@@ -18,7 +19,7 @@ def answer_to(*messages: object, done: bool = True) -> tuple[object, ...]:
         reader.feed(b"data: " + json.dumps(message).encode() + b"\n\n", float(second))
     if done:
         reader.feed(b"data: [DONE]\n\n", 99.0)
-    return read_answer(reader)
+    return read_answer(reader, AnswerLimits.of(1_000, 0), key="")
 
 
 def token(text: str, finish_reason: str | None = None) -> dict[str, object]:
@@ -94,7 +95,15 @@ def test_a_call_of_a_tool_is_an_answer() -> None:
 )
 def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) -> None:
     problem = answer_to(*messages, done=done)[4]
-    assert said in str(problem)
+    assert isinstance(problem, tuple)
+    assert problem[0] == "broken"
+    assert said in problem[1]
+
+
+def test_more_chunks_with_text_than_tokens_contradict_each_other() -> None:
+    sentence = "the stream has 4 chunks with text, but its usage counts 3 output tokens"
+    assert answer_to(*[token("a")] * 4, {"usage": USAGE})[4] == ("contradictory", sentence)
+    assert answer_to(*[token("a")] * 3, token(""), {"usage": USAGE})[4] is None, "an empty chunk claims no token"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +118,8 @@ def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) 
     ],
 )
 def test_a_server_is_quoted(body: bytes, said: str) -> None:
-    assert server_sentence(body) == said
+    assert server_sentence(body, "") == said
 
 
 def test_a_long_quotation_is_shortened() -> None:
-    assert len(server_sentence(b"x" * 100_000)) == 400
+    assert len(server_sentence(b"x" * 100_000, "")) == 400

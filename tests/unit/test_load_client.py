@@ -1,9 +1,6 @@
 """The client against servers that behave and servers that do not, on real sockets."""
 
-import shutil
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +13,7 @@ from bitbench.core.asked.workload import Arrival, Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.load.client import run_job
+from tests.unit.certificate import make_certificate
 from tests.unit.native_or_python import WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
 
@@ -265,27 +263,12 @@ def test_a_conversation_thinks_between_its_turns(serve: Callable[[Script], Scrip
     assert server.connections == 2
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl program to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    files = folder / "certificate.pem", folder / "key.pem"
-    kind = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    names = ("-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
-    places = ("-out", str(files[0]), "-keyout", str(files[1]))
-    subprocess.run([openssl, "req", *kind, *names, *places], check=True, capture_output=True)
-    return files
-
-
-def test_an_encrypted_endpoint(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    server = ScriptedServer(good, context)
+def test_an_encrypted_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = make_certificate(tmp_path)
+    server = ScriptedServer(good, certificate.server_context())
     try:
         (stranger,) = run(server.port, scheme="https")
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
         rows = run(server.port, scheme="https", concurrency=2, requests=6, arrival=Arrival.CLOSED_LOOP)
     finally:
         server.stop()

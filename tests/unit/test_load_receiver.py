@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from bitbench.exchange.limits import PLAIN_BYTES
+
 pytestmark = pytest.mark.alone
 
 native = pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
@@ -32,7 +34,7 @@ def reads(receiver: "native.Receiver") -> list[tuple[int, bytes, int, float, flo
 
 def test_whole_chunks_are_kept_until_something_else_comes(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
-    receiver, parts = native.Receiver(), native.Parts()
+    receiver, parts = native.Receiver(), native.Parts(PLAIN_BYTES)
     receiver.watch(ours.fileno())
     theirs.sendall(CHUNK)
     assert [data for _, data, *_ in reads(receiver)] == [CHUNK]  # nobody has said where it goes
@@ -54,7 +56,7 @@ def test_whole_chunks_are_kept_until_something_else_comes(pair: tuple[socket.soc
 )
 def test_only_a_plain_whole_chunk_is_kept(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     ours, theirs = pair
-    receiver, parts = native.Receiver(), native.Parts()
+    receiver, parts = native.Receiver(), native.Parts(PLAIN_BYTES)
     receiver.watch(ours.fileno())
     receiver.keep_chunks(ours.fileno(), parts)
     theirs.sendall(data)

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bitbench.exchange.limits import HEAD_BYTES, LINE_BYTES, PLAIN_BYTES, AnswerLimits
+from bitbench.exchange.parts import Parts, PythonParts
+from bitbench.exchange.response import ResponseReader
 from bitbench.load.answer import read_answer
-from bitbench.load.parts import Parts, PythonParts
-from bitbench.load.response import HEAD_LIMIT, LINE_LIMIT, ResponseReader
 from bitbench.load.sse import events
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
+LIMITS = AnswerLimits.of(1_000, 0)
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
@@ -39,8 +41,8 @@ def read(parts: list[bytes], *, close: bool = False, kept_in: Parts | None = Non
 
 def record(reader: ResponseReader) -> tuple[object, ...]:
     """All that a reader holds but for times."""
-    found = [event.data for event in events(reader)]
-    answer = read_answer(reader)
+    found = [event.data for event in events(reader, LIMITS)]
+    answer = read_answer(reader, LIMITS, key="")
     known = (reader.http_status, reader.headers, bytes(reader.body), reader.complete, reader.persistent)
     said = answer._replace(chunk_times=[], first_answer=None)
     return (*known, reader.malformed, found, len(answer.chunk_times), answer.first_answer is None, said)
@@ -68,7 +70,7 @@ def test_every_framing_gives_the_same_events(data: bytes) -> None:
     reader = read([data], close=True)
     assert reader.complete
     assert reader.malformed is None
-    assert [event.data for event in events(reader)] == [b'{"a":1}', b'{"b":2}', b"[DONE]"]
+    assert [event.data for event in events(reader, LIMITS)] == [b'{"a":1}', b'{"b":2}', b"[DONE]"]
 
 
 @pytest.mark.parametrize("data", VALID)
@@ -103,13 +105,16 @@ def responses(draw: st.DrawFn) -> bytes:
 def test_the_same_bytes_give_the_same_record_however_they_are_split(data: bytes, cuts: list[int], close: bool) -> None:
     whole = record(read([data], close=close))
     assert record(read(split(data, cuts), close=close)) == whole
-    assert record(read(split(data, cuts), close=close, kept_in=PythonParts())) == whole
+    assert record(read(split(data, cuts), close=close, kept_in=PythonParts(PLAIN_BYTES))) == whole
 
 
 @pytest.mark.parametrize("data", VALID)
 @pytest.mark.parametrize("cut", [60, 100, 150])
 def test_the_native_parts_the_python_ones_and_the_compressed_ones_hold_the_same(data: bytes, cut: int) -> None:
-    readers = [read([data[:cut], data[cut:]], kept_in=kept_in) for kept_in in (None, PythonParts(), PythonParts())]
+    readers = [
+        read([data[:cut], data[cut:]], kept_in=kept_in)
+        for kept_in in (None, PythonParts(PLAIN_BYTES), PythonParts(PLAIN_BYTES))
+    ]
     native, python, compressed = readers
     assert (native.last_byte, len(native.parts)) == (python.last_byte, len(python.parts))
     compressed.compress()
@@ -120,10 +125,10 @@ def test_the_native_parts_the_python_ones_and_the_compressed_ones_hold_the_same(
 
 @pytest.mark.parametrize("step", [1_000, 4_099, 1_000_000])
 @pytest.mark.parametrize(
-    "data", [b"x" * (HEAD_LIMIT + 10), HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 5_000]
+    "data", [b"x" * (HEAD_BYTES + 10), HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 5_000]
 )
 def test_a_head_or_a_line_without_an_end_is_given_up(data: bytes, step: int) -> None:
-    assert len(data) > LINE_LIMIT
+    assert len(data) > LINE_BYTES
     reader = read([data[place : place + step] for place in range(0, len(data), step)])
     assert reader.malformed is not None
 
@@ -132,7 +137,7 @@ def test_an_event_has_the_time_of_the_read_that_completed_it() -> None:
     data = chunked(EVENTS)
     first_end = data.index(b"\n\n") + 2
     reader = read([data[:20], data[20 : first_end - 1], data[first_end - 1 : first_end + 3], data[first_end + 3 :]])
-    assert [event.arrived for event in events(reader)] == [2.0, 3.0, 3.0]
+    assert [event.arrived for event in events(reader, LIMITS)] == [2.0, 3.0, 3.0]
 
 
 def test_a_connection_is_kept_only_when_both_sides_know_where_they_are() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.requests import REQUEST_STATUSES
+from bitbench.exchange.limits import AnswerLimits
+from bitbench.exchange.response import ResponseReader
 from bitbench.load.connection import Exchange
 from bitbench.load.requests import PlannedRequest
-from bitbench.load.response import ResponseReader
 from bitbench.load.table import request_table
 
 
@@ -22,15 +23,16 @@ class Came:
     sent: float | None = 100.0
     end: float | None = 103.0
     response: ResponseReader = field(default_factory=ResponseReader)
+    limits: AnswerLimits = field(default_factory=lambda: AnswerLimits.of(2, 0))
     failure: tuple[str, str] | None = None
 
 
 def row_of(*data: bytes, at_s: float | None = 0.0, asked: int | None = 7) -> dict[str, Json]:
-    came = Came(PlannedRequest(4, b"", None, at_s, asked, 2))
+    came = Came(PlannedRequest(4, b"", None, at_s, asked, 2, 2))
     for second, part in enumerate(data):
         came.response.feed(part, 101.0 + second)
     came.response.close()
-    (row,) = request_table([cast(Exchange, came)], zero=100.0).to_pylist()
+    (row,) = request_table([cast(Exchange, came)], zero=100.0, key="").to_pylist()
     assert row["status"] in REQUEST_STATUSES
     return cast(dict[str, Json], row)
 

@@ -7,8 +7,9 @@ import pytest
 from bitbench.core.asked.prompts import Api
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
+from bitbench.exchange.address import Address, address
 from bitbench.load.asks import Ask
-from bitbench.load.wire import Address, address, request_bytes
+from bitbench.load.wire import request_bytes
 
 
 def parts_of(
@@ -72,7 +73,7 @@ def test_text_goes_to_the_endpoint_that_was_asked_for(api: Api, prompt: Json, pa
     ],
 )
 def test_addresses(url: str, expected: Address) -> None:
-    assert address(Endpoint(url, "m")) == expected
+    assert address(url) == expected
 
 
 def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
@@ -82,4 +83,4 @@ def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 @pytest.mark.parametrize("url", ["ftp://host:1", "http://host:1/v1", "host:1"])
 def test_an_address_that_is_not_plain_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
-        address(Endpoint(url, "m", "k"))
+        address(url)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from bitbench.ground.errors import ModelError
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import MANIFEST, read_facts
+from tests.unit.quantize_stand_in import write_tensors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -25,13 +25,6 @@ CONFIG = {
 }
 
 
-def write_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    header |= {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
-    data = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(data)) + data)
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "tiny"
@@ -39,8 +32,8 @@ def model(tmp_path: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     added = [{"id": 0, "special": True}, {"id": 9, "special": True}, {"id": 10, "special": False}]
     (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    write_safetensors(folder / "model-1.safetensors", {"a": [32, 8], "b": [8]})
-    write_safetensors(folder / "model-2.safetensors", {"c": [2, 3, 4], "scalar": []})
+    write_tensors(folder / "model-1.safetensors", {"a": ("BF16", (32, 8)), "b": ("BF16", (8,))})
+    write_tensors(folder / "model-2.safetensors", {"c": ("BF16", (2, 3, 4)), "scalar": ("BF16", ())})
     return folder
 
 
@@ -93,7 +86,7 @@ def test_the_hash_follows_the_contents_and_is_remembered_outside_the_model(model
     assert library.resolve(str(model), home).content_hash == first
 
     weights = model / "model-2.safetensors"
-    write_safetensors(weights, {"c": [2, 3, 4], "scaler": []})  # as long as before
+    write_tensors(weights, {"c": ("BF16", (2, 3, 4)), "scaler": ("BF16", ())})  # as long as before
     os.utime(weights, ns=(1, 1))
     assert library.resolve(str(model), home).content_hash != first
 

@@ -93,7 +93,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path:
 def behaviour(**changes: object) -> Behaviour:
     settings = {"ttft": 0.1, "tpot": 0.01, "vary": 0.0, "vary_instance": 0.0, "slow_requests": (), "slow_factor": 4.0,
                 "per_stream": 0.0, "capacity": None, "stall_at": None, "stall_for": 2.0, "fail": None, "memory_mb": 1,
-                "seed": 0}  # fmt: skip
+                "children": 0, "seed": 0}  # fmt: skip
     return Behaviour(**settings | changes)  # type: ignore[arg-type]
 
 
@@ -187,7 +187,7 @@ def test_arguments_that_do_not_exist_or_make_no_sense_are_refused() -> None:
     assert refusal({"ttft": "250ms", "slow_requests": 7, "fail": "hang"}) is None
     assert refusal({"speed": 3}) == (
         "the null engine has no argument speed; it has ttft, tpot, vary, vary_instance, slow_requests, slow_factor, "
-        "per_stream, capacity, stall_at, stall_for, fail, memory_mb"
+        "per_stream, capacity, stall_at, stall_for, fail, children, memory_mb"
     )
     assert "ttft: " in str(refusal({"ttft": "soon"}))
     assert "'hang'" in str(refusal({"fail": "maybe"}))

@@ -3,6 +3,7 @@
 import http.server
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from bitbench.engines.processes import (
+    PortTaken,
     ProcessEnded,
     ServerProcess,
     free_port,
@@ -50,6 +52,15 @@ if root_lives:
 while len(os.listdir(folder)) < 3:
     time.sleep(0.01)
 sys.exit(7)
+"""
+PARENT = """
+import sys, time
+from pathlib import Path
+from bitbench.engines.processes import spawn
+from bitbench.ground.child_environment import engine_environment
+engine = spawn([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
+      env=engine_environment({{}}), log_file=Path({log!r}))
+time.sleep(600)
 """
 NAMES = ("root", "other-session", "orphan")
 
@@ -129,6 +140,7 @@ def test_what_lingers_after_the_root_is_ended_and_the_exit_code_passed_on(
     pids = pids_in(folder)
     assert wait_for(lambda: process.exit_code() is not None)
     assert process.exit_code() == 7
+    process.wait_for_the_rest()
     assert all_gone(pids)
 
 
@@ -199,26 +211,119 @@ def test_waiting_for_health_has_a_deadline(start: Callable[..., ServerProcess]) 
         wait_until_healthy(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=0.2)
 
 
+WAKING = """
+import http.server, sys
+class Waking(http.server.BaseHTTPRequestHandler):
+    answers = 0
+    def do_GET(self):
+        type(self).answers += 1
+        self.send_response(200 if type(self).answers > 2 else 503)
+        self.end_headers()
+        print("answered", flush=True)
+    def log_message(self, *_): ...
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Waking).serve_forever()
+"""
+
+
 def test_an_unhealthy_answer_is_not_ready(start: Callable[..., ServerProcess]) -> None:
     """vLLM answers 503 while its engine starts."""
+    port = free_port()
+    process = start(WAKING, str(port))
+    wait_until_healthy(process, f"http://127.0.0.1:{port}/health", timeout_s=10)
+    assert process.log().count("answered") == 3
 
-    class Waking(http.server.BaseHTTPRequestHandler):
-        answers = 0
 
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A port on which a process that is no engine of ours (this one) says that all is well."""
+
+    class Pretender(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            type(self).answers += 1
-            self.send_response(200 if type(self).answers > 2 else 503)
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Waking)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with http.server.HTTPServer(("127.0.0.1", 0), Pretender) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_an_answer_from_a_stranger_is_not_ready(start: Callable[..., ServerProcess], stranger: int) -> None:
     process = start("import time; time.sleep(600)")
-    wait_until_healthy(process, f"http://127.0.0.1:{server.server_address[1]}/health", timeout_s=10)
-    server.shutdown()
-    server.server_close()
-    assert Waking.answers == 3
+    with pytest.raises(PortTaken) as taken:
+        wait_until_healthy(process, f"http://127.0.0.1:{stranger}/health", timeout_s=10)
+    assert taken.value.holder.startswith(f"process {os.getpid()} (")
+
+
+SHARING = """
+import socket, sys, time
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+server.bind((sys.argv[2], int(sys.argv[1])))
+server.listen()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "refused"),
+    [("127.0.0.1", True), ("0.0.0.0", False)],  # the kernel prefers who listens on the address itself
+)
+def test_a_stranger_who_shares_the_port_is_seen(
+    start: Callable[..., ServerProcess], theirs: str, refused: bool
+) -> None:
+    """vLLM allows that (SO_REUSEPORT): some connections would go to the other process."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind((theirs, 0))
+        port = other.getsockname()[1]
+        process = start(SHARING, str(port), "127.0.0.1")
+        assert wait_for(lambda: process.listens_on(port))
+        other.listen()
+        if refused:
+            with pytest.raises(PortTaken):
+                process.listens_on(port)
+        else:
+            assert process.listens_on(port)
+
+
+def parent_of(pid: int) -> int:
+    return psutil.Process(pid).ppid()
+
+
+@pytest.mark.parametrize("killed", [("guardian",), ("keeper",), ("keeper", "guardian")], ids=" and ".join)
+def test_nothing_is_left_after_kill_9_of_those_who_guard_it(
+    start: Callable[..., ServerProcess], folder: Path, killed: tuple[str, ...]
+) -> None:
+    process = start(TREE, str(folder), "stubborn", "lives")
+    pids = pids_in(folder)
+    guardian = parent_of(process.pid)
+    who = {"guardian": guardian, "keeper": parent_of(guardian)}
+    for name in killed:
+        os.kill(who[name], signal.SIGKILL)
+    assert wait_for(lambda: process.exit_code() is not None, timeout_s=2.0)  # before a stubborn tree is gone
+    assert process.exit_code() == -signal.SIGKILL
+    process.stop()
+    assert all_gone([*pids, *who.values()])
+
+
+@pytest.mark.parametrize("killed", ["guardian", "keeper"])
+def test_nothing_is_left_after_kill_9_of_the_parent_and_one_guard(tmp_path: Path, folder: Path, killed: str) -> None:
+    code = PARENT.format(tree=TREE, folder=str(folder), log=str(tmp_path / "engine.log"))
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        pids = pids_in(folder)
+        guardian = parent_of(pids[0])
+        who = {"guardian": guardian, "keeper": parent_of(guardian)}
+        parent.send_signal(signal.SIGSTOP)  # so that it cannot come to the help
+        os.kill(who[killed], signal.SIGKILL)
+        parent.kill()
+        assert wait_for(lambda: all_gone([*pids, *who.values()]), timeout_s=8.0)
+    finally:
+        parent.kill()
+        parent.wait()
 
 
 def test_the_tail_of_a_long_log(start: Callable[..., ServerProcess]) -> None:

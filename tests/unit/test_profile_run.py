@@ -27,7 +27,7 @@ from bitbench.planning.write_study import study_text
 from bitbench.report.document.markdown import markdown, section_parts
 from bitbench.report.sections.profile import profile_document, profile_section
 from bitbench.store.folder import StudyFolder
-from tests.unit.synthetic import make_plan
+from tests.unit.synthetic import make_lock, make_plan
 from tests.unit.test_profiling import event, mark, written
 
 PREFILL_S, DECODE_S, FIRST_S = 0.100, 0.010, 0.500
@@ -123,6 +123,7 @@ def take(folder: StudyFolder, plan: Plan, engine: MadeUpEngine, *, is_all: bool 
     notes = Notes()
     bench = Bench(engines={"null": engine}, python_of=Path, load=engine)  # type: ignore[dict-item]
     with folder.writing() as writer:
+        writer.write_lock(make_lock(plan))
         run_profiles(plan, bench, writer, notes, is_all=is_all)  # type: ignore[arg-type]
     return notes
 

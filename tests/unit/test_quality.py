@@ -11,6 +11,7 @@ import pytest
 
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender, Group, Member, Plan
 from bitbench.core.ports import Endpoint, Launch
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
@@ -35,7 +36,7 @@ from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.statistics.quality import baseline_of
 from bitbench.store.folder import StudyFolder
 from tests.unit.quality_server import QualityServer, logprob
-from tests.unit.synthetic import make_instance
+from tests.unit.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent
 from tests.unit.test_schedule import progress_of
 
@@ -339,6 +340,7 @@ def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServe
 def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
+        writer.write_lock(make_lock(make_plan(["e"], [BUILT_IN_WORKLOADS["base"]])))
         writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
     with folder.writing() as writer:

@@ -117,7 +117,7 @@ def test_a_disk_that_fills_during_the_work(
 def test_a_place_that_cannot_be_written(backend: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "home" / "variants").write_text("in the way")
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
-    assert "could not be written" in said(answer)
+    assert "variants is a file instead of a folder; remove it" in said(answer)
     assert answer.exit_code == 1
 
 

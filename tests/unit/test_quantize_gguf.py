@@ -1,6 +1,7 @@
 """Making GGUF files, with tools that are stand-ins: what is asked of them, and what becomes of their answers."""
 
 import json
+import math
 import os
 import signal
 import struct
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.ground.errors import QuantizeError
+from bitbench.ground.errors import ModelError, QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.gguf_header import read_tensors
@@ -252,7 +253,7 @@ def gguf(*tensors: tuple[str, tuple[int, ...], int]) -> bytes:
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
     for name, shape, type in tensors:
         header += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type, 0)
-    return header
+    return header + bytes(min(4 * max((math.prod(shape) for _, shape, _ in tensors), default=0), 2**16))
 
 
 def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
@@ -268,11 +269,20 @@ def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         (b"nothing like it", "not a GGUF file"),
-        (gguf(("a", (8,), 0))[:-9], "is truncated"),
+        (gguf(("a", (8,), 0))[:-41], "is truncated"),
         (gguf(("a", (8,), 77)), "unknown GGUF type"),
+        (gguf(("a", (8,), 2)), "do not fill blocks of q4_0"),
+        (gguf(("a", (8,), 0))[:-1], "a is outside the file"),
+        (gguf(("a", (2**62, 2**62), 0)), "a is outside the file"),
+        (gguf(("a", (1,) * 5, 0)), "5 dimensions"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "claims 9223372036854775808 tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9 is unknown"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1), "is truncated"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQ", 9, 9, 1) + bytes(40), "type \\(9\\)"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQQ", 9, 8, 2, 2**63), "is truncated"),
     ],
 )
 def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content)
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(ModelError, match=problem):
         read_tensors(tmp_path / "model.gguf")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -179,6 +180,12 @@ def test_the_command(
     shutil.copytree(place / "one", tmp_path / "here")
     monkeypatch.chdir(tmp_path)
     assert "demo" in bitbench(capsys, "query", "SELECT study FROM studies").out
+
+
+def test_a_pipe_instead_of_records_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trials.jsonl")
+    (tmp_path / "lock.json").symlink_to("/dev/zero")
+    assert Studies(str(tmp_path)).query("SELECT * FROM trials")[1] == []
 
 
 WRITES = [

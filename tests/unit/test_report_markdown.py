@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import Memory
+from bitbench.lab.study import Lab
+from bitbench.report import files
 from bitbench.report.document.markdown import markdown as rendered
 from bitbench.report.files import write_report
 from bitbench.report.study import study_document
+from tests.unit.study_folders import write_folder
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
@@ -192,10 +196,23 @@ def test_the_best_of_a_workload(speeds: tuple[float, ...], baseline: str | None,
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
-    path = write_report(study_document(demo, demo_study()[3]), "0", tmp_path / "report")
+    path = write_report(study_document(demo, demo_study()[3]), "0", tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/trials-interactive.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")
     assert "Ã" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["demo", "sweep"])
+def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
+    document = Lab(tmp_path).document(write_folder(kind, tmp_path / "study"))
+    figures = write_report(document, "0", tmp_path / "study").parent / "figures"
+    assert list(figures.iterdir())
+    (figures / "mine.svg").write_text("mine")
+    write_report(replace(document, sections=()), "0", tmp_path / "study")
+    assert [path.name for path in figures.iterdir()] == ["mine.svg"]

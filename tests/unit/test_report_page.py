@@ -121,6 +121,6 @@ def test_the_bundle_is_made_once_and_cannot_end_its_element(tmp_path: Path) -> N
     assert "vegaEmbed" in made
     assert "</script" not in made
     assert "\r" not in made
-    (kept,) = tmp_path.iterdir()
+    (kept,) = (tmp_path / "cache").iterdir()
     kept.write_text("kept", encoding="utf-8")
     assert vega_bundle(tmp_path) == "kept"

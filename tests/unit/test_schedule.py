@@ -7,7 +7,7 @@ from bitbench.core.asked.study import Study
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress
 
 
 def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:
@@ -125,6 +125,13 @@ def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
     assert progress.wants_trial(plan.cells[0], 0)
     run_to_the_end(plan, progress, {plan.cells[0]: Outcome.CLIENT_BOUND})
     assert len(progress.trials_of(plan.cells[0], 0)) == CLIENT_BOUND_REPEATS + 1
+
+
+def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> None:
+    plan = plan_of(engines=1, workloads=1)
+    progress = progress_of(plan, blocks=4)
+    run_to_the_end(plan, progress, {plan.cells[0]: Outcome.DISTURBED})
+    assert [len(progress.trials_of(plan.cells[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
 
 
 def test_an_interrupted_group_resumes_with_what_is_missing() -> None:

@@ -1,6 +1,9 @@
 """A study folder loses nothing that had ended and keeps nothing that had not."""
 
+import contextlib
+import errno
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ from bitbench.core.cell import Cell, Contender
 from bitbench.core.recorded.trial import Outcome, TrialRecord
 from bitbench.ground.errors import StoreError
 from bitbench.store.folder import StudyFolder
+from tests.strangers import KINDS, Trap
 from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows
 
 DRAFT = TrialRecord(
@@ -26,6 +30,15 @@ DRAFT = TrialRecord(
 ROWS = pa.table({"request": pa.array([0, 1], pa.int32())})
 
 
+def a_study(path: Path) -> StudyFolder:
+    """What a run has begun."""
+    folder = StudyFolder(path)
+    with folder.writing() as writer:
+        writer.write_study("name: begun\n")
+        writer.write_lock(make_lock(make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])))
+    return folder
+
+
 def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
@@ -36,7 +49,7 @@ def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> 
 
 
 def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "s")
+    folder = a_study(tmp_path / "s")
     with folder.writing() as writer:
         writer.append_trial(DRAFT, ROWS)
     with (folder.path / "trials.jsonl").open("a") as file:
@@ -47,21 +60,90 @@ def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:
     assert [trial.id for trial in folder.trials()] == ["t00001", "t00002"]
 
 
-def test_rows_without_a_trial_are_dropped_on_the_next_run(tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "s")
+def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_path: Path) -> None:
+    folder = a_study(tmp_path / "s")
     with folder.writing() as writer:
         writer.append_trial(DRAFT, ROWS)
-    (folder.requests / "t00002.parquet").write_bytes(b"half")
-    (folder.requests / "t00003.parquet.partial").write_bytes(b"half")
+    ours = ("requests/t00002.parquet", "requests/t00003.parquet.0123456789abcdef.partial", "quality/q0001.parquet",
+            "lock.json.0123456789abcdef.partial")  # fmt: skip
+    theirs = ("requests/mine.txt", "requests/t00002.parquet.mine", "requests/all.parquet", "quality/mine.parquet",
+              "mine.partial", "requests/0123456789abcdef.partial")  # fmt: skip
+    for name in (*ours, *theirs):
+        (folder.path / name).write_bytes(b"half")
+    (folder.requests / "t00009.parquet").mkdir()
     with folder.writing():
         pass
-    assert [path.name for path in folder.requests.iterdir()] == ["t00001.parquet"]
+    assert not any((folder.path / name).exists() for name in ours)
+    assert all(
+        (folder.path / name).exists() for name in (*theirs, "requests/t00001.parquet", "requests/t00009.parquet")
+    )
+
+
+def test_where_no_study_is_nothing_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "mine.txt").write_text("mine")
+    with StudyFolder(tmp_path).writing():
+        pass
+    assert (tmp_path / "requests" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["trials.jsonl", "quality.jsonl", "requests/t00001.parquet", "report/report.md"])
+def test_what_a_run_left_is_not_taken_over_without_its_lock(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("left")
+    said = f"contains {name.removesuffix('/report.md')} but no lock.json.*restore lock.json, or give another folder"
+    with pytest.raises(StoreError, match=said), StudyFolder(tmp_path).writing():
+        pass
+    assert (tmp_path / name).read_text() == "left"
+
+
+@pytest.mark.parametrize("name", ["../outside.parquet", "/etc/passwd", "requests/../../outside.parquet"])
+def test_a_record_cannot_name_rows_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside.parquet").write_bytes(b"")
+    folder = a_study(tmp_path / "s")
+    with pytest.raises(StoreError, match="names rows outside of it"):
+        folder.requests_of(DRAFT.model_copy(update={"requests_file": name}))
+
+
+@pytest.mark.parametrize("trap", KINDS)
+def test_a_trap_instead_of_a_record_is_read_or_refused_but_never_waited_for(tmp_path: Path, trap: Trap) -> None:
+    folder, outside = a_study(tmp_path / "s"), tmp_path / "outside"
+    outside.mkdir()
+    trap(folder.lock_file, outside)
+    with contextlib.suppress(StoreError):
+        folder.lock()
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing(), pytest.raises(StoreError, match="another bitbench is writing"), folder.writing():
         pass
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space"),
+        (errno.EDQUOT, "Disk quota exceeded; free some space"),
+        (errno.EROFS, "Read-only file system; make the folder writable"),
+        (errno.EIO, "Input/output error; use another folder"),
+    ],
+)
+def test_a_disk_that_takes_nothing_is_named_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
+) -> None:
+    folder = a_study(tmp_path / "s")
+
+    def refuse(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with folder.writing() as writer:
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(StoreError, match=f"t00001.parquet cannot be written: {advice}"):
+            writer.append_trial(DRAFT, ROWS)
+        with pytest.raises(StoreError, match=f"trials.jsonl cannot be written: {advice}"):
+            writer.append_trial(DRAFT, None)
+    assert list(folder.requests.iterdir()) == []
 
 
 def test_instance_ids_are_never_used_twice_even_after_a_kill(tmp_path: Path) -> None:

@@ -2,34 +2,48 @@
 
 import sys
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
+    from bitbench.cli.streams import visible_streams
+
+    with visible_streams():
+        _run()
+
+
+def _run() -> None:
     from bitbench.cli.app import app
+    from bitbench.ground import machine_faults
     from bitbench.ground.errors import BitbenchError
 
-    debug = "--debug" in sys.argv[1:]
     try:
         with warnings.catch_warnings():
             _show_plugin_warnings_as_a_line()
             app()
     except BitbenchError as error:
-        if debug:
-            raise
-        _say(str(error))
-        raise SystemExit(error.exit_code) from None
+        _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _say("stopped; finished trials are kept, and the same command resumes")
         raise SystemExit(130) from None
     except BrokenPipeError:
         raise SystemExit(141) from None
     except Exception as error:
-        if debug:
-            raise
-        _say(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback")
-        raise SystemExit(70) from None
+        if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
+            _end(f"{fault}, then repeat the command", 1)
+        _end(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback", 70)
+
+
+def _end(message: str, exit_code: int) -> NoReturn:
+    """Says it, with the traceback of the exception that is handled where --debug asks for it."""
+    if "--debug" in sys.argv[1:]:
+        import traceback
+
+        traceback.print_exc()
+    else:
+        _say(message)
+    raise SystemExit(exit_code) from None
 
 
 def _show_plugin_warnings_as_a_line() -> None:
@@ -47,6 +61,6 @@ def _show_plugin_warnings_as_a_line() -> None:
 
 
 def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
-    from rich.console import Console
+    from bitbench.cli.terminal import Terminal
 
-    Console(stderr=True, highlight=False).print(f"{kind}:", message, style=style, markup=False, soft_wrap=True)
+    Terminal(stderr=True).print(f"{kind}:", message, style=style, soft_wrap=True)

@@ -9,6 +9,7 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
+    export,
     history,
     import_results,
     kernels,
@@ -61,12 +62,13 @@ def init(
 ) -> None:
     """Write a commented study file to start from."""
     from bitbench.ground.errors import StudyFileError
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.planning.starter import STARTER
 
     if path.exists():
         raise StudyFileError(f"{path} already exists; give another name, or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(STARTER, encoding="utf-8")
+    files, name = SafeFolder.around(path)
+    files.write(name, STARTER)
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 
@@ -89,23 +91,27 @@ def run(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
+    ] = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
     Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
     an open question are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html.
+    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once.
     """
-    from rich.console import Console
-
     from bitbench.cli.outcome import show_outcome
     from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
+    from bitbench.cli.trust import confirm
     from bitbench.ground.errors import StudyFileError
     from bitbench.lab.study import Lab
 
-    lab, console = Lab(), Console()
+    lab, console = Lab(), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget", StudyFileError)
+    confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
         folder = lab.run(study, into, display, budget_s=budget_s)
     show_outcome(lab, folder, console)
@@ -146,6 +152,7 @@ app.command()(kernels.kernels)
 app.command()(query.query)
 app.command()(history.history)
 app.command("import")(import_results.import_results)
+app.command()(export.export)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

@@ -38,8 +38,7 @@ def compare(
     Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts that would decide. 3: not
     comparable.
     """
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.errors import BitbenchError, CannotCompareError
     from bitbench.lab.compare import compare_folders
     from bitbench.report.answers.compare import comparison_document
@@ -57,5 +56,5 @@ def compare(
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)
     else:
-        render(document, Console(highlight=False))
+        render(document, Terminal())
     raise typer.Exit(comparison.exit_code)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
+from rich.text import Text
 
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.cell import Verdict
@@ -45,11 +46,11 @@ def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -
                 named.setdefault(alike, []).append(recipe.name)
     for row, names in named.items():
         known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
-        yield f"\n[bold]{row.engine}[/] {_shown(row)}: {', '.join(names)}"
+        yield Text.assemble("\n", (row.engine, "bold"), " ", _shown(row), f": {', '.join(names)}")
         yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
 
 
-def _shown(row: CompatibilityRow | None) -> str:
+def _shown(row: CompatibilityRow | None) -> Text:
     if row is None:
-        return UNKNOWN
-    return f"[{'dim' if row.refuse else STYLES[row.verdict]}]{row.word}[/]"
+        return Text(UNKNOWN)
+    return Text(row.word, "dim" if row.refuse else STYLES[row.verdict])

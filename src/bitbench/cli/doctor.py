@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from bitbench.cli.terminal import Terminal
 from bitbench.core.recorded.host import HostNoise
-from bitbench.ground.units import show_bytes, show_percent
+from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
 from bitbench.lab.doctor import Checkup, EngineState, examine
 from bitbench.models import library
 from bitbench.probes.noise import measure_noise
@@ -21,7 +22,7 @@ NO_NATIVE_PART = (
 
 
 def show_doctor(home: Path, *, measure: bool) -> None:
-    console = Console(highlight=False)
+    console = Terminal()
     found = examine(home)
     console.print(_host_table(found))
     console.print(f"  home      {home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
@@ -40,7 +41,7 @@ def _host_table(found: Checkup) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
-    table.add_row("features", " ".join(host.cpu_flags) or "–")
+    table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
     table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
@@ -65,31 +66,35 @@ def _engine_table(engines: Sequence[EngineState]) -> Table:
     for engine in engines:
         if engine.is_ready:
             shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
-            table.add_row(engine.name, "[green]ready[/]", shown or "needs no environment", "")
+            table.add_row(engine.name, Text("ready", "green"), shown or "needs no environment", "")
         else:
-            table.add_row(engine.name, "[yellow]not installed[/]", "–", f"bitbench env create {engine.environment}")
+            table.add_row(
+                engine.name, Text("not installed", "yellow"), "–", f"bitbench env create {engine.environment}"
+            )
     return table
 
 
-def _model_lines(models: Sequence[library.KnownModel]) -> str:
-    lines = ["[bold]Models[/]"]
+def _model_lines(models: Sequence[library.KnownModel]) -> Text:
+    lines = [Text("Models", "bold")]
     for model in models:
-        state = f"[green]ready[/] at {model.path}" if model.path else f"not downloaded: bitbench model get {model.name}"
-        lines.append(f"  {model.name}  {state}")
-    return "\n".join(lines)
+        ready = Text.assemble(("ready", "green"), f" at {model.path}")
+        state = ready if model.path else Text(f"not downloaded: bitbench model get {model.name}")
+        lines.append(Text.assemble(f"  {model.name}  ", state))
+    return Text("\n").join(lines)
 
 
-def noise_lines(noise: HostNoise) -> str:
+def noise_lines(noise: HostNoise) -> Text:
     worst = max(noise.compute_spread, noise.memory_spread)
     advice = (
         "noisy: expect wide intervals, close what else runs here, and give the study more instances"
         if worst > NOISY_SPREAD
         else "steady"
     )
-    return (
-        f"[bold]Noise[/] over {noise.repetitions} repetitions of the same work: {advice}\n"
+    return Text.assemble(
+        ("Noise", "bold"),
+        f" over {noise.repetitions} repetitions of the same work: {advice}\n"
         f"  computing  {show_percent(noise.compute_spread)} between the 10th and 90th percentile, "
         f"slowest {show_percent(noise.compute_worst, signed=True)}\n"
         f"  memory     {show_percent(noise.memory_spread)} between the 10th and 90th percentile, "
-        f"slowest {show_percent(noise.memory_worst, signed=True)}"
+        f"slowest {show_percent(noise.memory_worst, signed=True)}",
     )

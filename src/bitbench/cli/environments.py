@@ -19,16 +19,17 @@ def create(
     ] = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
-    from rich.console import Console
+    from rich.text import Text
 
     from bitbench import environments
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import show_bytes, show_duration
     from bitbench.lab.environments import known_environment
     from bitbench.lab.study import Lab
 
-    lab, console = Lab(), Console(highlight=False)
+    lab, console = Lab(), Terminal()
     wanted = known_environment(name)
-    with console.status(f"creating the environment {name}") as status:
+    with console.status(Text(f"creating the environment {name}")) as status:
         made = environments.create(
             wanted,
             lab.home,
@@ -36,7 +37,7 @@ def create(
             find_links=find_links or [],
             index_url=index_url,
             installer=installer,
-            on_step=lambda step: status.update(f"{name}: {step}") if console.is_terminal else console.print(step),
+            on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
         )
     console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
 
@@ -44,10 +45,10 @@ def create(
 @app.command("list")
 def list_() -> None:
     """List environments with their main packages and sizes."""
-    from rich.console import Console
     from rich.table import Table
 
     from bitbench import environments
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import show_bytes
     from bitbench.lab.environments import known_environments, main_versions
     from bitbench.lab.study import Lab
@@ -58,4 +59,4 @@ def list_() -> None:
         main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
         state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))
-    Console(highlight=False).print(table)
+    Terminal().print(table)

@@ -30,8 +30,7 @@ def explain(
     Prints where the gap between the two comes from. The first time it also measures this machine's roofline, which
     takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.explain import explain_variant
     from bitbench.lab.study import default_home
     from bitbench.report.answers.explain import explanation_document
@@ -45,4 +44,4 @@ def explain(
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)
     else:
-        render_whole(document, Console(highlight=False))
+        render_whole(document, Terminal())

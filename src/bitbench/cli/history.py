@@ -18,8 +18,8 @@ def history(
     ] = None,
 ) -> None:
     """Draw one metric over past studies, with what changed between."""
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.lab.history import history_below
     from bitbench.report.answers.history import history_document
     from bitbench.report.charts.history import history_figure
@@ -27,8 +27,8 @@ def history(
     from bitbench.report.document.terminal import render_whole
 
     found = history_below(folder, cell, metric)
-    render_whole(history_document(found), Console(highlight=False))
+    render_whole(history_document(found), Terminal())
     if output is not None and found.points:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(svg(history_figure(found)), encoding="utf-8", newline="\n")
+        files, name = SafeFolder.around(output, folder)
+        files.write(name, svg(history_figure(found)))
         typer.echo(f"figure: {output}")

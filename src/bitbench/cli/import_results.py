@@ -18,7 +18,10 @@ def import_results(
         ),
     ],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME].")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
     ] = None,
     starts: Annotated[
         Starts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
@@ -28,16 +31,16 @@ def import_results(
 
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
-    from rich.console import Console
     from rich.text import Text
 
     from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.imports import import_files
     from bitbench.lab.study import Lab
     from bitbench.report.document.text import plain
 
-    lab, console = Lab(), Console()
-    folder = import_files(files, tool, starts, into)
+    lab, console = Lab(), Terminal()
+    folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
         _show_kernels(folder.path)
         return
@@ -48,8 +51,7 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.core.recorded.published import PublishedKernels
     from bitbench.report.document.terminal import render
     from bitbench.report.forms.published import published_kernel_document
@@ -57,5 +59,5 @@ def _show_kernels(folder: Path) -> None:
 
     kernels = read_published(folder, PublishedKernels)
     assert kernels is not None  # nothing else makes a folder without a study
-    render(published_kernel_document(kernels), Console())
+    render(published_kernel_document(kernels), Terminal())
     typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")

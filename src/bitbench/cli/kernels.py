@@ -37,15 +37,16 @@ def kernels(
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
     chart, and records.json; `bitbench report DIR` rebuilds table and chart from the records.
     """
-    from rich.console import Console
+    from rich.text import Text
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.errors import KernelError
     from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
     from bitbench.lab.study import default_home
     from bitbench.report.document.terminal import render
     from bitbench.report.sections.kernels import write_kernels
 
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True)
     options = KernelOptions(
         shapes=shapes,
         batches=counts(batch, "--batch", KernelError),
@@ -62,10 +63,10 @@ def kernels(
         def on_point(name: str, number: int, total: int) -> None:
             line = f"{number} of {total}: {name}"
             if console.is_terminal:
-                status.update(line)
+                status.update(Text(line))
             else:
                 console.print(line)
 
         summary = measure_kernels(options, default_home(), into, on_point)
-    render(write_kernels(summary, into), Console())
+    render(write_kernels(summary, into), Terminal())
     console.print(f"table, records and chart: {into}", soft_wrap=True)

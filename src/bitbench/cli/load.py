@@ -60,10 +60,9 @@ def load(
     Sweeps concurrencies or rates, or searches for the highest rate that meets objectives (--slo). Fills a study
     folder; the same command with --into resumes an interrupted one.
     """
-    from rich.console import Console
-
     from bitbench.cli.load_display import LoadDisplay
     from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.errors import LoadError
     from bitbench.ground.units import parse_fraction
     from bitbench.lab.checked import checked, checked_objectives
@@ -88,7 +87,7 @@ def load(
         output_forced=ignore_eos,
         seed=seed,
     )
-    lab, console = Lab(), Console()
+    lab, console = Lab(), Terminal()
     with LoadWorkers() as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary

@@ -10,7 +10,7 @@ from bitbench.core import cell as cells
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.progress import LoadProgress, Percentiles
 from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds, significant
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.report.document.words import plural
@@ -71,7 +71,7 @@ class LoadDisplay:
 
     def trial_finished(self, record: TrialRecord) -> None:
         holds = held(record, self._study.objectives)
-        counts = record.outcome is not Outcome.CLIENT_BOUND or (self._is_search and holds is not None)
+        counts = record.outcome not in NOT_THE_ENGINES or (self._is_search and holds is not None)
         self._done += counts
         self._print(
             trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds if counts else None)
@@ -90,7 +90,7 @@ class LoadDisplay:
         self._print(Text.assemble(("warning: ", "yellow"), message))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
     def _panel(self, progress: LoadProgress) -> Group:
         client = progress.client

@@ -10,19 +10,20 @@ app = typer.Typer(help="Download and list models.", no_args_is_help=True)
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A name from `bitbench model list`.")]) -> None:
     """Download a model and convert it to a bf16 checkpoint."""
-    from rich.console import Console
+    from rich.text import Text
 
     from bitbench import environments
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.study import Lab
     from bitbench.models import library
 
-    lab, console = Lab(), Console(highlight=False)
-    with console.status(f"downloading {name}") as status:
+    lab, console = Lab(), Terminal()
+    with console.status(Text(f"downloading {name}")) as status:
         path = library.fetch(
             name,
             lab.home,
             python=environments.python_of("transformers", lab.home),
-            on_step=lambda step: status.update(f"{name}: {step}") if console.is_terminal else console.print(step),
+            on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
         )
     console.print(f"{name} is at {path}", soft_wrap=True)
 
@@ -30,9 +31,9 @@ def get(name: Annotated[str, typer.Argument(help="A name from `bitbench model li
 @app.command("list")
 def list_() -> None:
     """List downloaded models, and those that can be downloaded."""
-    from rich.console import Console
     from rich.table import Table
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import show_bytes
     from bitbench.lab.study import Lab
     from bitbench.models import library
@@ -42,4 +43,4 @@ def list_() -> None:
         state = "ready" if model.path else f"not downloaded: bitbench model get {model.name}"
         parameters = f"{model.parameters / 1e6:,.0f} M" if model.parameters else "–"
         table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)
-    Console(highlight=False).print(table)
+    Terminal().print(table)

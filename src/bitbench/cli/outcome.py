@@ -20,8 +20,8 @@ def show_outcome(lab: Lab, folder: StudyFolder, console: Console) -> StudySummar
     path = lab.report(folder, document)
     render(document, console)
     if (said := advice(records)) is not None:
-        console.print(said, highlight=False, markup=False)
-    console.print(f"report: {path.with_name('index.html')}", highlight=False, soft_wrap=True, markup=False)
+        console.print(said)
+    console.print(f"report: {path.with_name('index.html')}", soft_wrap=True)
     return summary
 
 

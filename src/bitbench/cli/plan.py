@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console, RenderableType
-from rich.markup import escape
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from bitbench import environments
+from bitbench.cli.terminal import Terminal
+from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
@@ -28,12 +30,13 @@ EXPECTED = {
     Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
     Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
+_YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
 def show_plan(lab: Lab, path: Path) -> None:
     plan = lab.plan(path)
-    console = Console(highlight=False)
-    console.print(f"[bold]{plan.study.name}[/]  {plan.study.description.strip()}")
+    console = Terminal()
+    console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if plan.study.workloads:
         console.print(_workloads(plan))
     is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
@@ -43,6 +46,9 @@ def show_plan(lab: Lab, path: Path) -> None:
     console.print(_variants(plan))
     for name in lab.environments_of(plan):
         console.print(_environment(lab, name))
+    trust = lab.trust(path)
+    if trust.uses:
+        console.print(uses_table(trust.uses, trust))
     console.print(_amount(amount_of(plan, lab.estimator(plan))))
 
 
@@ -99,11 +105,11 @@ def _cells(plan: Plan) -> Table:
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
     hopeless = _hopeless(plan)
-    marked = {cell: "[yellow]once[/]" if cell.contender in hopeless else "[green]✓[/]" for cell in plan.cells}
-    marked |= {refusal.cell: "[yellow]no[/]" for refusal in plan.refusals}
-    judged = dict.fromkeys(plan.quality, "[green]✓[/]")
-    judged |= {refusal.contender: "[yellow]no[/]" for refusal in plan.quality_refusals}
-    rows: dict[Contender, dict[str, str]] = {}
+    marked = {cell: _ONCE if cell.contender in hopeless else _YES for cell in plan.cells}
+    marked |= {refusal.cell: _NO for refusal in plan.refusals}
+    judged = dict.fromkeys(plan.quality, _YES)
+    judged |= {refusal.contender: _NO for refusal in plan.quality_refusals}
+    rows: dict[Contender, dict[str, Text]] = {}
     for cell, mark in marked.items():
         rows.setdefault(cell.contender, {})[cell.workload] = mark
     for contender in dict.fromkeys([*rows, *judged]):
@@ -125,36 +131,36 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
     for unscored in plan.quality_refusals:
         about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
     for (remark, reason), contenders in about.items():
-        yield f"[yellow]{remark}[/]: {escape(reason)}"
+        yield Text.assemble((remark, "yellow"), f": {reason}")
         yield Padding(_some(contenders), (0, 0, 0, 4))
 
 
-def _variants(plan: Plan) -> str:
+def _variants(plan: Plan) -> Text:
     used = {contender.variant for contender in plan.contenders}
     lines = [
-        f"variant {variant.name}: {_state(variant, is_used=variant.name in used)}"
+        Text.assemble(f"variant {variant.name}: ", _state(variant, is_used=variant.name in used))
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
     if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more variants"]
-    return "\n".join(lines) or "no variants needed"
+        lines = [*lines[:MOST_LINES], Text(f"… and {len(lines) - MOST_LINES:,} more variants")]
+    return Text("\n").join(lines or [Text("no variants needed")])
 
 
-def _state(variant: Variant, *, is_used: bool) -> str:
+def _state(variant: Variant, *, is_used: bool) -> Text:
     if variant.refusal is not None:
-        return "[yellow]cannot be created[/]"
+        return Text("cannot be created", "yellow")
     if variant.path is None:
-        return "[yellow]will be created[/]" if is_used else "not created: all its cells are refused"
-    return f"{show_bytes(variant.weight_bytes)} of weights, ready"
+        return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
+    return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
 
 
-def _environment(lab: Lab, name: str) -> str:
+def _environment(lab: Lab, name: str) -> Text:
     try:
         environments.python_of(name, lab.home)
     except EngineEnvironmentError as error:
-        return f"environment {name}: [yellow]{error}[/]"
-    return f"environment {name}: installed"
+        return Text.assemble(f"environment {name}: ", (str(error), "yellow"))
+    return Text(f"environment {name}: installed")
 
 
 def _amount(amount: Amount) -> str:

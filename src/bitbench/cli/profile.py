@@ -34,9 +34,8 @@ def profile(
     Starts the engine, profiles prefill and decode apart after a warm-up, and groups the operators. Fills a folder like
     a study's, with a Chrome trace of each.
     """
-    from rich.console import Console
-
     from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.errors import ProfileError
     from bitbench.lab.profile_study import profile_study
     from bitbench.lab.report import write_profiles
@@ -56,12 +55,12 @@ def profile(
     )
     when = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = StudyFolder(into or Path(f"profile-{engine}-{when}"))
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with RunDisplay(console) as display:
         Lab().profile(study, folder, display)
     path = write_profiles(folder)
-    render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Console())
-    console.print(f"all operators: {path}; traces: {folder.profiles_folder}", highlight=False, soft_wrap=True)
+    render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
+    console.print(f"all operators: {path}; traces: {folder.profiles_folder}", soft_wrap=True)
 
 
 def engine_argument(text: str) -> tuple[str, "Argument"]:
@@ -71,7 +70,10 @@ def engine_argument(text: str) -> tuple[str, "Argument"]:
     from bitbench.ground.errors import ProfileError
 
     name, sign, value = text.partition("=")
-    read = yaml.safe_load(value) if sign else None
+    try:
+        read = yaml.safe_load(value) if sign else None
+    except (yaml.YAMLError, ValueError):
+        read = None
     if not name or not isinstance(read, (bool, int, float, str)):
         raise ProfileError(f"--arg {text}: write NAME=VALUE, such as enforce-eager=true")
     return name, read

@@ -4,6 +4,7 @@ import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.progress import LoadProgress
@@ -21,11 +22,11 @@ class RunDisplay:
         self._remaining_s: float | None = None
         self._told_at = time.monotonic()
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             transient=True,
             refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
@@ -60,7 +61,7 @@ class RunDisplay:
             facts.append(record.facts.engine_version)
         if record.memory.resident_bytes:
             facts.append(show_bytes(record.memory.resident_bytes))
-        self._print(f"[bold]{record.id}[/] {_escape(record.contender.name)}  [dim]{', '.join(facts)}[/]")
+        self._print((record.id, "bold"), f" {record.contender.name}  ", (", ".join(facts), "dim"))
 
     def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
@@ -73,7 +74,7 @@ class RunDisplay:
         if record.kind == "warmup":
             return
         self._progress.advance(self._task)
-        name = f"{_escape(record.cell.contender.name)}  {record.cell.workload}"
+        name = f"{record.cell.contender.name}  {record.cell.workload}"
         if record.outcome is Outcome.OK:
             metrics = record.metrics
             self._print(
@@ -82,17 +83,17 @@ class RunDisplay:
             )
         else:
             word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
-            self._print(f"  {record.id} {name}  [yellow]{word}[/]: {_escape(record.cause or '')}")
+            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {record.cause or ''}")
 
     def quality_running(self, contender: Contender, step: str) -> None:
         self._describe(f"{contender.name}: quality, {step}")
 
     def quality_finished(self, record: QualityRecord) -> None:
-        name = _escape(record.contender.name)
+        name = record.contender.name
         if record.outcome is Outcome.OK:
             self._print(f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}")
         else:
-            self._print(f"  {record.id} {name}  quality: [yellow]{record.outcome}[/]: {_escape(record.cause or '')}")
+            self._print(f"  {record.id} {name}  quality: ", (record.outcome, "yellow"), f": {record.cause or ''}")
 
     def note(self, message: str) -> None:
         self._describe(message)
@@ -100,20 +101,15 @@ class RunDisplay:
             self._print(message)
 
     def warn(self, message: str) -> None:
-        self._print(f"[yellow]warning:[/] {_escape(message)}")
+        self._print(("warning:", "yellow"), f" {message}")
 
     def _describe(self, text: str) -> None:
         left = ""
         if self._remaining_s is not None:
             remaining = max(self._remaining_s - (time.monotonic() - self._told_at), 0.0)
             left = f"about {show_duration(remaining)} left"
-        self._progress.update(self._task, description=_escape(text), left=left)
+        self._progress.update(self._task, description=text, left=left)
 
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+    def _print(self, *parts: str | tuple[str, str]) -> None:
+        """Texts, each alone or with its style."""
+        self._console.print(Text.assemble(*parts), soft_wrap=True)

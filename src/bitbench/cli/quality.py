@@ -39,10 +39,9 @@ def quality(
     Measures perplexity, KL divergence, greedy answers and lm-eval tasks. Fills a study folder and reports; the same
     command resumes an interrupted one.
     """
-    from rich.console import Console
-
     from bitbench.cli.outcome import show_outcome
     from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.quality_study import QualityOptions, run_quality
     from bitbench.lab.study import Lab
 
@@ -59,7 +58,7 @@ def quality(
         answers=answers,
         seed=seed,
     )
-    lab, console = Lab(), Console()
+    lab, console = Lab(), Terminal()
     with RunDisplay(console) as display:
         folder = run_quality(lab, options, into, display)
     show_outcome(lab, folder, console)

@@ -17,16 +17,15 @@ def quantize(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")] = 0,
 ) -> None:
     """Create a quantized variant of a model, unless it exists."""
-    from rich.console import Console
-
     from bitbench.cli.quantize_progress import QuantizeDisplay
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import show_bytes, show_duration
     from bitbench.lab.study import default_home
     from bitbench.lab.variants import make_variant, order_variant
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
 
-    home, console = default_home(), Console(highlight=False)
+    home, console = default_home(), Terminal()
     chosen = catalog.find(recipe)
     found = library.resolve(model, home)
     wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
@@ -48,16 +47,15 @@ def recipes(
     why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
 ) -> None:
     """List recipes and the engines that run them, or print one."""
-    from rich.console import Console
-
     from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.study import Lab
     from bitbench.quantize import catalog
 
     if name is not None:
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    lab, console, known = Lab(), Console(highlight=False), catalog.built_in_recipes()
+    lab, console, known = Lab(), Terminal(), catalog.built_in_recipes()
     engines = lab.engines_with_models()
     console.print(recipes_table(known, engines, lab.device))
     console.print(f"\nEngines on {DEVICES[lab.device]}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
@@ -68,16 +66,16 @@ def recipes(
 @app.command("list")
 def list_() -> None:
     """List variants and their sizes."""
-    from rich.console import Console
     from rich.table import Column, Table
 
     from bitbench.cli.quantize_facts import show_bits
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import show_bytes
     from bitbench.lab.study import Lab
     from bitbench.quantize import variants
 
     there = variants.list_variants(Lab().home)
-    console = Console(highlight=False)
+    console = Terminal()
     if not there:
         console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
         return
@@ -98,9 +96,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
 ) -> None:
     """Show what a variant was made from, how, and its size."""
-    from rich.console import Console
-
     from bitbench.cli.quantize_facts import facts_table
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.study import Lab
     from bitbench.quantize import variants
 
@@ -108,7 +105,7 @@ def show(
     if as_json:
         typer.echo(variant.manifest.model_dump_json(indent=2))
         return
-    Console(highlight=False).print(facts_table(variant))
+    Terminal().print(facts_table(variant))
 
 
 @app.command()

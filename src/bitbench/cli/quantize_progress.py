@@ -16,10 +16,10 @@ class QuantizeDisplay:
         self._console = console
         self._title = title
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             transient=True,
             refresh_per_second=2,  # drawing costs processor time that the work would miss

@@ -67,14 +67,14 @@ def _warn_of_damage(places: "Sequence[str]") -> None:
 
 
 def _list_tables(studies: "Studies") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.store.query import shown_columns
     from bitbench.store.tables import TABLES
 
-    console = Console(highlight=False)
+    console = Terminal()
     for name, table in TABLES.items():
         count = studies.count(name)
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
@@ -85,10 +85,10 @@ def _list_tables(studies: "Studies") -> None:
 
 
 def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.units import UNKNOWN, significant
     from bitbench.report.document.text import plain
 
@@ -103,7 +103,7 @@ def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
         shown.add_column(Text(plain(name)), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(value) for value in row))
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(shown)
     console.print(f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}", style="dim")
 

@@ -35,8 +35,7 @@ def recommend(
     were ruled out, and which tie with it. Exit code 0: each workload has an answer. 1: for one, no contender meets the
     limits. 2: for one, the trials are inconclusive. 3: the question or the folder cannot be read.
     """
-    from rich.console import Console
-
+    from bitbench.cli.terminal import Terminal
     from bitbench.ground.errors import BitbenchError, CannotRecommendError
     from bitbench.lab.recommend import limits_of, recommend_from
     from bitbench.lab.study import Lab
@@ -59,5 +58,5 @@ def recommend(
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)
     else:
-        render(document, Console(highlight=False))
+        render(document, Terminal())
     raise typer.Exit(found.exit_code)

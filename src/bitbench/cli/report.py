@@ -41,6 +41,7 @@ def report(
 
 
 def _write_form(folder: Path, form: Form, output: Path | None) -> None:
+    from bitbench.ground.safe_files import SafeFolder
     from bitbench.lab.forms import form_text
     from bitbench.lab.study import Lab
 
@@ -48,15 +49,14 @@ def _write_form(folder: Path, form: Form, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8", newline="\n")
+    files, name = SafeFolder.around(output, folder)
+    files.write(name, text)
     typer.echo(f"{form.value}: {output}")
 
 
 def _report(folder: Path) -> None:
-    from rich.console import Console
-
     from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.terminal import Terminal
     from bitbench.lab.kernels import RECORDS_FILE, read_kernels
     from bitbench.lab.study import Lab
     from bitbench.report.document.terminal import render
@@ -64,7 +64,7 @@ def _report(folder: Path) -> None:
     from bitbench.store.folder import StudyFolder
 
     if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
-        render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Console())
+        render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Terminal())
         typer.echo(f"\ntable and chart: {folder}")
         return
-    show_outcome(Lab(), StudyFolder.existing(folder), Console())
+    show_outcome(Lab(), StudyFolder.existing(folder), Terminal())

@@ -12,7 +12,7 @@ Json = Any  # whatever json.loads returns; the shape is the other side's busines
 class Spec(BaseModel):
     """Written by a person: a field we do not know is a mistake to be named, not ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False)
 
 
 class Record(BaseModel):

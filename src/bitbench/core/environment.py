@@ -22,11 +22,12 @@ class Environment:
     """A virtual environment of its own: dependencies of engines conflict with each other and with ours."""
 
     name: str  # for `bitbench env create`
-    # Per device a requirements file that pins every package: it is installed without looking at dependencies. A device
-    # that has none gets that of the CPU.
+    # Per device a requirements file that pins every package with the hashes of its wheels (`scripts/lock`): it is
+    # installed without looking at dependencies. A device that has none gets that of the CPU.
     locks: Mapping[Device, Path]
     import_check: str  # Python that must run without an error once the packages are installed
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
+    source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
     build: Build | None = None  # runs after the packages are installed
 
     def lock_for(self, device: Device) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import Cell, Contender, Group, Plan
@@ -71,7 +72,7 @@ class Instance(Protocol):
         """What it says about itself, once ready."""
 
     def failure(self) -> Failure | None:
-        """Why it died, read from its exit code and log; None while it lives."""
+        """Why it died, read from its exit code and log, or who has its port; None while it lives and answers itself."""
 
     def freeze(self) -> None:
         """Take its processor time away while others are measured; it keeps its memory. Only where `can_freeze`."""
@@ -98,6 +99,10 @@ class Engine(Protocol):
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None."""
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        """What the setup's `args` make it use; whatever could run code, read a file or reach another host `asks`.
+        `engines.options.argument_uses` is right for an engine whose arguments are words of a command line."""
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose

@@ -2,22 +2,26 @@
 
 import json
 import os
-import urllib.error
-import urllib.request
 from http import HTTPStatus
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import explain_wrong
+from bitbench.exchange.connection import BadAnswer, PlainAnswer, PlainConnection
+from bitbench.exchange.limits import MODEL_NAMES, PLAIN_BYTES
+from bitbench.exchange.redirects import REDIRECTS, redirection
 from bitbench.ground.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -26,7 +30,7 @@ DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_VOCABULARY = 32_000
 LOW_IDS = 1_000
 _ANSWER_LIMIT_S = 10.0
-_ANSWER_BYTES = 1_000_000
+_SHOWN_NAMES = 20
 
 
 class EndpointArguments(Spec):
@@ -56,11 +60,22 @@ def base_url(url: str) -> str:
         raise ValueError("a key belongs in an environment variable, not in the URL")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError("expected a URL such as http://127.0.0.1:8000 or https://host/v1")
+    parts.hostname.encode("idna")  # raises where it cannot be a name
+    if parts.port == 0:  # one that is no number, or too large, raises by itself
+        raise ValueError("port 0 cannot be connected to; give the one that the server listens on")
     if parts.path.rstrip("/") not in ("", "/v1"):
         raise ValueError(
             f"the path {parts.path} is not known; give the URL up to /v1, such as http://127.0.0.1:8000/v1"
         )
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class EndpointEngine:
@@ -77,6 +92,19 @@ class EndpointEngine:
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        """A key that goes to another host is always asked for, and on this one unless it is the usual variable's."""
+        try:
+            arguments = EndpointArguments.model_validate(setup.args)
+        except ValidationError:
+            return ()  # `refuse` says what is wrong
+        is_elsewhere = not _is_loopback(arguments.url)
+        variable, key_goes = arguments.api_key_env, f"its value is sent to {arguments.url} as the API key"
+        return (
+            Use(UseKind.URL, arguments.url, "requests are sent to it", asks=is_elsewhere),
+            Use(UseKind.VARIABLE, variable, key_goes, asks=is_elsewhere or variable != DEFAULT_KEY_VARIABLE),
+        )
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return False
@@ -95,19 +123,20 @@ class EndpointInstance:
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         arguments = self._arguments
-        endpoint = Endpoint(
-            url=arguments.url,
-            model=arguments.model,
-            api_key=os.environ.get(arguments.api_key_env, ""),
-            extra_body={"ignore_eos": True} if arguments.ignore_eos else {},
-            vocabulary=Vocabulary(arguments.vocabulary or DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
-        )
         try:
+            endpoint = Endpoint(
+                url=arguments.url,
+                model=arguments.model,
+                api_key=key_from(arguments.api_key_env),
+                extra_body={"ignore_eos": True} if arguments.ignore_eos else {},
+                vocabulary=Vocabulary(arguments.vocabulary or DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
+            )
             offered = offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
         except EndpointUnusable as problem:
             raise InstanceFailed(problem.failure) from None
         if offered and endpoint.model not in offered:
-            cause = f"{endpoint.url} has no model {endpoint.model}; it has {', '.join(offered)}"
+            more = f" and {len(offered) - _SHOWN_NAMES:,} more" if len(offered) > _SHOWN_NAMES else ""
+            cause = f"{endpoint.url} has no model {endpoint.model}; it has {', '.join(offered[:_SHOWN_NAMES])}{more}"
             raise InstanceFailed(Failure(outcome=Outcome.INVALID, cause=cause))
         return endpoint
 
@@ -141,32 +170,48 @@ class EndpointUnusable(Exception):
         self.failure = Failure(outcome=outcome, cause=cause)
 
 
+def key_from(variable: str) -> str:
+    """The key in this environment variable, empty where it is not set. Raises EndpointUnusable, without the key."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        cause = f"the key in the environment variable {variable} has characters that no header can carry"
+        raise EndpointUnusable(Outcome.INVALID, cause)
+    return key
+
+
 def offered_models(endpoint: Endpoint, timeout_s: float = _ANSWER_LIMIT_S) -> tuple[str, ...]:
     """What /v1/models lists; empty where the server has no such list. Raises EndpointUnusable."""
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    request = urllib.request.Request(f"{endpoint.url}/v1/models", headers=headers)
+    url, key = endpoint.url, endpoint.api_key
+    status, headers, body = _ask_for_models(endpoint, timeout_s)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        given = "the key was refused" if key else "it wants a key"
+        phrase = HTTPStatus(status).phrase  # not the server's own: that may say anything
+        raise EndpointUnusable(Outcome.INVALID, f"{url} says {status} {phrase}: {given}")
+    if status in REDIRECTS:
+        raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models: {redirection(headers, key)}")
+    return _names(body, key) if status == HTTPStatus.OK else ()
+
+
+def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
+    url, key = endpoint.url, endpoint.api_key
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            return _names(answer.read(_ANSWER_BYTES))
-    except urllib.error.HTTPError as error:
-        if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            given = "the key was refused" if endpoint.api_key else "it wants a key"
-            raise EndpointUnusable(
-                Outcome.INVALID, f"{endpoint.url} says {error.code} {error.reason}: {given}"
-            ) from None
-        return ()
+        with PlainConnection(url, limit_s=timeout_s, limit_bytes=PLAIN_BYTES) as connection:
+            return connection.ask("GET", "/v1/models", headers)
     except TimeoutError:
-        cause = f"{endpoint.url} did not answer within {show_duration(timeout_s)}"
-        raise EndpointUnusable(Outcome.TIMEOUT, cause) from None
+        outcome, cause = Outcome.TIMEOUT, f"{url} did not answer within {show_duration(timeout_s)}"
     except OSError as error:
-        reason = getattr(error, "reason", error)
-        cause = f"no connection to {endpoint.url}: {getattr(reason, 'strerror', None) or reason}"
-        raise EndpointUnusable(Outcome.CRASHED, cause) from None
+        outcome, cause = Outcome.CRASHED, f"no connection to {url}: {quote(error.strerror or str(error), key)}"
+    except BadAnswer as problem:
+        outcome, cause = Outcome.INVALID, f"{url}/v1/models has no usable answer: {problem.fault.show(key)}"
+    raise EndpointUnusable(outcome, cause)
 
 
-def _names(body: bytes) -> tuple[str, ...]:
+def _names(body: bytes, key: str) -> tuple[str, ...]:
+    """Those that can be written down as they are: a name goes into the study and is shown."""
     try:
         content: Json = json.loads(body)
-        return tuple(str(model["id"]) for model in content["data"])
-    except (ValueError, KeyError, TypeError):
+        listed = [str(model["id"]) for model in content["data"][:MODEL_NAMES]]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
+    return tuple(name for name in listed if name and quote(name, key) == name)

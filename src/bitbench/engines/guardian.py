@@ -1,11 +1,23 @@
-"""Runs one engine and makes sure that nothing of it outlives bitbench, not even after `kill -9` of bitbench.
+"""Runs one engine and makes sure that nothing of it outlives bitbench, whichever process is ended by `kill -9`.
 
-Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours.
+Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours. It is two
+processes: the keeper, which bitbench starts, and below it the guardian, whose child is the engine. Both are child
+subreapers, so that orphans and processes that changed their session stay below them in the tree and are found in /proc.
 
-- FD is one end of a socket pair. The engine's pid is written to it; when its other end is closed, all is ended.
-- The engine runs in a session of its own. Every process it starts stays below this one in the tree, because this
-  one is a child subreaper: orphans and processes that changed their session come here and are found in /proc.
-- The exit status is the engine's, a signal included.
+| who is killed | what happens |
+|---|---|
+| bitbench | its end of the socket closes; the guardian ends the engine and all that it started |
+| the engine | the guardian reports it and ends what the engine had started |
+| the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); the keeper gets and ends what it had started |
+| the keeper | the kernel sends SIGTERM to the guardian, which ends everything |
+| keeper and guardian | the kernel kills the engine; bitbench finds the rest by a variable that they all inherited |
+
+Not covered without privileges: keeper, guardian and bitbench killed at the same moment. The engine itself is killed
+even then, processes that it had started may go on.
+
+FD is one end of a socket pair. Two lines are written to it: the pids of guardian and engine, and the engine's exit code
+as soon as it is known, which may be seconds before the last process is gone. The exit status is the engine's, a signal
+included.
 """
 
 import contextlib
@@ -24,26 +36,69 @@ GRACE_S = 3.0
 # The parent's death closes the socket at once, unless a process forked from the parent still holds the other end;
 # then it is noticed after this time.
 PARENT_CHECK_S = 1.0
+KILL_S = 1.0  # from SIGKILL until the last process is gone, on a busy machine
 CANNOT_START = 127  # as a shell says it
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command until it ends or the parent is gone; returns its wait status."""
-    fd, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
-    control(PR_SET_CHILD_SUBREAPER, 1)
-    wakeups = wakeup_on_signals()
-    engine = start(command, fd)
-    os.write(fd, f"{engine}\n".encode())
+    """The keeper: runs the guardian until that has ended; returns the wait status to end with."""
+    leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    keeper = os.getpid()
+    guardian = os.fork()
+    wakeups = prepare()
+    if guardian == 0:
+        os.setsid()  # who kills the keeper's process group does not kill both
+        control(PR_SET_PDEATHSIG, signal.SIGTERM)
+        pass_on(guard(command, leash, keeper, wakeups))
+    status = watch(guardian, leash, parent, wakeups)
+    if status is None:  # the guardian has seen the same, unless only this process was told to end
+        send({guardian}, signal.SIGTERM)
+        status = wait_for(guardian, wakeups, GRACE_S + KILL_S)
+    report_end(leash, status)
+    return end_all(guardian, status)
 
-    status = None
-    while status is None:
-        readable, _, _ = select.select([fd, wakeups], [], [], PARENT_CHECK_S)
-        if wakeups in readable and is_told_to_end(wakeups):
-            break
-        if (fd in readable and not os.read(fd, 1)) or os.getppid() != parent:
-            break
-        status = reap().get(engine)
+
+def guard(command: list[str], leash: int, keeper: int, wakeups: int) -> int:
+    """Runs the engine until it ends or its time is over; returns its wait status."""
+    engine = start(command, leash)
+    os.write(leash, f"{os.getpid()} {engine}\n".encode())
+    status = watch(engine, leash, keeper, wakeups)
+    report_end(leash, status)
     return end_all(engine, status)
+
+
+def watch(child: int, leash: int, parent: int, wakeups: int) -> int | None:
+    """The child's wait status; None where the parent is gone, or this process is told to end, before it."""
+    while True:
+        readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
+        if wakeups in readable and is_told_to_end(wakeups):
+            return None
+        if (leash in readable and is_closed(leash)) or os.getppid() != parent:
+            return None
+        if (status := reap().get(child)) is not None:
+            return status
+
+
+def wait_for(child: int, wakeups: int, timeout_s: float) -> int | None:
+    """The child's wait status; None where it is still there after this time."""
+    deadline = time.monotonic() + timeout_s
+    while (status := reap().get(child)) is None and (left_s := deadline - time.monotonic()) > 0:
+        if select.select([wakeups], [], [], left_s)[0]:
+            os.read(wakeups, 4096)
+    return status
+
+
+def report_end(leash: int, status: int | None) -> None:
+    """Before the rest of the tree is ended, which may take seconds."""
+    if status is not None:
+        with contextlib.suppress(OSError):  # nobody listens any more
+            os.write(leash, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def prepare() -> int:
+    """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
+    control(PR_SET_CHILD_SUBREAPER, 1)
+    return wakeup_on_signals()
 
 
 def control(option: int, value: int) -> None:
@@ -67,7 +122,14 @@ def is_told_to_end(wakeups: int) -> bool:
     return any(number != signal.SIGCHLD for number in os.read(wakeups, 4096))
 
 
-def start(command: list[str], fd: int) -> int:
+def is_closed(leash: int) -> bool:
+    try:
+        return not os.read(leash, 1)
+    except OSError:  # bitbench was gone before it had read everything
+        return True
+
+
+def start(command: list[str], leash: int) -> int:
     guardian = os.getpid()
     engine = os.fork()
     if engine:
@@ -77,7 +139,7 @@ def start(command: list[str], fd: int) -> int:
         control(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guardian:  # it died before the line above
             os._exit(CANNOT_START)
-        os.close(fd)
+        os.close(leash)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -102,12 +164,12 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end_all(engine: int, status: int | None) -> int:
-    """Asks every process below to end, waits, then kills what is left; returns the engine's wait status."""
+def end_all(child: int, status: int | None) -> int:
+    """Asks every process below to end, waits, then kills what is left; returns the child's wait status."""
     deadline = time.monotonic() + GRACE_S
     asked: set[int] = set()
     while True:
-        status = reap().get(engine, status)
+        status = reap().get(child, status)
         alive = descendants(os.getpid())
         if not alive:
             return 0 if status is None else status

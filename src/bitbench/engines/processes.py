@@ -1,6 +1,6 @@
 """Server processes that cannot outlive bitbench: start, watch, read the log of, and end a whole process tree.
 
-The work is done by `guardian.py`, a small process between bitbench and the engine.
+The work is done by `guardian.py`, two small processes between bitbench and the engine.
 """
 
 import contextlib
@@ -16,12 +16,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.guardian import descendants, send
+from bitbench.engines.guardian import GRACE_S, KILL_S, descendants, send
+from bitbench.engines.listeners import describe_holders, listening_sockets, sockets_of
 from bitbench.ground.errors import BitbenchError
+from bitbench.ground.safe_files import SafeFolder
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
 _STOP_TIMEOUT_S = 20.0
+# In the environment of all that belongs to one engine, so that it is found even when no guardian is left.
+_MARK_VARIABLE = "BITBENCH_INSTANCE"
 _LOG_TAIL_BYTES = 256 * 1024
 _HEALTH_REQUEST_TIMEOUT_S = 5.0
 # A server that is ready at once is seen within 10 ms; one that takes minutes costs ten polls a second.
@@ -36,28 +40,51 @@ class ProcessEnded(Exception):
         self.exit_code = exit_code
 
 
+class PortTaken(Exception):
+    """A process that is not ours listens on the engine's port; `holder` says which, such as `process 123 (python3)`."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"{holder} listens there")
+        self.holder = holder
+
+
 class ServerProcess:
     """A running process tree. `pid` is its root: the command itself, not the guardian."""
 
-    def __init__(self, guardian: "subprocess.Popen[bytes]", leash: socket.socket, pid: int, log_file: Path) -> None:
-        self.pid = pid
+    def __init__(
+        self, keeper: "subprocess.Popen[bytes]", leash: socket.socket, pids: tuple[int, int], mark: str, log_file: Path
+    ) -> None:
+        self._guardian_pid, self.pid = pids
         self.log_file = log_file
-        self._guardian = guardian
+        self._keeper = keeper
         self._leash = leash
+        self._mark = mark
+        self._reported: int | None = None
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number when a signal ended it."""
-        return self._guardian.poll()
+        """None while it runs; minus the signal's number when a signal ended it, or those who guard it."""
+        if self._reported is None:
+            with contextlib.suppress(OSError):  # nothing was said yet, or the process was stopped
+                said = self._leash.recv(64, socket.MSG_DONTWAIT)
+                self._reported = int(said.split()[0]) if said else None
+        return self._keeper.poll() if self._reported is None else self._reported
+
+    def wait_for_the_rest(self) -> None:
+        """Once the engine has ended: until all that it started has, too, and has written what it had to say."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(GRACE_S + KILL_S)
 
     def stop(self) -> None:
         """Ends the whole tree and returns when nothing of it is left. Safe to call twice."""
+        self.exit_code()  # what was reported can be read no more after this
         self.thaw()  # a frozen process could not end by itself
         with contextlib.suppress(OSError):  # the other end may be gone already
             self._leash.shutdown(socket.SHUT_RDWR)  # unlike close, seen even while a forked process holds a copy
         self._leash.close()
         try:
-            self._guardian.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+            if self._keeper.wait(_STOP_TIMEOUT_S) < 0:  # by a signal, perhaps before it had ended all
+                _kill_marked(f"{_MARK_VARIABLE}={self._mark}", _STOP_TIMEOUT_S)
+        except (subprocess.TimeoutExpired, TimeoutError):
             raise BitbenchError(
                 f"Process {self.pid} or one that it started cannot be killed and would disturb the next "
                 f"measurement. End it (a driver may block it), then repeat the command."
@@ -66,13 +93,25 @@ class ServerProcess:
     def freeze(self) -> None:
         """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
         stopped: set[int] = set()
-        while running := descendants(self._guardian.pid) - stopped:  # until none has been forked meanwhile
+        while running := descendants(self._guardian_pid) - stopped:  # until none has been forked meanwhile
             send(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
         """Lets it go on. Safe to call when it is not frozen."""
-        send(descendants(self._guardian.pid), signal.SIGCONT)
+        send(descendants(self._guardian_pid), signal.SIGCONT)
+
+    def listens_on(self, port: int) -> bool:
+        """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
+        reaches, or may reach, somebody else."""
+        listening = listening_sockets(port)
+        strange = listening - sockets_of(
+            [self.pid]
+        )  # mostly the root itself; the whole tree is looked for in all /proc
+        strange = strange and strange - sockets_of(descendants(self._guardian_pid))
+        if strange and strange <= listening_sockets(port):  # else it was closed, or handed over, in the meantime
+            raise PortTaken(describe_holders(strange))
+        return bool(listening)
 
     def log(self) -> str:
         return _text(self.log_file.read_bytes())
@@ -89,31 +128,34 @@ def spawn(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> 
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
     """
-    log_file.parent.mkdir(parents=True, exist_ok=True)
+    mark = secrets.token_hex(16)
     ours, theirs = socket.socketpair()
-    with theirs, log_file.open("ab") as log:
-        guardian = subprocess.Popen(
+    with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
+        keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(env),
+            env={**env, _MARK_VARIABLE: mark},
             pass_fds=(theirs.fileno(),),
             start_new_session=True,  # Ctrl-C is for bitbench, which then ends its engines in order
         )
-    with ours.makefile("rb") as reader:
+    with ours.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
         line = reader.readline()
     if not line:
         ours.close()
-        raise OSError(f"the guardian process ended with {guardian.wait()} before it started {command[0]}")
-    return ServerProcess(guardian, ours, int(line), log_file)
+        raise OSError(f"the guardian process ended with {keeper.wait()} before it started {command[0]}")
+    guardian, engine = line.split()
+    return ServerProcess(keeper, ours, (int(guardian), int(engine)), mark, log_file)
 
 
 def wait_until_healthy(process: ServerProcess, url: str, timeout_s: float) -> None:
-    """Blocks until GET `url` answers 200; raises ProcessEnded or TimeoutError."""
+    """Blocks until GET `url` answers 200 and it is this process that answers; raises ProcessEnded, PortTaken or
+    TimeoutError."""
+    port = urlsplit(url).port or 0
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_POLL_S
-    while not _answers(url):
+    while not (_answers(url) and process.listens_on(port)):
         exit_code = process.exit_code()
         if exit_code is not None:
             raise ProcessEnded(exit_code)
@@ -144,6 +186,26 @@ def free_port() -> int:
 
 def random_key() -> str:
     return secrets.token_urlsafe(32)
+
+
+def _kill_marked(entry: str, timeout_s: float) -> None:
+    """Every process that was started with this entry in its environment, whoever its parent is now."""
+    deadline = time.monotonic() + timeout_s
+    while pids := _marked(entry.encode()):
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        send(pids, signal.SIGKILL)
+        time.sleep(_FIRST_POLL_S)
+
+
+def _marked(entry: bytes) -> set[int]:
+    """Those that have ended have no environment any more."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # another user's, or gone in the meantime
+            if entry in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+    return found
 
 
 def _text(data: bytes) -> str:

@@ -11,14 +11,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint, InstanceFailed
+from bitbench.core.quotation import printable, without_key
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
-from bitbench.engines.processes import ProcessEnded, spawn, wait_until_healthy
+from bitbench.engines.kernel_kills import count_kernel_kills
+from bitbench.engines.processes import PortTaken, ProcessEnded, spawn, wait_until_healthy
+from bitbench.ground import machine_faults
 from bitbench.ground.child_environment import engine_environment
 from bitbench.ground.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
-_LINE_LIMIT = 400  # characters of a log line that go into a record
 # What torch, CUDA, vLLM, llama.cpp, C++ and Python say when memory ran out.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
@@ -28,6 +30,10 @@ _OUT_OF_MEMORY = re.compile(
     r"|failed to allocate (\w+ ){0,2}buffer|unable to allocate \S+ buffer"
     r"|[Cc]annot allocate memory|std::bad_alloc|^MemoryError\b"
 )
+# What asyncio, the C library and llama.cpp say when another process has the port.
+_NO_PORT = re.compile(r"[Aa]ddress already in use|couldn't bind HTTP server socket")
+# A process does not do these to itself: a person, a supervisor or the kernel sends them.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b:? ?.*")
 NOTHING = re.compile(r"(?!)")
 
@@ -50,9 +56,10 @@ class ServerInstance:
 
     def __init__(self, plan: ServerPlan) -> None:
         self._plan = plan
-        self._kernel_kills = _count_kernel_kills()
+        self._kernel_kills = count_kernel_kills()
         self._process = spawn(plan.command, env=engine_environment(plan.env), log_file=plan.log_file)
         self._was_stopped = False
+        self._death: Failure | None = None
 
     @property
     def pid(self) -> int:
@@ -62,7 +69,9 @@ class ServerInstance:
         try:
             wait_until_healthy(self._process, f"{self._plan.endpoint.url}/health", timeout_s)
         except ProcessEnded as ended:
-            raise InstanceFailed(self._explain(ended.exit_code)) from None
+            raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
+        except PortTaken as taken:
+            raise InstanceFailed(self._replaced_by(taken.holder)) from None
         except TimeoutError:
             lines = self._messages()
             cause = f"It was not ready within {show_duration(timeout_s)} (limits.start)."
@@ -70,12 +79,12 @@ class ServerInstance:
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        facts = self._plan.read_facts(self._process.log())
+        facts = self._plan.read_facts(without_key(self._process.log(), self._plan.endpoint.api_key))
         return facts.model_copy(update={"command": shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
         exit_code = self._process.exit_code()
-        return None if exit_code is None else self._explain(exit_code)
+        return self._stranger() if exit_code is None else self._explain(exit_code)
 
     def freeze(self) -> None:
         self._process.freeze()
@@ -89,31 +98,70 @@ class ServerInstance:
         self._process.stop()
 
     def _messages(self) -> list[str]:
-        return [self._plan.message_of(line) for line in self._process.log_tail(_SEARCHED_LINES)]
+        key = self._plan.endpoint.api_key
+        return [self._plan.message_of(without_key(line, key)) for line in self._process.log_tail(_SEARCHED_LINES)]
+
+    def _stranger(self) -> Failure | None:
+        """A failure where another process listens on its port."""
+        try:
+            self._process.listens_on(urlsplit(self._plan.endpoint.url).port or 0)
+        except PortTaken as taken:
+            return self._replaced_by(taken.holder)
+        return None
+
+    def _replaced_by(self, holder: str) -> Failure:
+        return self._disturbed(f"Not this engine but {holder} listens on its port.")
 
     def _explain(self, exit_code: int) -> Failure:
-        """The cause of an end: lack of memory first, then what the engine says it cannot do, then what it said."""
+        """The cause of an end; found once, since what is around it changes."""
+        if self._death is None:
+            self._process.wait_for_the_rest()
+            self._death = self._cause_of(exit_code)
+        return self._death
+
+    def _cause_of(self, exit_code: int) -> Failure:
+        """Lack of memory first, then what the engine says it cannot do, what others did to it, and what it said."""
         lines = self._messages()
         if self._was_stopped:
             return _failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
         for outcome, pattern in (
             (Outcome.OOM, _OUT_OF_MEMORY),
             (Outcome.UNSUPPORTED, self._plan.unsupported),
+            (Outcome.DISTURBED, _NO_PORT),
         ):
-            place = next((number for number, line in enumerate(lines) if pattern.search(line)), None)
-            if place is not None:
+            place = _first(pattern.search, lines)
+            if place < len(lines):
                 return _failure(outcome, lines[place].strip(), lines, place)
-        if exit_code == -signal.SIGKILL:
-            cause = "It was killed by signal 9, most likely by the kernel's out-of-memory killer."
-            return _failure(Outcome.OOM, cause, lines, len(lines))
-        if _count_kernel_kills() > self._kernel_kills:
-            cause = "It ended after the kernel's out-of-memory killer killed one of this machine's processes."
-            return _failure(Outcome.OOM, cause, lines, len(lines))
+        if count_kernel_kills() > self._kernel_kills:
+            killed = "It" if exit_code == -signal.SIGKILL else "It ended after one of this machine's processes"
+            return _failure(
+                Outcome.OOM, f"{killed} was killed by the kernel's out-of-memory killer.", lines, len(lines)
+            )
+        if (fault := machine_faults.disk_fault(self._plan.log_file.parent)) is not None:
+            return self._disturbed(f"It ended when nothing more could be written: {fault}.")
+        return self._crash(exit_code, lines)
+
+    def _crash(self, exit_code: int, lines: Sequence[str]) -> Failure:
+        """The first exception is the root; those after it report that another process died."""
+        place = _first(_EXCEPTION.match, lines)
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        # The first exception is the root; those after it report that another process died.
-        place = next((number for number, line in enumerate(lines) if _EXCEPTION.match(line)), len(lines))
-        said = f": {lines[place].strip()}" if place < len(lines) else "; its log gives no reason."
-        return _failure(Outcome.CRASHED, f"It ended with {ended}{said}", lines, place)
+        if place < len(lines):
+            outcome = Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
+            return _failure(outcome, f"It ended with {ended}: {lines[place].strip()}", lines, place)
+        if -exit_code in _FROM_OUTSIDE:
+            return self._disturbed(
+                f"It was killed by {ended} from outside: the kernel reports no lack of memory, and its log no error."
+            )
+        return _failure(Outcome.CRASHED, f"It ended with {ended}; its log gives no reason.", lines, place)
+
+    def _disturbed(self, cause: str) -> Failure:
+        lines = self._messages()
+        return _failure(Outcome.DISTURBED, cause, lines, len(lines))
+
+
+def _first(matches: Callable[[str], object], lines: Sequence[str]) -> int:
+    """The number of the first line that does, or how many there are."""
+    return next((number for number, line in enumerate(lines) if matches(line)), len(lines))
 
 
 def shown_command(plan: ServerPlan) -> tuple[str, ...]:
@@ -124,13 +172,4 @@ def shown_command(plan: ServerPlan) -> tuple[str, ...]:
 
 def _failure(outcome: Outcome, cause: str, lines: Sequence[str], place: int) -> Failure:
     around = lines[max(0, place - _SHOWN_BEFORE) : place + _SHOWN_AFTER]
-    return Failure(outcome=outcome, cause=cause[:_LINE_LIMIT], log_lines=tuple(line[:_LINE_LIMIT] for line in around))
-
-
-def _count_kernel_kills() -> int:
-    """How many processes the out-of-memory killer has ended on this machine since it was started."""
-    try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(printable(line) for line in around))

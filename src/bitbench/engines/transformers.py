@@ -6,12 +6,14 @@ from pathlib import Path
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
+from bitbench.engines.options import argument_uses, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -54,6 +56,9 @@ class TransformersEngine:
                 f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
             )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, spelled(dict.fromkeys(_ARGUMENTS, "")))
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True

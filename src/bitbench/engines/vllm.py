@@ -6,13 +6,14 @@ from pathlib import Path
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.limits import refuse_long_context
-from bitbench.engines.options import command_words, spelled
+from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -25,6 +26,19 @@ _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _KV_VALUE_BYTES = 2  # bf16
 _LEAST_KV_GIB = 1
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+# Arguments that are a number, a switch or one of vLLM's own words. Whatever names a file, a class, a host or a program,
+# or takes JSON in which one can be named, is not among them.
+_HARMLESS = frozenset(
+    (
+        *_PARALLEL,
+        *("async-scheduling", "block-size", "cpu-offload-gb", "disable-log-stats", "dtype", "enable-chunked-prefill"),
+        *("enable-expert-parallel", "enable-prefix-caching", "enforce-eager", "gpu-memory-utilization"),
+        *("kv-cache-dtype", "kv-cache-memory-bytes", "long-prefill-token-threshold", "max-logprobs"),
+        *("max-long-partial-prefills", "max-model-len", "max-num-batched-tokens", "max-num-partial-prefills"),
+        *("max-num-seqs", "max-seq-len-to-capture", "num-gpu-blocks-override", "quantization"),
+        *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
+    )
+)
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -53,6 +67,9 @@ class VllmEngine:
                 f"{setup.name} is {longest:,}."
             )
         return refuse_long_context(variant, workload)
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, _HARMLESS)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""

@@ -1,8 +1,6 @@
 """Makes an environment: its packages, what is compiled for it, one import to see that it works, its manifest."""
 
 import hashlib
-import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -18,12 +16,12 @@ from bitbench.environments.installed import (
     versions_in,
     write_manifest,
 )
-from bitbench.environments.installer import Installation, choose_installer, requirements, source_options
+from bitbench.environments.installer import Installation, choose_installer, source_options
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder
 
 _LOG = "bitbench-install.log"
-_CUDA_LIBRARY = re.compile(r"(lib(?:cuda|cudart|cudnn|cublas|nccl|nvrtc|cupti|cusparse)\S*?\.so\S*?):? cannot open")
 
 
 def create(
@@ -41,19 +39,22 @@ def create(
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call.
     """
     lock, folder = environment.lock_for(device), folder_of(environment.name, home)
-    lock_hash = hashlib.sha256(lock.read_bytes()).hexdigest()
+    source_lock = environment.source_lock
+    lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     if (existing := read_manifest(folder)) and existing.lock_hash == lock_hash:
         return existing
     began = time.monotonic()
     chosen = choose_installer(installer)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    kept = SafeFolder(home)
+    kept.remove_folder(f"envs/{folder.name}")
+    kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
-    Installation(folder, lock, chosen, [*source_options(find_links, index_url)], log_file, on_step).run()
+    sources = [*source_options(find_links, index_url)]
+    Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
     if environment.build is not None:
         environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
     on_step("importing it once")
-    _check_imports(environment, lock, folder, log_file)
+    _check_imports(environment, folder, log_file)
     made = InstalledEnvironment(
         name=environment.name,
         path=folder,
@@ -70,21 +71,12 @@ def create(
     return made
 
 
-def _check_imports(environment: Environment, lock: Path, folder: Path, log_file: Path) -> None:
-    """A torch that needs CUDA on a machine without it is named as such."""
+def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
     command = [str(python_in(folder)), "-I", "-c", environment.import_check]
     finished = run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, check=False, env=tool_environment())
     if finished.returncode == 0:
         return
-    with log_file.open("a", encoding="utf-8") as log:
-        log.write(finished.stdout)
-    torch = requirements(lock).get("torch")
-    if torch and (library := _CUDA_LIBRARY.search(finished.stdout)):
-        raise EngineEnvironmentError(
-            f"The torch that was installed for {environment.name} is a CUDA build ({library[1]} is missing here): "
-            f"provide a CPU wheel of {torch} with --find-links or --index-url, or in the configuration of pip or "
-            f"uv, and repeat the command."
-        )
+    SafeFolder(folder).append(log_file.name, finished.stdout.encode())
     last = finished.stdout.strip().splitlines()[-1:] or ["it printed nothing"]
     raise EngineEnvironmentError(
         f"The environment {environment.name} was installed but cannot be used: {last[0]} (full log: {log_file})."

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
 
 _MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
 
@@ -67,7 +68,7 @@ def versions_in(folder: Path) -> dict[str, str]:
 
 def read_manifest(folder: Path) -> InstalledEnvironment | None:
     try:
-        content = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads(read_bytes(folder / _MANIFEST))
         return InstalledEnvironment(**content | {"path": folder})
     except (OSError, ValueError, TypeError):  # TypeError: written by another version of bitbench
         return None
@@ -75,6 +76,4 @@ def read_manifest(folder: Path) -> InstalledEnvironment | None:
 
 def write_manifest(made: InstalledEnvironment) -> None:
     content = asdict(made) | {"path": str(made.path)}
-    draft = made.path / (_MANIFEST + ".part")
-    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    draft.replace(made.path / _MANIFEST)
+    SafeFolder(made.path).write(_MANIFEST, json.dumps(content, indent=2) + "\n")

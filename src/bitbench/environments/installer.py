@@ -14,11 +14,13 @@ from bitbench.core.environment import OnStep
 from bitbench.environments.installed import python_in
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.safe_files import SafeFolder
 
 Installer = Literal["pip", "uv"]
 
 _COUNTED_TOGETHER = 10  # packages per line of progress
 _TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
+_CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
 
@@ -50,13 +52,17 @@ class Installation:
 
     folder: Path
     lock: Path
+    source_lock: Path | None
     installer: Installer
     sources: Sequence[str]
     log_file: Path
     on_step: OnStep
 
     def run(self) -> None:
-        """Raises EngineEnvironmentError with the lines that say why."""
+        """Only what was hashed gets in, and a wheel runs no code when it is installed.
+
+        Raises EngineEnvironmentError with the lines that say why.
+        """
         self.on_step(f"creating a virtual environment with {self.installer}")
         python = python_in(self.folder)
         venv: list[str | Path]
@@ -67,17 +73,21 @@ class Installation:
             venv = [sys.executable, "-m", "venv", self.folder]
             install = [str(python), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--no-compile"]
         self._call("create", venv)
-        self._call("install", [*install, "--no-deps", *self.sources, "-r", self.lock])
+        install += ["--require-hashes", "--no-deps", *self.sources]
+        self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
+        if self.source_lock is not None:
+            self.on_step("building what exists as source only")
+            self._call("install", [*install, "--no-build-isolation", "-r", self.source_lock])
 
     def _call(self, step: str, command: Sequence[str | Path]) -> None:
         recent: deque[str] = deque(maxlen=400)
-        collected, total = 0, len(requirements(self.lock))
+        collected, total = 0, len(pins(self.lock))
         with (
-            self.log_file.open("a", encoding="utf-8") as log,
+            SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log,
             Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=tool_environment()) as process,
         ):
             for line in process.stdout or ():
-                log.write(line)
+                log.write(line.encode())
                 recent.append(line.rstrip())
                 if line.startswith(("Collecting ", "Processing ")):
                     collected += 1
@@ -88,15 +98,20 @@ class Installation:
         if process.returncode != 0:
             raise EngineEnvironmentError(
                 f"{self.installer} could not {step} the environment in {self.folder}: {_telling(recent)} "
-                f"(full log: {self.log_file.name} in that folder). Use --find-links or --index-url for another "
-                f"package source."
+                f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
             )
 
 
-def requirements(lock: Path) -> dict[str, str]:
-    """Package name to its line in the lock."""
-    lines = [line.strip() for line in lock.read_text(encoding="utf-8").splitlines()]
-    return {line.partition("==")[0].lower(): line for line in lines if line and not line.startswith("#")}
+def pins(lock: Path) -> list[str]:
+    """`NAME==VERSION` of each requirement of a lock."""
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    return [line.removesuffix("\\").strip() for line in lines if line[:1].isalnum()]
+
+
+def _next_step(lines: Sequence[str]) -> str:
+    if any(_CPU_TORCH.search(line) for line in lines):
+        return "Give a folder or page with the CPU wheels of torch with --find-links."
+    return "Use --find-links or --index-url for another package source."
 
 
 def _telling(lines: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ for which our proxies, caches and installer settings count; and bitbench itself 
 """
 
 import os
+import re
 from collections.abc import Mapping
 
 # All that an engine gets of ours. Whatever else changes how it runs belongs in the study file (`env:`), where it is
@@ -15,7 +16,19 @@ _FOR_ENGINES = (
 )  # fmt: skip
 # They would lead another Python to our packages.
 _OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+# With these a program loads, or starts, whatever lies where they point.
+_RUNS_CODE = re.compile(
+    r"(LD|DYLD|PYTHON|PERL|PERL5|RUBY|NODE|JAVA|BASH|NVCC)_?[A-Z_]+"
+    r"|PATH|HOME|IFS|ENV|PS4|SHELL|CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CUDA_HOME|TMPDIR|XDG_CACHE_HOME"
+    r"|CUDA_INJECTION64_PATH|GCONV_PATH|GGML_BACKEND_PATH|HF_HOME|HF_MODULES_CACHE|OPENSSL_(CONF|ENGINES|MODULES)"
+    r"|(TORCHINDUCTOR|TRITON)_CACHE_DIR|TORCH_EXTENSIONS_DIR|VLLM_PLUGINS"
+)
 _NO_TOKEN_FROM_A_FILE = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+
+
+def runs_code(variable: str) -> bool:
+    """Whether this variable can make a child run code of somebody else's choice."""
+    return _RUNS_CODE.fullmatch(variable) is not None
 
 
 def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:

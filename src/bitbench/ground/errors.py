@@ -2,6 +2,7 @@
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── StudyFileError          the study file contains something that cannot be run
+├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── ModelError              a model is missing, unreadable or could not be downloaded
@@ -12,6 +13,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file has another format than given, or contains no results
+├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
@@ -39,6 +41,10 @@ class StudyFileError(BitbenchError):
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
         self.location = location
+
+
+class NotTrustedError(BitbenchError):
+    exit_code = 2
 
 
 class EngineEnvironmentError(BitbenchError):
@@ -84,6 +90,10 @@ class ProfileError(BitbenchError):
 
 class ImportFileError(BitbenchError):
     exit_code = 2
+
+
+class ExportError(BitbenchError):
+    pass
 
 
 class StoreError(BitbenchError):

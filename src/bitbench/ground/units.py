@@ -1,20 +1,30 @@
 """Quantities as people write them, and as they read them. Inside the program: seconds, bytes, fractions."""
 
+import math
 import re
+import sys
 
 UNKNOWN = "–"  # what is not defined prints as this, never as 0.00
+
+# The system calls that wait count milliseconds in 31 bits: 24.8 days.
+LONGEST_WAIT_S = 24 * 24 * 3600.0
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
+_LONGEST_SHOWN = 60  # characters of a wrong value that a message repeats
+# Possessive: a long row of digits is read once, not once from each digit.
+_QUANTITY = re.compile(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
 
 
 def parse_seconds(value: object) -> float:
     """`"20ms"`, `"5m"`, `"1.5 s"` or a plain number of seconds."""
-    return _parse(value, _SECONDS, "s", "a duration such as 250ms, 30s, 10m or 2h")
+    seconds = _parse(value, _SECONDS, "s", "a duration such as 250ms, 30s, 10m or 2h")
+    if seconds > LONGEST_WAIT_S:
+        raise ValueError(f"{_shown(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
+    return seconds
 
 
 def parse_bytes(value: object) -> int:
@@ -29,15 +39,28 @@ def parse_fraction(value: object) -> float:
 
 def _parse(value: object, factors: dict[str, float] | dict[str, int], bare: str, wanted: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"expected {wanted}, got {value!r}")
-    match = _QUANTITY.fullmatch(str(value))
+        raise ValueError(f"expected {wanted}, got {_shown(value)}")
+    match = None if _is_huge(value) else _QUANTITY.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"expected {wanted}, got {value!r}")
+        raise ValueError(f"expected {wanted}, got {_shown(value)}")
     number, unit = match.groups()
     unit = unit.lower() or bare
     if unit not in factors:
-        raise ValueError(f"unknown unit {unit!r} in {value!r}; expected {wanted}")
-    return float(number) * factors[unit]
+        raise ValueError(f"unknown unit {_shown(unit)} in {_shown(value)}; expected {wanted}")
+    quantity = float(number) * factors[unit]
+    if not math.isfinite(quantity):
+        raise ValueError(f"{_shown(value)} is too large; expected {wanted}")
+    return quantity
+
+
+def _is_huge(value: object) -> bool:
+    """A number that Python neither writes nor makes a float of."""
+    return isinstance(value, int) and value.bit_length() > sys.float_info.max_exp
+
+
+def _shown(value: object) -> str:
+    shown = "a number of hundreds of digits" if _is_huge(value) else repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
 
 
 def show_seconds(seconds: float | None) -> str:

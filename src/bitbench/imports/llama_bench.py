@@ -10,7 +10,17 @@ from pathlib import PurePosixPath
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, number, objects, plain_name, whole, words, workload
+from bitbench.imports.reading import (
+    ImportedRun,
+    Reading,
+    number,
+    objects,
+    plain_name,
+    text_or_none,
+    whole,
+    words,
+    workload,
+)
 
 TOOL = "llama-bench"
 NANOSECOND = 1e-9
@@ -20,9 +30,9 @@ ARGUMENTS = ("n_threads", "n_gpu_layers", "n_batch", "n_ubatch", "type_k", "type
 def read(text: str) -> Reading:
     found = objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
     first = found[0]
-    host: dict[str, Json] = {"cpu_model": first.get("cpu_info")}
-    if first.get("gpu_info"):
-        host["accelerators"] = [{"name": first["gpu_info"]}]
+    host: dict[str, Json] = {"cpu_model": text_or_none(first.get("cpu_info"))}
+    if gpu := text_or_none(first.get("gpu_info")):
+        host["accelerators"] = [{"name": gpu}]
     notes = ["No server and no requests: a test is one batch of tokens, without sampling or tokenizing."]
     if not all(test.get("samples_ns") for test in found):
         notes.append("The file lacks single repetitions (samples_ns): one figure per test, no spread.")

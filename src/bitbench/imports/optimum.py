@@ -8,7 +8,7 @@ from itertools import zip_longest
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
+from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, text_or_none, whole, words, workload
 
 TOOL = "optimum-benchmark"
 MEGABYTE = 10**6
@@ -92,12 +92,11 @@ def _memory(report: Json) -> Memory:
 def _host(environment: Json) -> dict[str, Json]:
     gpus = at(environment, "gpu")
     megabytes = number(at(environment, "cpu_ram_mb"), MEGABYTE)
-    cpu = at(environment, "cpu")
     return {
-        "cpu_model": cpu.strip() if isinstance(cpu, str) else None,
+        "cpu_model": text_or_none(at(environment, "cpu")),
         "threads": whole(at(environment, "cpu_count")),
         "memory_bytes": round(megabytes) if megabytes else None,
-        "os": at(environment, "platform"),
-        "python": at(environment, "python_version"),
+        "os": text_or_none(at(environment, "platform")),
+        "python": text_or_none(at(environment, "python_version")),
         "accelerators": [{"name": str(one)} for one in gpus] if isinstance(gpus, list) else [],
     }

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf
 
 from bitbench.core.asked.arrival import AnyArrival, Batch, ClosedLoop
 from bitbench.core.asked.study import EngineSetup
@@ -13,6 +13,7 @@ from bitbench.core.base import Json
 from bitbench.core.recorded.published import PublishedKernel
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.ground.errors import ImportFileError
+from bitbench.imports.text import measurable
 from bitbench.imports.vendor_profile import ProfileTable
 
 LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
@@ -155,10 +156,14 @@ def at(content: Json, *path: str) -> Json:
 
 
 def number(value: Json, factor: float = 1.0) -> float | None:
-    """A finite, positive number × factor; the tools write 0 or NaN for what they did not measure."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
+    """A positive number × factor; the tools write 0, NaN or infinity for what they did not measure."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
         return None
-    return float(value) * factor
+    return measurable(value) * factor
+
+
+def text_or_none(value: Json) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
 
 
 def whole(value: Json) -> int | None:

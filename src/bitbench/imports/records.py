@@ -1,7 +1,8 @@
 """Runs of other tools as a plan and records, so that everything that reads a study folder can read them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import Workload
@@ -32,31 +33,39 @@ class ImportedStudy:
     instances: tuple[InstanceRecord, ...]
 
 
+_Named = TypeVar("_Named", EngineSetup, Workload)
+
+
 @dataclass
 class _Names:
     """Engines and workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
 
-    engines: dict[str, EngineSetup]
-    workloads: dict[str, Workload]
+    engines: dict[str, EngineSetup] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    _given: dict[tuple[str, str], str] = field(default_factory=dict)  # by kind and content
+    _counted: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and name
 
     def engine(self, setup: EngineSetup) -> str:
-        number, name = 1, setup.name
-        while self.engines.setdefault(name, setup.model_copy(update={"name": name})).args != setup.args:
-            number += 1
-            name = f"{setup.name} ({number})"
-        return name
+        return self._named("engine", setup, self.engines, "{} ({})")
 
     def workload(self, shape: Workload) -> str:
-        number, name = 1, shape.name
-        while (named := shape.model_copy(update={"name": name})) != self.workloads.setdefault(name, named):
-            number += 1
-            name = f"{shape.name}-{number}"
-        return name
+        return self._named("workload", shape, self.workloads, "{}-{}")
+
+    def _named(self, kind: str, thing: _Named, taken: dict[str, _Named], numbered: str) -> str:
+        content = (kind, thing.model_dump_json())
+        if content not in self._given:
+            name, counted = thing.name, (kind, thing.name)
+            while name in taken:
+                self._counted[counted] = self._counted.get(counted, 1) + 1
+                name = numbered.format(thing.name, self._counted[counted])
+            self._given[content] = name
+            taken[name] = thing.model_copy(update={"name": name})
+        return self._given[content]
 
 
 def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
-    names, trials = _Names({}, {}), list[TrialRecord]()
+    names, trials = _Names(), list[TrialRecord]()
     instances: dict[tuple[Contender, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
     seen: dict[Cell, int] = {}

@@ -2,8 +2,11 @@
 
 import re
 
+from bitbench.ground.errors import ImportFileError
+
 # UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
 _TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")
+SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
 MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
 
 
@@ -38,4 +41,14 @@ def figure(text: str) -> float | None:
     """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
     found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
     value = float(found.group(1).replace(",", "")) if found else 0.0
-    return value or None
+    return measurable(value) if value else None
+
+
+def measurable(value: float) -> float:
+    """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
+    if not SMALLEST <= value <= LARGEST:
+        shown = (
+            f"a number of {len(str(value)):,} digits" if isinstance(value, int) and value > LARGEST else f"{value:g}"
+        )
+        raise ImportFileError(f"it contains {shown}, which no tool measures")
+    return float(value)

@@ -6,12 +6,11 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
 from bitbench.ground.units import UNKNOWN, parse_seconds
 from bitbench.imports.reading import ImportedRun, Reading, workload
-from bitbench.imports.text import table_row
+from bitbench.imports.text import measurable, table_row
 from bitbench.imports.vendor_profile import read_profile
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
-_INTERVAL = re.compile(r"\s*\[[^]]*\]")
-_KERNEL = re.compile(r"^(.*?)\s*\((.+)\)$")
+_INTERVAL = re.compile(r"\[[^]]*\]")
 
 
 def is_meant(text: str) -> bool:
@@ -25,7 +24,7 @@ def read(text: str) -> Reading:
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
     shape = workload(concurrency=None, input_tokens=None, output_tokens=None)
     for column, backend in enumerate(rows["Backend"]):
-        name, kernel = match.groups() if (match := _KERNEL.match(backend)) else (backend, None)
+        name, kernel = _name_and_kernel(backend)
         packages = versions.get(name.lower(), {})
         figures = {metric: _seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
         reading.runs.append(
@@ -53,7 +52,13 @@ def read(text: str) -> Reading:
 
 def _seconds(cell: str) -> float | None:
     """`12.3ms`, or `12.3 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
-    return None if cell == UNKNOWN else parse_seconds(_INTERVAL.sub("", cell))
+    return None if cell == UNKNOWN else measurable(parse_seconds(_INTERVAL.sub("", cell)))
+
+
+def _name_and_kernel(backend: str) -> tuple[str, str | None]:
+    """`vLLM (Marlin)`."""
+    name, _, kernel = backend.removesuffix(")").partition("(")
+    return (name.rstrip(), kernel) if kernel and backend.endswith(")") else (backend, None)
 
 
 def _versions(lines: list[str]) -> tuple[dict[str, dict[str, str]], str | None]:

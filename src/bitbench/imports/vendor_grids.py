@@ -146,7 +146,7 @@ def _environments(lines: list[str]) -> tuple[dict[str, dict[str, str]], list[str
             engine = match.group(1).lower()
         elif line.startswith("Note"):
             engine = ""
-        elif engine and (match := re.match(r"^-\s+(.+) (\S+)\s*$", line)):
+        elif engine and (match := re.match(r"^-\s++(.+) (\S+)\s*$", line)):
             if match.group(1).startswith("NVIDIA"):
                 devices.append(line.lstrip("- ").strip())
             else:

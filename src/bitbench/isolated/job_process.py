@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_worker import Json
 
 _LAST_LINES = 3  # of its log, where a worker had no time to tell a cause
@@ -39,9 +40,8 @@ def run_job(
     when this is closed before its last event, and dies with this process, even after `kill -9`: it asks the kernel for
     that.
     """
-    job_file = folder / "job.json"
-    job_file.write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
-    with log_file.open("wb") as log:
+    job_file = SafeFolder(folder).write("job.json", json.dumps({**job, "parent": os.getpid()}))
+    with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         worker = subprocess.Popen(
             [python, "-I", script, job_file],
             stdin=subprocess.DEVNULL,

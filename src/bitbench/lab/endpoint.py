@@ -13,7 +13,7 @@ from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Observer
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.errors import LoadError
 from bitbench.lab.bench import Bench
 from bitbench.lab.pace import OneBlock
@@ -86,9 +86,7 @@ class EndpointRun:
             )
         )
         objectives = self._plan.study.objectives
-        counted = [
-            trial for trial in self._trials if trial.outcome is not Outcome.CLIENT_BOUND or held(trial, objectives)
-        ]
+        counted = [trial for trial in self._trials if trial.outcome not in NOT_THE_ENGINES or held(trial, objectives)]
         self._observer.study_started(self._plan, len(counted))
         return ready
 

@@ -1,6 +1,5 @@
 """The first contact with an endpoint: whether it answers as requested, and how fast without load."""
 
-import os
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,11 +9,10 @@ from bitbench.core.asked.study import Limits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
-from bitbench.core.recorded.trial import Failure, Outcome
-from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, offered_models
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome
+from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError
 from bitbench.lab.trial import load_job
-from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.rows.request_rows import RequestRows, statistic
 
@@ -33,7 +31,7 @@ class FirstContact:
 def first_model(url: str, api_key_env: str) -> str:
     """The first that the server lists. Raises LoadError where there is none."""
     try:
-        offered = offered_models(Endpoint(url, "", os.environ.get(api_key_env, "")))
+        offered = offered_models(Endpoint(url, "", key_from(api_key_env)))
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
@@ -55,11 +53,10 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     )
     limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
     result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
-    requests = without_key(result.requests, endpoint.api_key)
-    failure = judge(requests, alone, result.health)
-    if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
-        raise LoadError(_explain(requests, failure.cause, arguments))
-    later = RequestRows(requests.slice(1))
+    failure = judge(result.requests, alone, result.health)
+    if failure is not None and failure.outcome not in NOT_THE_ENGINES:
+        raise LoadError(_explain(result.requests, failure.cause, arguments))
+    later = RequestRows(result.requests.slice(1))
     return FirstContact(latency_s=statistic(later.latency, "p50") or 0.0, ttft_s=statistic(later.ttft, "p50") or 0.0)
 
 
@@ -78,7 +75,7 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
     if row is None:  # complete, but not as long as asked
         return f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
     status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
-    if "usage" in said:
+    if "without usage" in said:
         return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
     if status in (None, 200):
         return f"the first request failed: {said}"

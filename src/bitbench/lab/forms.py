@@ -6,6 +6,7 @@ from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
 from bitbench.ground.errors import StoreError
 from bitbench.lab.kernels import RECORDS_FILE, kernel_records, read_kernels
 from bitbench.lab.study import Lab
+from bitbench.report.document.latex import latex_tables
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.model import Document
 from bitbench.report.forms.choices import Form
@@ -30,6 +31,8 @@ def form_text(lab: Lab, path: Path, form: Form) -> str:
     folder = StudyFolder.existing(path)
     records = folder.read()
     summary = lab.summary(folder, records)
+    if form is Form.LATEX:
+        return latex_tables(lab.document(folder, summary, records))
     if form is Form.JSON:
         return json_text(summary, records.trials, lab.document(folder, summary, records))
     return STUDY_FORMS[form](summary, records)

@@ -14,7 +14,7 @@ from random import Random
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Group, Member, Plan
 from bitbench.core.ports import InstanceFailed, Observer
-from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
 from bitbench.lab.bench import Bench
 from bitbench.lab.quality import QualityDraft, measure_contender, new_draft, with_failure
 from bitbench.lab.residents import Residents, Turn
@@ -110,18 +110,18 @@ class GroupRunner:
             for workload in member.workloads:
                 draft = self._trial(ready, workload, "warmup")
                 yield draft
-                if draft.record.outcome in ENDS_THE_INSTANCE:
+                if _is_over(ready, draft):
                     residents.leave(ready)
                     return
 
     def _rounds(self, members: Sequence[tuple[Member, ReadyInstance]], residents: Residents) -> Iterator[Draft]:
-        """Every cell that wants a trial gets one in each round, in a new order; what our client spoiled is repeated."""
+        """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated."""
         number = self._rounds_done(members)
         while wanted := self._wanted(members, residents):
             for ready, workload in self._shuffled(wanted, number):
                 while self._wants(ready, workload, residents):
                     draft = yield from self._turn(ready, workload, number, residents)
-                    if draft.record.outcome is not Outcome.CLIENT_BOUND:
+                    if draft.record.outcome not in NOT_THE_ENGINES:
                         break
             number += 1
 
@@ -131,7 +131,7 @@ class GroupRunner:
         with residents.turn(ready, self._touch) as turn:
             draft = self._trial(ready, workload, "measured")
         draft = TrialDraft(draft.record.model_copy(update=_circumstances(turn, number)), draft.requests)
-        if draft.record.outcome in ENDS_THE_INSTANCE:
+        if _is_over(ready, draft):
             residents.leave(ready)
         yield draft
         return draft
@@ -195,10 +195,15 @@ class GroupRunner:
             on_step=lambda step: self.observer.quality_running(ready.contender, step),
         )
         record = measured.record
-        if record.outcome is Outcome.OK:
-            return measured
-        failure = ready.cause_of_death(Failure(outcome=record.outcome, cause=record.cause or ""))
-        return QualityDraft(with_failure(record, failure, record.duration_s))
+        seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
+        failure = ready.explain(seen, "measured")
+        return measured if failure is None else QualityDraft(with_failure(record, failure, record.duration_s))
+
+
+def _is_over(ready: ReadyInstance, draft: TrialDraft) -> bool:
+    """One that was disturbed may have lost its process by that, or nothing at all."""
+    outcome = draft.record.outcome
+    return outcome in ENDS_THE_INSTANCE or (outcome is Outcome.DISTURBED and ready.instance.failure() is not None)
 
 
 def _circumstances(turn: Turn, number: int) -> dict[str, float | int | None]:

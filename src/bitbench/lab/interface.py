@@ -32,12 +32,17 @@ def plan(study: AskedFor) -> Plan:
     return Lab().plan(_asked(study))
 
 
-def run(study: AskedFor, into: Place | None = None, *, observer: Observer | None = None) -> Results:
+def run(
+    study: AskedFor, into: Place | None = None, *, observer: Observer | None = None, trust: bool = False
+) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
-    Progress goes to the logger `bitbench`, unless there is an `observer`.
+    Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
+    measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
     """
     lab = Lab()
+    if trust:
+        lab.trust(_asked(study)).give()
     folder = lab.run(_asked(study), None if into is None else Path(into), observer or LogObserver())
     return Results(folder, lab)
 

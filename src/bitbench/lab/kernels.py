@@ -10,12 +10,12 @@ from bitbench import environments
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelRun, KernelSummary
 from bitbench.ground.errors import KernelError, StoreError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.kernels import registry, runner
 from bitbench.kernels.shapes import parse_shapes
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts, has_cuda
 from bitbench.statistics.kernels import summarize_kernels
-from bitbench.store.folder import write_atomically
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = ("torch-linear", "torch-mv")
@@ -46,7 +46,7 @@ def measure_kernels(
     python = environments.python_of(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
-    write_atomically(into / RECORDS_FILE, run.model_dump_json() + "\n")
+    SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")
     return summary
 
 
@@ -59,7 +59,7 @@ def kernel_records(folder: Path) -> Path | None:
 def read_kernels(path: Path) -> KernelSummary:
     """Records of an earlier run, against those of the usual baselines that it has."""
     try:
-        run = KernelRun.model_validate_json(path.read_bytes())
+        run = KernelRun.model_validate_json(read_bytes(path))
     except ValidationError as error:
         raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}

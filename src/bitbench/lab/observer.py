@@ -6,8 +6,20 @@ from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.ground.visible import visible
 
 _LOG = logging.getLogger("bitbench")
+
+
+class _VisibleFilter(logging.Filter):
+    """A log is often a terminal: names and answers from elsewhere are spelled out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = visible(record.getMessage()), ()
+        return True
+
+
+_LOG.addFilter(_VisibleFilter())
 
 
 class LogObserver:

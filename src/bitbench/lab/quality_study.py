@@ -10,12 +10,13 @@ from bitbench.core.environment import Device
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import is_dense
 from bitbench.ground.errors import QualityError
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.checked import checked
 from bitbench.lab.study import Lab
 from bitbench.planning.compatibility import look_up
 from bitbench.planning.write_study import study_text
 from bitbench.quantize.catalog import built_in_recipes
-from bitbench.store.folder import StudyFolder, write_atomically
+from bitbench.store.folder import StudyFolder
 
 STUDY_FILE = "quality-study.yaml"
 
@@ -41,8 +42,8 @@ def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: 
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
     to that folder."""
     folder = into or Path(f"quality-{Path(options.model).name}")
-    path = folder / STUDY_FILE
-    write_atomically(path, study_text(quality_study(options, folder, lab.device)))
+    path = SafeFolder(folder).write(STUDY_FILE, study_text(quality_study(options, folder, lab.device)))
+    lab.trust(path).give()  # all of it was given as an option
     return lab.run(path, folder, observer)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.report.paths import shorten_instance, shortener
-from bitbench.store.folder import StudyFolder, write_atomically
+from bitbench.store.folder import StudyFolder
 
 if TYPE_CHECKING:
     from bitbench.report.document.model import Document
@@ -31,7 +32,7 @@ def write_report(document: "Document", folder: StudyFolder, home: Path) -> Path:
     from bitbench.report import files
     from bitbench.report.document.vega import vega_bundle
 
-    return files.write_report(document, vega_bundle(home / "cache"), folder.report)
+    return files.write_report(document, vega_bundle(home), folder.path)
 
 
 def write_profiles(folder: StudyFolder) -> Path:
@@ -39,9 +40,7 @@ def write_profiles(folder: StudyFolder) -> Path:
     from bitbench.report.document.markdown import markdown
     from bitbench.report.sections.profile import profile_document
 
-    path = folder.report / "profile.md"
-    write_atomically(path, markdown(profile_document(folder.profiles())))
-    return path
+    return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))
 
 
 def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:

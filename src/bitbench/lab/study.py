@@ -16,6 +16,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.group import GroupRunner
@@ -26,6 +27,8 @@ from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
+from bitbench.lab.trust import Trust
+from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
@@ -75,14 +78,20 @@ class Lab:
         source = StudySource.of(study)
         return self._plan(source, Workshop(self.home, source.folder))
 
+    def trust(self, study: Path | Study) -> Trust:
+        """What a study uses beyond measuring, and whether that has been allowed."""
+        return self._trust(StudySource.of(study))
+
     def estimator(self, plan: Plan) -> Estimator:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(
         self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
     ) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own."""
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
+        NotTrustedError for a file that uses what has not been allowed here."""
         source = StudySource.of(study).with_budget(budget_s)
+        self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
@@ -163,6 +172,13 @@ class Lab:
         tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
         return sorted({*tasks, *(name for name in names if name is not None)})
 
+    def _trust(self, source: StudySource) -> Trust:
+        try:
+            uses = uses_of(source.study, source.folder, self.engines_of(source.study))
+        except StudyFileError as error:
+            raise source.located(error) from error
+        return Trust(uses, source, self.home)
+
     def _plan(self, source: StudySource, workshop: Workshop) -> Plan:
         study = source.study
         try:
@@ -209,6 +225,7 @@ class Lab:
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
+            refuse_other_file(folder, source.text)
             observer.note("measuring this machine's noise")
             began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
             found = found.model_copy(update=began)
@@ -245,6 +262,14 @@ def refuse_other_study(old: Study, new: Study) -> None:
                 f"this folder contains another study: `{field}` differs from the file; "
                 "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
             )
+
+
+def refuse_other_file(folder: StudyFolder, text: str) -> None:
+    """A study.yaml where no run began is a person's own, unless it says the same."""
+    if folder.study_file.exists() and read_bytes(folder.study_file) != text.encode():
+        raise StoreError(
+            f"{folder.study_file} is another study, and would be overwritten; give another folder with --into"
+        )
 
 
 def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:

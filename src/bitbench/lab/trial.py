@@ -11,9 +11,8 @@ from bitbench.core.asked.study import Limits, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
-from bitbench.core.recorded.trial import Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import ModelFacts
-from bitbench.load.secrets import without_key
 from bitbench.load.verdict import judge
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import judge_objectives
@@ -51,6 +50,17 @@ class ReadyInstance:
     facts: ModelFacts  # of the model that it runs
     watch: MemoryWatch
 
+    def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
+        """Why what was asked of this instance does not count, from what the client saw; None where it does.
+
+        Also where all went well: somebody else may have answered in the place of an engine that died.
+        """
+        if failure is not None and failure.outcome not in NOT_THE_ENGINES:
+            return self.cause_of_death(failure)
+        if (death := self.watch.failure or self.instance.failure()) is not None:
+            return death
+        return None if kind == "warmup" else failure  # a warm-up has no figures that could be ours
+
     def cause_of_death(self, failure: Failure) -> Failure:
         """What the process says, where the client only saw its connection break."""
         if self.watch.failure is not None:
@@ -84,12 +94,9 @@ class TrialRunner:
             folder=self.folder,
         )
         result = self.load.run(job, self.observer.trial_running)
-        requests = without_key(result.requests, ready.endpoint.api_key)
-        failure = judge(requests, workload, result.health)
-        if failure is not None and kind == "warmup" and failure.outcome is Outcome.CLIENT_BOUND:
-            failure = None  # a warm-up has no figures that could be ours
-        if failure is not None and failure.outcome is not Outcome.CLIENT_BOUND:
-            failure = ready.cause_of_death(failure)
+        requests = result.requests
+        failure = ready.explain(judge(requests, workload, result.health), kind)
+        if failure is not None:
             kind = "measured"  # a warm-up that fails is the result of its cell
         record = new_record(
             cell, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure

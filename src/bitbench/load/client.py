@@ -63,7 +63,7 @@ async def _run(
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
     figures = RunningFigures(len(plan), monitor, report) if report is not None else None
     dispatcher = Dispatcher(job, plan, figures, (monitor.timer,))
-    limits = LimitWatch(job, dispatcher.in_flight)
+    limits = LimitWatch(job, dispatcher.in_flight, dispatcher.kept)
     await dispatcher.open_connections()
     with _without_garbage_collection():
         zero = choose_zero()
@@ -82,7 +82,7 @@ async def _run(
         health = monitor.stop(dispatcher.exchanges)
     dispatcher.close()
     return LoadResult(
-        requests=request_table(sorted(dispatcher.exchanges, key=lambda exchange: exchange.number), zero),
+        requests=request_table(dispatcher.exchanges, zero, job.endpoint.api_key),
         health=client_health([health]),
         started_at=started_at.isoformat(),
         duration_s=duration_s,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol, cast
 
-from bitbench.load.parts import Parts
+from bitbench.exchange.limits import AnswerLimits
+from bitbench.exchange.parts import Parts, new_parts
+from bitbench.exchange.response import ResponseReader
 from bitbench.load.receiver import Receiver
 from bitbench.load.requests import PlannedRequest
-from bitbench.load.response import ResponseReader
 
 # struct tcp_info of linux/tcp.h: 8 bytes, then 32-bit numbers of which the twelfth is tcpi_last_data_recv: how many
 # milliseconds ago the kernel received data. It counts in ticks of 1 to 10 ms, so one value is coarse, but their mean
@@ -32,12 +33,17 @@ class Exchange:
     ready: float  # when it could be: `planned`, or later, the end of the request before it on its stream
     sent: float | None = None
     end: float | None = None
-    response: ResponseReader = field(default_factory=ResponseReader)
+    limits: AnswerLimits = field(init=False)
+    response: ResponseReader = field(init=False)
     # How long the first part of the answer lay in the kernel until this process came to read it.
     unread_s: float | None = None
     unread_step_s: float = 0.0  # what that is known to
     # One of core.recorded.requests.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
     failure: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.limits = AnswerLimits.of(self.request.most_output_tokens, len(self.request.data))
+        self.response = ResponseReader(new_parts(self.limits.body_bytes))
 
     @property
     def number(self) -> int:

@@ -6,6 +6,8 @@ from collections import deque
 from time import monotonic
 
 from bitbench.core.ports import LoadJob
+from bitbench.ground import machine_faults
+from bitbench.ground.errors import LoadError
 from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Connection, Exchange
 from bitbench.load.kept import KeptAnswers
@@ -39,7 +41,7 @@ class Dispatcher:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._go_on = job.go_on_after_failure
         self._figures = figures
-        self._kept = KeptAnswers()
+        self.kept = KeptAnswers()
         self._pool = ConnectionPool(job.endpoint, self, min(job.stall_timeout_s, job.request_timeout_s))
         self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
         self._scheduled = _with_times(plan, self._streams)
@@ -69,7 +71,7 @@ class Dispatcher:
         asyncio.get_running_loop().remove_reader(self._timer.fileno())
         self._timer.close()
         self._pool.close()
-        self._kept.close()
+        self.kept.close()
 
     def answer_began(self, exchange: Exchange) -> None:
         if self._figures is not None:
@@ -86,7 +88,7 @@ class Dispatcher:
             self._continue(stream, exchange)
         if self._figures is not None:
             self._figures.ended(exchange)
-        self._kept.add(exchange.response)
+        self.kept.add(exchange.response)
         self._finish_if_idle()
 
     def _send_due(self) -> None:
@@ -152,6 +154,9 @@ class Dispatcher:
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
+            if (fault := machine_faults.explain_lack(problem)) is not None:
+                self._give_up(LoadError(fault))
+                return
             why = str(problem) or "the connection attempt timed out"
             exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
             exchange.end = monotonic()
@@ -159,6 +164,11 @@ class Dispatcher:
         else:
             self.in_flight[exchange.number] = (exchange, connection)
             connection.send(exchange)
+
+    def _give_up(self, error: LoadError) -> None:
+        """The fault is this machine's: no request of this trial says anything about the server."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
 
     @property
     def _stopped(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from bitbench.core.recorded.trial import ClientHealth, WorkerHealth
 from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Exchange
+from bitbench.load.wall_clock import WallClock
 
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
@@ -33,6 +34,7 @@ class HealthMonitor:
         self.timer = Timer()
         self._random = random.Random(0)
         self._lags: list[float] = []
+        self._wall_clock = WallClock()
         self._due = 0.0
         self._started = 0.0
         self._cpu_started = 0.0
@@ -68,6 +70,7 @@ class HealthMonitor:
             loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
             cpu_share=cpu_share,
+            clock_step_s=self._wall_clock.step_s(),
             kernel_times=all(not exchange.unread_step_s for exchange in exchanges if exchange.unread_s is not None),
         )
 
@@ -97,6 +100,7 @@ def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
         loop_lag_p99_s=max(worker.loop_lag_p99_s for worker in workers),
         loop_lag_mean_s=max(worker.loop_lag_mean_s or 0.0 for worker in workers),
         cpu_share=max(worker.cpu_share for worker in workers),
+        clock_step_s=max((worker.clock_step_s for worker in workers), key=abs),
         kernel_times=all(worker.kernel_times for worker in workers),
     )
 

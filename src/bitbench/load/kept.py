@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from bitbench.load.response import ResponseReader
+from bitbench.exchange.response import ResponseReader
 
 # Bytes of answers that are kept as they came: a million events of 200 bytes. What comes after them is compressed, in a
 # thread, to a seventieth: that took 1.5 µs of a core for each event, so short trials do without.
@@ -13,16 +13,26 @@ class KeptAnswers:
     """Takes answers that have ended."""
 
     def __init__(self) -> None:
-        self._room = AS_THEY_CAME_BYTES
+        self._added_bytes = 0
+        self._saved_bytes = 0  # written by the compressor's thread alone
         self._compressor: ThreadPoolExecutor | None = None
 
+    @property
+    def held_bytes(self) -> int:
+        return self._added_bytes - self._saved_bytes
+
     def add(self, response: ResponseReader) -> None:
-        self._room -= response.parts.about_bytes
-        if self._room > 0:
+        self._added_bytes += response.held_bytes
+        if self._added_bytes < AS_THEY_CAME_BYTES:
             return
         if self._compressor is None:
             self._compressor = ThreadPoolExecutor(1)
-        self._compressor.submit(response.compress)
+        self._compressor.submit(self._compress, response)
+
+    def _compress(self, response: ResponseReader) -> None:
+        before = response.held_bytes
+        response.compress()
+        self._saved_bytes += before - response.held_bytes
 
     def close(self) -> None:
         if self._compressor is not None:

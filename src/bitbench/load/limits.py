@@ -1,11 +1,13 @@
-"""Gives up streams that are past a time limit."""
+"""Gives up streams that are past a limit of time, and all of them where together they fill the memory."""
 
 import asyncio
 from time import monotonic
 
 from bitbench.core.ports import LoadJob
-from bitbench.ground.units import show_seconds
+from bitbench.exchange.limits import TRIAL_BYTES
+from bitbench.ground.units import show_bytes, show_seconds
 from bitbench.load.connection import Connection, Exchange
+from bitbench.load.kept import KeptAnswers
 
 # How often each stream is looked at, as a share of the shorter limit: it is given up at most 5 % late.
 _RESOLUTION = 0.05
@@ -17,9 +19,14 @@ _AT_ONCE = 256
 class LimitWatch:
     """Goes round all streams in flight, some at a time."""
 
-    def __init__(self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
+    def __init__(
+        self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]], kept: KeptAnswers
+    ) -> None:
         self._job = job
         self._in_flight = in_flight
+        self._kept = kept
+        self._flying_bytes = 0  # of the streams that this round has looked at
+        self._full = False  # since the last round
         self._round: list[tuple[Exchange, Connection | None]] = []
         self._round_s = min(_SLOWEST_ROUND_S, _RESOLUTION * min(job.stall_timeout_s, job.request_timeout_s))
         self._next: asyncio.TimerHandle | None = None
@@ -33,6 +40,8 @@ class LimitWatch:
 
     def _look(self) -> None:
         if not self._round:
+            self._full = self._flying_bytes + self._kept.held_bytes > TRIAL_BYTES
+            self._flying_bytes = 0
             self._round = list(self._in_flight.values())
         now = monotonic()
         for exchange, connection in self._round[-_AT_ONCE:]:
@@ -44,8 +53,13 @@ class LimitWatch:
 
     def _check(self, exchange: Exchange, connection: Connection, now: float) -> None:
         job = self._job
+        self._flying_bytes += exchange.response.held_bytes
         heard = exchange.response.last_byte or exchange.sent or now
-        if now - exchange.planned > job.request_timeout_s:
+        if self._full:
+            connection.abort(
+                "oversized", f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory"
+            )
+        elif now - exchange.planned > job.request_timeout_s:
             connection.abort("timeout", f"not complete after {show_seconds(job.request_timeout_s)}")
         elif now - heard > job.stall_timeout_s:
             connection.abort("stalled", f"no byte for {show_seconds(job.stall_timeout_s)}")

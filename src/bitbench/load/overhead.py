@@ -10,9 +10,9 @@ import numpy as np
 from bitbench.core.asked.prompts import longest
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadClient, LoadJob, Vocabulary
+from bitbench.exchange.address import address
 from bitbench.ground.errors import LoadError
 from bitbench.load.requests import plan_requests
-from bitbench.load.wire import address
 from bitbench.rows.request_rows import RequestRows
 
 _TIMEOUT_S = 600.0
@@ -59,7 +59,7 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
 def bare_decode_throughput(job: LoadJob) -> float:
     """The same request through a blocking socket that only waits for the first event and for the end."""
     request = plan_requests(job)[0].data
-    host, port, _ = address(job.endpoint)
+    host, port, _ = address(job.endpoint.url)
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)

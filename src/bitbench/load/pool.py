@@ -5,10 +5,10 @@ import ssl
 from time import monotonic
 
 from bitbench.core.ports import Endpoint
+from bitbench.exchange.address import address
 from bitbench.ground.timerfd import Timer
 from bitbench.load.connection import Connection, Listener
 from bitbench.load.receiver import Receiver
-from bitbench.load.wire import address
 
 # Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
 # that is closed as a request is on its way fails that request, so ours are given up before.
@@ -20,7 +20,7 @@ class ConnectionPool:
     """Gives out the connection that was used last, so that no more of them stay open than are needed."""
 
     def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float) -> None:
-        self.host, self.port, encrypted = address(endpoint)
+        self.host, self.port, encrypted = address(endpoint.url)
         self._encryption = _encryption() if encrypted else None
         self._receiver = None if encrypted else Receiver.if_built()
         self._listener = listener

@@ -5,7 +5,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, cast
 
-from bitbench.load.parts import Parts
+from bitbench.exchange.parts import Parts
 
 if TYPE_CHECKING:
     from bitbench._native import Parts as NativeParts

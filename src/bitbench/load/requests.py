@@ -28,6 +28,7 @@ class PlannedRequest:
     at_s: float | None
     asked_input_tokens: int | None
     asked_output_tokens: int | None
+    most_output_tokens: int  # what its answer may have; the same where an exact length is asked for
     think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
 
 
@@ -58,7 +59,9 @@ def plan_requests(job: LoadJob) -> list[PlannedRequest]:
         data, input_tokens, output_tokens = made[slot.ask]
         exactly = output_tokens if workload.output_forced else None
         requests.append(
-            PlannedRequest(number, data, slot.stream, slot.at_s, input_tokens, exactly, think_s=slot.think_s)
+            PlannedRequest(
+                number, data, slot.stream, slot.at_s, input_tokens, exactly, output_tokens, think_s=slot.think_s
+            )
         )
     return requests
 

@@ -1,11 +1,17 @@
 """From exchanges to the rows of requests/*.parquet."""
 
+import time
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from bitbench.core.base import Json
+from bitbench.core.quotation import quote
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.exchange.limits import trial_decoding_s
+from bitbench.exchange.redirects import REDIRECTS, redirection
+from bitbench.exchange.response import ResponseReader
+from bitbench.ground.units import show_bytes
 from bitbench.load.answer import StreamedAnswer, read_answer, server_sentence
 from bitbench.load.connection import Exchange
 
@@ -18,19 +24,24 @@ _ARROW_TYPES = {
 }
 
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
+_SHOWN = 80  # characters of a header
 
 REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
 
 
-def request_table(exchanges: Sequence[Exchange], zero: float) -> pa.Table:
-    """One row per request that was begun, in planned order; times count from `zero`."""
-    return pa.Table.from_pylist([_row(exchange, zero) for exchange in exchanges], schema=REQUEST_SCHEMA)
+def request_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
+    """One row per request that was begun, in planned order; times count from `zero`. The key is in none of them."""
+    ordered = sorted(exchanges, key=lambda exchange: exchange.request.number)
+    tokens = sum(exchange.request.most_output_tokens for exchange in ordered)
+    until = time.thread_time() + trial_decoding_s(tokens)
+    return pa.Table.from_pylist([_row(exchange, zero, until, key) for exchange in ordered], schema=REQUEST_SCHEMA)
 
 
-def _row(exchange: Exchange, zero: float) -> dict[str, Json]:
+def _row(exchange: Exchange, zero: float, until: float, key: str) -> dict[str, Json]:
     request = exchange.request
-    answer = read_answer(exchange.response)
-    status, error = _status(exchange, answer)
+    left_s = min(exchange.limits.decoding_s, until - time.thread_time())
+    answer = read_answer(exchange.response, exchange.limits._replace(decoding_s=left_s), key)
+    status, error = _status(exchange, answer, key)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {
         "request": request.number,
@@ -52,25 +63,34 @@ def _row(exchange: Exchange, zero: float) -> dict[str, Json]:
     }
 
 
-def _status(exchange: Exchange, answer: StreamedAnswer) -> tuple[str, str | None]:
+def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, str | None]:
     """One of REQUEST_STATUSES and, but for ok, a sentence."""
     response = exchange.response
+    if response.oversized:
+        limit, tokens = show_bytes(exchange.limits.body_bytes), exchange.request.most_output_tokens
+        return "oversized", f"the answer is larger than {limit}, several times what {tokens:,} output tokens take"
     if response.malformed is not None:
-        return "broken", f"the answer is not HTTP: {response.malformed}"
-    if response.http_status == _TOO_MANY:
-        wait = response.headers.get("retry-after")
-        when = f"; it says to try again after {_seconds_or_date(wait)}" if wait else ""
-        return "rate_limited", f"{server_sentence(bytes(response.body)).rstrip('.')}{when}"
+        return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"
     if response.http_status not in (None, 200):
-        return "http_error", server_sentence(bytes(response.body))
+        return _refusal(response, key)
     if exchange.failure is not None:
         status, error = exchange.failure
         if status == "broken" and answer.chunk_times:
             error += f", after {len(answer.chunk_times)} chunks"
         return status, error
-    if answer.problem is not None:
-        return "broken", answer.problem
-    return "ok", None
+    return answer.problem or ("ok", None)
+
+
+def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
+    """A status other than 200."""
+    said = server_sentence(response.body, key)
+    if response.http_status == _TOO_MANY:
+        wait = quote(response.headers.get("retry-after", ""), key, _SHOWN)
+        when = f"; it says to try again after {_seconds_or_date(wait)}" if wait else ""
+        return "rate_limited", f"{said.rstrip('.')}{when}"
+    if response.http_status in REDIRECTS:
+        return "http_error", redirection(response.headers, key)
+    return "http_error", said
 
 
 def _seconds_or_date(retry_after: str) -> str:

@@ -13,9 +13,12 @@ from pathlib import Path
 from bitbench.core.asked.prompts import TextPrompts
 from bitbench.core.base import Json
 from bitbench.ground.errors import StudyFileError
+from bitbench.ground.text_file import UnreadableFileError, read_text_file
 
 Messages = list[dict[str, str]]  # as the chat endpoint takes them: role and content
 Text = str | Messages
+
+LARGEST_FILE_BYTES = 2**30  # ShareGPT's conversations, the largest in use, have two thirds of it
 
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 _HUMAN = ("human", "user")
@@ -44,9 +47,9 @@ def choose_texts(texts: Sequence[Text], wanted: TextPrompts) -> list[Text]:
 @lru_cache(maxsize=4)  # every trial takes from it; a changed file is another one
 def _read(path: Path, changed_ns: int, size: int) -> Sequence[Text]:  # noqa: ARG001
     try:
-        content = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise StudyFileError(f"the texts {path} cannot be read as UTF-8 text: {problem}") from problem
+        content = read_text_file(path, largest_bytes=LARGEST_FILE_BYTES)
+    except UnreadableFileError as problem:
+        raise StudyFileError(f"the texts {path} cannot be read: {problem}") from problem
     texts = []
     for where, item in _items(path, content):
         try:
@@ -66,7 +69,7 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
     if start == "[":
         try:
             whole = json.loads(content)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise StudyFileError(
                 f"the texts {path} start like a JSON list but are not valid JSON: {problem}"
             ) from problem
@@ -76,7 +79,7 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
             if line.strip():
                 try:
                     yield f"line {number}", json.loads(line)
-                except ValueError as problem:
+                except (ValueError, RecursionError) as problem:
                     raise StudyFileError(f"the texts {path}, line {number}: not JSON: {problem}") from problem
     else:
         paragraphs = _PARAGRAPH_END.split(content)

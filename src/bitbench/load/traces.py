@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.ground.errors import StudyFileError
+from bitbench.ground.text_file import UnreadableFileError, read_text_file
 
+LARGEST_FILE_BYTES = 2**30  # 20 million requests of 50 bytes, twice as many as a trial may have
 MOONCAKE_BLOCK_TOKENS = 512
 
 
@@ -52,9 +54,9 @@ def read_trace(path: Path) -> Sequence[TraceRow]:
 @lru_cache(maxsize=4)  # every trial replays it; a changed file is another one
 def _read(path: Path, changed_ns: int, size: int) -> Sequence[TraceRow]:  # noqa: ARG001
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        raise StudyFileError(f"the trace {path} cannot be read as UTF-8 text: {problem}") from problem
+        lines = read_text_file(path, largest_bytes=LARGEST_FILE_BYTES).splitlines()
+    except UnreadableFileError as problem:
+        raise StudyFileError(f"the trace {path} cannot be read: {problem}") from problem
     rows = [row for row in _rows(path, lines) if row.input_tokens and row.output_tokens]
     if not rows:
         raise StudyFileError(f"the trace {path} contains no request with input and output tokens")
@@ -71,7 +73,7 @@ def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
             continue
         try:
             yield _mooncake_row(line) if layout is None else _csv_row(line, *layout)
-        except (ValueError, KeyError, TypeError, IndexError) as problem:
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, csv.Error) as problem:
             missing = f"the field {problem} is missing" if isinstance(problem, KeyError) else str(problem)
             raise StudyFileError(f"the trace {path}, line {number}: {missing}") from problem
 
@@ -135,7 +137,7 @@ def _date_seconds(text: str) -> float:
 def _tokens(name: str, value: str | int) -> int:
     try:
         count = int(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         count = -1
     if count < 0:
         raise ValueError(f"{name} is {value!r}, not a number of tokens")

@@ -11,6 +11,9 @@ from bitbench.core.recorded.trial import ClientHealth, Failure, Outcome
 from bitbench.ground.units import show_seconds
 from bitbench.rows.request_rows import RequestRows, statistic
 
+# A wall clock that was set by as much may have changed the kernel's times by as much. Half of what a mean may be off is
+# far above what two readings of the clocks differ by themselves, some microseconds.
+CLOCK_STEP_S = 0.0005
 # The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
 # reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
 MEAN_DELAY_SHARE = 0.02
@@ -29,6 +32,8 @@ TAIL_LAG_FLOOR_S = 0.010
 _OUTCOME_OF_STATUS = {
     "refused": Outcome.CRASHED,
     "broken": Outcome.CRASHED,
+    "oversized": Outcome.INVALID,
+    "contradictory": Outcome.INVALID,
     "stalled": Outcome.TIMEOUT,
     "timeout": Outcome.TIMEOUT,
     "http_error": Outcome.INVALID,
@@ -52,6 +57,8 @@ class _Distortion(NamedTuple):
 
 def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
     """Why the trial does not count, or None. The failure that came first is the cause that is named."""
+    if abs(health.clock_step_s) > CLOCK_STEP_S:
+        return _clock_was_set(health.clock_step_s)
     rows = requests.select(_NEEDED).to_pylist()
     failed = [row for row in rows if row["status"] != "ok"]
     if failed:
@@ -59,6 +66,14 @@ def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failu
     if workload.request_count not in (None, len(rows)):
         return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
     return _wrong_tokens(rows) or _client_bound(requests, health)
+
+
+def _clock_was_set(step_s: float) -> Failure:
+    direction = "forward" if step_s > 0 else "back"
+    cause = (
+        f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
+    )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
 def _failed_request(failed: list[dict[str, Json]], count: int) -> Failure:

@@ -1,31 +1,15 @@
 """A request as bytes, ready to be handed to a socket."""
 
 import json
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from bitbench import __version__
 from bitbench.core.asked.prompts import Api
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
+from bitbench.exchange.address import address
 from bitbench.load.asks import Ask
 
 PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
-_PORTS = {"http": 80, "https": 443}
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-    tls: bool
-
-
-def address(endpoint: Endpoint) -> Address:
-    """Where to connect. Anything but http://host:port and https://host:port is refused here."""
-    parts = urlsplit(endpoint.url)
-    if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
-        raise ValueError(f"the endpoint {endpoint.url!r} should look like http://host:port or https://host:port")
-    return Address(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
 def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | None) -> bytes:
@@ -45,9 +29,8 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         },
         separators=(",", ":"),
     ).encode()
-    host, port, _ = address(endpoint)
     headers = {
-        "Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "Host": address(endpoint.url).header,
         "User-Agent": f"bitbench/{__version__}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",

@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 from bitbench.core.ports import LoadResult
+from bitbench.core.quotation import quote
 from bitbench.ground.child_environment import bitbench_environment
 from bitbench.ground.errors import LoadError
 from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message, write_frame
@@ -34,6 +35,7 @@ class Worker:
             start_new_session=True,  # an interrupt in the terminal is the parent's to handle
         )
         self._doing = "nothing"
+        self._key = ""  # what its words must not repeat
 
     @property
     def pid(self) -> int:
@@ -46,6 +48,7 @@ class Worker:
 
     def begin(self, task: Task) -> None:
         self._doing = f"workload {task.job.workload.name}"
+        self._key = task.job.endpoint.api_key
         self._write(encode_task(task))
 
     def start_clock(self, zero: float) -> None:
@@ -57,7 +60,7 @@ class Worker:
         try:
             return read_message(self._process.stdout)
         except JobFailed as failed:
-            raise LoadError(f"The load worker could not run {self._doing}: {failed}") from None
+            raise LoadError(f"The load worker could not run {self._doing}: {quote(str(failed), self._key)}") from None
         except EOFError:
             raise LoadError(self._obituary()) from None
 
@@ -87,5 +90,5 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f" Its output: {' / '.join(lines)}" if lines else ""
+        said = f" Its output: {quote(' / '.join(lines), self._key)}" if lines else ""
         return f"The load worker {ended} during {self._doing}; repeat the command to resume.{said}"

@@ -11,6 +11,7 @@ import threading
 import traceback
 from typing import BinaryIO
 
+from bitbench.ground.errors import LoadError
 from bitbench.load.client import run_part
 from bitbench.load.frames import (
     decode_task,
@@ -66,6 +67,8 @@ def _run(frames: "queue.SimpleQueue[bytes]", results: BinaryIO) -> None:
     try:
         task = decode_task(task_frame)
         result = run_part(task.job, task.part, zero_from_parent, report if task.report else None)
+    except LoadError as problem:
+        write_failure(results, str(problem))
     except Exception as problem:
         traceback.print_exc()
         write_failure(results, f"{type(problem).__name__}: {problem}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import ModelError
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.models.catalog import CatalogModel, find
 from bitbench.models.folder import MANIFEST, hash_file
@@ -23,7 +24,7 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
     target = home.absolute() / "models" / name
     if (target / MANIFEST).exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    SafeFolder(home).make_folder("models")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
         work = Path(scratch)
@@ -33,7 +34,7 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
         checkpoint = work / "checkpoint"
         _convert(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
-        shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest is not a model of ours
+        SafeFolder(home).remove_folder(f"models/{name}")  # a folder without a manifest is not a model of ours
         checkpoint.rename(target)
     return target
 
@@ -99,4 +100,4 @@ def _write_manifest(model: CatalogModel, gguf: Path, checkpoint: Path, seconds: 
         "seconds": round(seconds, 1),
         "files": {path.name: path.stat().st_size for path in files},
     }
-    (checkpoint / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    SafeFolder(checkpoint).write(MANIFEST, json.dumps(content, indent=2) + "\n")

@@ -1,45 +1,58 @@
 """What the folder of a model says about itself, read without torch and without loading weights."""
 
 import hashlib
-import json
 import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
+from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor, read_header
 
 MANIFEST = "bitbench-model.json"
 _HEAD = "lm_head.weight"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as different families call them
+_LARGEST = 2**40  # of any size or count in a configuration
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 _KINDS_WITH_KEYS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 def read_facts(folder: Path) -> ModelFacts:
-    """Facts from config.json, the tokenizer's files and the headers of the weights."""
-    whole = _json(folder / "config.json")
-    config: dict[str, Any] = whole.get("text_config") or whole  # a model that also sees nests its language part
-    heads = config.get("num_attention_heads")
-    hidden = config.get("hidden_size")
-    architectures = whole.get("architectures") or [None]
+    """Facts from config.json, the tokenizer's files and the headers of the weights.
+
+    What has another form than it usually has, such as a size per layer, is unknown. Raises ModelError.
+    """
+    whole = read_object(folder / "config.json")
+    config = _object(whole, "text_config") or whole  # a model that also sees nests its language part
+    heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
     tensors = _tensors(folder)
+    tied = config.get("tie_word_embeddings")
     return ModelFacts(
-        architecture=architectures[0],
+        architecture=next(iter(_texts(whole, "architectures")), None),
         parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
-        vocabulary_size=config.get("vocab_size"),
+        vocabulary_size=_count(config, "vocab_size"),
         special_token_ids=_special_token_ids(folder, config),
-        context_tokens=config.get("max_position_embeddings"),
+        context_tokens=_count(config, "max_position_embeddings"),
         hidden_size=hidden,
-        layers=config.get("num_hidden_layers"),
-        kv_heads=(config.get("num_key_value_heads") or heads) if _every_layer_keeps_keys(config) else None,
-        head_size=config.get("head_dim") or (hidden // heads if hidden and heads else None),
+        layers=_count(config, "num_hidden_layers"),
+        kv_heads=_kv_heads(config),
+        head_size=_count(config, "head_dim") or (hidden // heads if hidden and heads else None),
         heads=heads,
-        intermediate_size=config.get("intermediate_size"),
-        tied_embeddings=config.get("tie_word_embeddings", not any(name.endswith(_HEAD) for name in tensors)),
-        experts=next((config[key] for key in _EXPERTS if config.get(key)), None),
-        quantization=(whole.get("quantization_config") or {}).get("quant_method"),
+        intermediate_size=_count(config, "intermediate_size"),
+        tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
+        experts=next((count for key in _EXPERTS if (count := _count(config, key))), None),
+        quantization=next(iter(_texts(_object(whole, "quantization_config"), "quant_method")), None),
     )
+
+
+def has_code(folder: Path) -> bool:
+    """Whether Python files lie in there, or a configuration names a class that is loaded from elsewhere."""
+    if any(folder.glob("*.py")):
+        return True
+    return any("auto_map" in read_object(path) for path in folder.glob("*config.json"))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -56,49 +69,52 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _every_layer_keeps_keys(config: dict[str, Any]) -> bool:
-    """Not with latent attention (kv_lora_rank), nor where some layers have a state instead (layer_types)."""
-    kinds = set(config.get("layer_types") or ())
-    return "kv_lora_rank" not in config and kinds <= _KINDS_WITH_KEYS
+def _kv_heads(config: Mapping[str, Any]) -> int | None:
+    """None with latent attention (kv_lora_rank), and where some layers have a state instead (layer_types)."""
+    if "kv_lora_rank" in config or not set(_texts(config, "layer_types")) <= _KINDS_WITH_KEYS:
+        return None
+    named = config.get("num_key_value_heads")
+    return _count(config, "num_attention_heads" if named is None else "num_key_value_heads")
 
 
 def _tensors(folder: Path) -> dict[str, StoredTensor]:
-    return {name: tensor for path in weight_files(folder) for name, tensor in _header(path).items()}
+    return {name: tensor for path in weight_files(folder) for name, tensor in read_header(path).items()}
 
 
-def _header(path: Path) -> dict[str, StoredTensor]:
-    try:
-        return read_header(path)
-    except ValueError as error:
-        raise ModelError(f"{path} is not a safetensors file (its header is broken); download it again.") from error
-
-
-def _special_token_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Token ids with a meaning of their own (begin, end, padding, roles): a random prompt must not hold them."""
-    sources = [config]
-    if (folder / "generation_config.json").exists():
-        sources.append(_json(folder / "generation_config.json"))
-    found: set[int] = set()
-    for source in sources:
+    found: list[Any] = []
+    for source in (config, _object_if_there(folder / "generation_config.json")):
         for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
             value = source.get(key)
-            found.update(value if isinstance(value, list) else [value] if isinstance(value, int) else [])
-    if (folder / "tokenizer.json").exists():
-        added = _json(folder / "tokenizer.json").get("added_tokens") or []
-        found.update(token["id"] for token in added if token.get("special"))
-    if (folder / "tokenizer_config.json").exists():
-        decoder = _json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
-        found.update(int(key) for key, token in decoder.items() if token.get("special"))
-    return tuple(sorted(found))
+            found += value if isinstance(value, list) else [value]
+    added = _object_if_there(folder / "tokenizer.json").get("added_tokens")
+    if isinstance(added, list):
+        found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
+    decoder = _object(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
+    found += [
+        int(key)
+        for key, token in decoder.items()
+        if isinstance(token, dict) and token.get("special") and _TOKEN_ID.fullmatch(key)
+    ]
+    return tuple(sorted({token for token in found if type(token) is int and 0 <= token < _LARGEST}))
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); a model folder needs it.") from error
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}); download the model again.") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} should contain a JSON object; download the model again.")
-    return content
+def _object_if_there(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.exists() else {}
+
+
+def _object(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(content: Mapping[str, Any], key: str) -> int | None:
+    value = content.get(key)
+    return value if type(value) is int and 0 < value < _LARGEST else None
+
+
+def _texts(content: Mapping[str, Any], key: str) -> list[str]:
+    """A text, or a list of them."""
+    value = content.get(key)
+    return [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str)]

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.models.catalog import CATALOG, CatalogModel
 from bitbench.models.fetch import fetch
 from bitbench.models.folder import MANIFEST, hash_file, read_facts, weight_files
 
 __all__ = ["KnownModel", "ResolvedModel", "fetch", "list_models", "resolve"]
 
-_HASH_CACHE = "hashes.json"
+_HASH_CACHE = "models/hashes.json"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
 _HASHED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
@@ -86,8 +87,7 @@ def _folder_of(reference: str, home: Path) -> Path:
 
 def _hash_of(folder: Path, home: Path) -> str:
     """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
-    cache_file = home / "models" / _HASH_CACHE
-    cache = _read_cache(cache_file)
+    cache = _read_cache(home / _HASH_CACHE)
     known = dict(cache)
     files = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST})
     digest = hashlib.sha256()
@@ -98,16 +98,13 @@ def _hash_of(folder: Path, home: Path) -> str:
             known[key] = hash_file(path)
         digest.update(f"{path.name}\0{known[key]}\n".encode())
     if known != cache:
-        cache_file.parent.mkdir(parents=True, exist_ok=True)
-        draft = cache_file.with_suffix(".part")
-        draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        draft.replace(cache_file)
+        SafeFolder(home).write(_HASH_CACHE, json.dumps(known, indent=1))
     return digest.hexdigest()
 
 
 def _read_cache(cache_file: Path) -> dict[str, str]:
     try:
-        content: dict[str, str] = json.loads(cache_file.read_text(encoding="utf-8"))
+        content: dict[str, str] = json.loads(read_bytes(cache_file))
     except (OSError, ValueError):
         return {}
     return content

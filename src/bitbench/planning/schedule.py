@@ -3,7 +3,7 @@
 Nothing is remembered between runs but the records: a study that was killed goes on from them alone.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from random import Random
@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan
 from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 
 # Outcomes that the same inputs give again: the cell is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
@@ -19,6 +19,9 @@ FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
 FAILED_BLOCKS_BEFORE_GIVING_UP = 2
 # A trial in which our own client was late does not count and is repeated, so many times per block.
 CLIENT_BOUND_REPEATS = 5
+# One that was disturbed is repeated so many times per block, in a new instance where the old one is gone: whoever
+# interferes twice will again.
+DISTURBED_REPEATS = 1
 
 T = TypeVar("T")
 
@@ -70,10 +73,13 @@ class Progress:
     def wants_trial(self, cell: Cell, block: int) -> bool:
         """Whether this cell needs another trial in this block."""
         trials = self._trials[cell][block]
-        if any(trial.outcome not in (Outcome.OK, Outcome.CLIENT_BOUND) for trial in trials):
+        outcomes = Counter(trial.outcome for trial in trials)
+        if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
-        counted = sum(trial.outcome is Outcome.OK for trial in trials)
-        if len(trials) - counted > CLIENT_BOUND_REPEATS or counted >= self._pace.rounds(block):
+        if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
+            return False
+        counted = outcomes[Outcome.OK]
+        if counted >= self._pace.rounds(block):
             return False
         return self._pace.is_open(cell, block) and not (counted == 0 and self._given_up(cell))
 
@@ -84,7 +90,8 @@ class Progress:
         outcomes = self._quality[contender]
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
-        return len(outcomes) < FAILED_BLOCKS_BEFORE_GIVING_UP
+        disturbed = outcomes.count(Outcome.DISTURBED)
+        return disturbed <= DISTURBED_REPEATS and len(outcomes) - disturbed < FAILED_BLOCKS_BEFORE_GIVING_UP
 
     def next_group(self) -> Group | None:
         """The next contenders to start: blocks in order, contenders and workloads shuffled by the seed."""
@@ -133,7 +140,7 @@ class Progress:
     def _given_up(self, cell: Cell) -> bool:
         failed_blocks = 0
         for trials in self._trials[cell].values():
-            outcomes = {trial.outcome for trial in trials} - {Outcome.OK, Outcome.CLIENT_BOUND}
+            outcomes = {trial.outcome for trial in trials} - {Outcome.OK, *NOT_THE_ENGINES}
             if outcomes & FINAL_OUTCOMES:
                 return True
             failed_blocks += bool(outcomes)

@@ -1,11 +1,13 @@
 """The switch of an instance's profiler: two requests, as vLLM has them, and a Chrome trace in its folder."""
 
-import http.client
 import json
+from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from bitbench.core.ports import Endpoint
+from bitbench.core.quotation import quote
+from bitbench.exchange.connection import BadAnswer, PlainConnection
+from bitbench.exchange.limits import PLAIN_BYTES
 from bitbench.ground.errors import ProfileError
 
 _START_LIMIT_S = 60.0
@@ -28,16 +30,12 @@ def stop_profile(endpoint: Endpoint, name: str, folder: Path) -> Path:
 
 
 def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -> None:
-    place = urlsplit(endpoint.url)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {endpoint.api_key}"}
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=limit_s)
+    key = endpoint.api_key
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:
-        connection.request("POST", path, json.dumps(body), headers)
-        answer = connection.getresponse()
-        said = answer.read().decode("utf-8", errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        raise ProfileError(f"the engine did not answer {path} ({error}); see its log") from None
-    finally:
-        connection.close()
-    if answer.status != http.HTTPStatus.OK:
-        raise ProfileError(f"the engine answered {path} with {answer.status}: {said[:200]}")
+        with PlainConnection(endpoint.url, limit_s=limit_s, limit_bytes=PLAIN_BYTES) as connection:
+            answer = connection.ask("POST", path, headers, json.dumps(body).encode())
+    except (OSError, BadAnswer) as error:
+        raise ProfileError(f"the engine did not answer {path} ({quote(str(error), key)}); see its log") from None
+    if answer.status != HTTPStatus.OK:
+        raise ProfileError(f"the engine answered {path} with {answer.status}: {quote(answer.body, key)}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.ground.errors import StudyFileError
+from bitbench.ground.text_file import UnreadableFileError, read_text_file
 from bitbench.ground.units import show_bytes
 
 # Calibrated recipes look at Python's language reference (`quantize.calibration`), so that is left out here: a format
@@ -30,6 +31,7 @@ CODE_MODULES = (
     "numbers", "operator", "plistlib", "posixpath", "pprint", "queue", "quopri", "selectors", "shlex", "string",
     "tabnanny", "textwrap", "tokenize", "traceback", "types", "urllib/parse", "warnings", "wave", "zipimport",
 )  # fmt: skip
+LARGEST_FILE_BYTES = 256 * 2**20  # 32 windows of 256 tokens are 40 kB; a larger corpus was named by mistake
 SHORTEST_PROSE = 240  # characters: shorter documentation strings are signatures in words
 
 
@@ -84,11 +86,9 @@ def _prose_in(tree: ast.Module) -> Iterator[str]:
 def _text_of(path: Path, name: str, index: int) -> str:
     where = ("quality", "corpus", index)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise StudyFileError(f"the corpus {name} cannot be read: {error.strerror}", where) from error
-    except UnicodeDecodeError as error:
-        raise StudyFileError(f"the corpus {name} is not UTF-8 text: {error.reason}", where) from error
+        text = read_text_file(path, largest_bytes=LARGEST_FILE_BYTES)
+    except UnreadableFileError as error:
+        raise StudyFileError(f"the corpus {name} cannot be read: {error}", where) from error
     if path.suffix == ".jsonl":
         lines = enumerate(text.splitlines(), start=1)
         text = "\n\n".join(_line(line, f"the corpus {name}, line {number}", where) for number, line in lines if line)
@@ -100,7 +100,7 @@ def _text_of(path: Path, name: str, index: int) -> str:
 def _line(line: str, place: str, where: tuple[int | str, ...]) -> str:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StudyFileError(f"{place}: not JSON ({error})", where) from error
     if not (isinstance(content, dict) and isinstance(content.get("text"), str)):
         raise StudyFileError(f'{place}: each line must be {{"text": …}}', where)

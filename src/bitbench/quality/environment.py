@@ -4,9 +4,12 @@ from pathlib import Path
 
 from bitbench.core.environment import Environment
 
+_PINNED = Path(__file__).with_name("pinned")
+
 LMEVAL = Environment(
     name="lmeval",
-    locks={"cpu": Path(__file__).parent / "pinned" / "lmeval-cpu.txt"},
+    locks={"cpu": _PINNED / "lmeval-cpu.txt"},
+    source_lock=_PINNED / "lmeval-source.txt",
     import_check="import lm_eval.models.openai_completions, transformers",
     main_packages=("lm-eval", "transformers"),
 )

@@ -5,9 +5,9 @@ So it is asked for one token after each beginning of a window. It keeps what it 
 probabilities that it tells are of the model's own logits: a bias decides what it writes, not what it tells.
 """
 
-import http.client
 import math
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import Outcome
@@ -51,7 +51,7 @@ class NextToken:
             said = self._after(before, token, top)
             return _logprobs([*said["top_logprobs"], said])
         except AskingFailed as failed:
-            if failed.status != http.client.INTERNAL_SERVER_ERROR and failed.failure.outcome is not Outcome.UNSUPPORTED:
+            if failed.status != HTTPStatus.INTERNAL_SERVER_ERROR and failed.failure.outcome is not Outcome.UNSUPPORTED:
                 raise
         for count in (_MORE, _ALL):
             found = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])

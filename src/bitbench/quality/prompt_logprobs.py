@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from bitbench.core.base import Json
+from bitbench.core.quotation import encodable
 from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.wire import AskingFailed, InstanceConnection
 
@@ -33,7 +34,7 @@ class PromptLogprobs:
         if not isinstance(tokens, list) or not isinstance(text, str):
             raise AskingFailed(Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared.")
         end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
-        return tokens[:end], text
+        return tokens[:end], encodable(text)
 
     def _complete(self, **fields: Json) -> Json:
         answer = self._connection.ask("/v1/completions", **fields)

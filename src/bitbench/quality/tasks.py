@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
+from bitbench.core.quotation import quote
 from bitbench.core.recorded.quality import TaskFailure, TaskResult
 from bitbench.ground.child_environment import tool_environment
 from bitbench.isolated.job_process import WorkerFailed, run_short_job
@@ -82,7 +83,7 @@ def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tool
         for event in run_short_job(_WORKER, tools.python, job, env=_environment(endpoint.api_key)):
             said |= event
     except WorkerFailed as failure:
-        said["failure"] = str(failure)
+        said["failure"] = quote(str(failure), endpoint.api_key)
     return _Said.model_validate(said)
 
 

@@ -1,20 +1,21 @@
 """One connection to an instance, and how it fails."""
 
-import http.client
 import json
-from urllib.parse import urlsplit
+from http import HTTPStatus
 
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
+from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, Outcome
-
-_SHOWN = 300  # characters of a server's message that go into a cause
+from bitbench.exchange.connection import BadAnswer, PlainConnection
+from bitbench.exchange.limits import LOGPROB_BYTES
+from bitbench.ground import machine_faults
 
 
 class AskingFailed(Exception):
     """The endpoint did not answer as it should; becomes the outcome of the measurement."""
 
-    def __init__(self, outcome: Outcome, cause: str, status: int = http.client.OK) -> None:
+    def __init__(self, outcome: Outcome, cause: str, status: int = HTTPStatus.OK) -> None:
         super().__init__(cause)
         self.failure = Failure(outcome=outcome, cause=cause)
         self.status = status  # of HTTP
@@ -25,8 +26,7 @@ class InstanceConnection:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
-        parts = urlsplit(endpoint.url)
-        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+        self._connection = PlainConnection(endpoint.url, limit_s=timeout_s, limit_bytes=LOGPROB_BYTES)
 
     def __enter__(self) -> "InstanceConnection":
         return self
@@ -36,24 +36,26 @@ class InstanceConnection:
 
     def ask(self, path: str, **fields: Json) -> dict[str, Json]:
         """The answer to a request with these fields, greedy; raises AskingFailed."""
-        body = json.dumps({"model": self._endpoint.model, "temperature": 0, **fields})
+        key = self._endpoint.api_key
+        body = json.dumps({"model": self._endpoint.model, "temperature": 0, **fields}).encode()
         headers = {"Content-Type": "application/json"}
-        if self._endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         try:
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-            content = response.read()
+            status, _, content = self._connection.ask("POST", path, headers, body)
         except TimeoutError as error:
             raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise AskingFailed(Outcome.CRASHED, f"The connection broke: {error}") from error
-        if response.status != http.client.OK:
-            said = content.decode(errors="replace")[:_SHOWN]
-            raise AskingFailed(Outcome.INVALID, f"It answered with HTTP {response.status}: {said}", response.status)
+        except OSError as error:
+            if machine_faults.explain_lack(error) is not None:
+                raise  # this machine's fault, not the instance's
+            raise AskingFailed(Outcome.CRASHED, f"The connection broke: {quote(str(error), key)}") from error
+        except BadAnswer as problem:
+            raise AskingFailed(Outcome.INVALID, f"Its answer is unusable: {problem.fault.show(key)}") from problem
+        if status != HTTPStatus.OK:
+            raise AskingFailed(Outcome.INVALID, f"It answered with HTTP {status}: {quote(content, key)}", status)
         try:
             answer = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise AskingFailed(Outcome.INVALID, f"Its answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
             raise AskingFailed(Outcome.INVALID, "Its answer is not a completion, but another kind of JSON.")

@@ -98,7 +98,7 @@ def _documents_in(path: Path) -> Iterator[Document]:
 def _document_of(line: str, where: str) -> Document:
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise QuantizeError(f"{where}: this line is not JSON ({error}); each line of a JSONL file must be.") from error
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return {"text": content["text"]}

@@ -27,9 +27,14 @@ def built_in_file(name: str) -> Path:
     return path
 
 
+def is_file_name(reference: str) -> bool:
+    """A recipe of the user's own; every other reference is a built-in name."""
+    return reference.endswith((".yaml", ".yml"))
+
+
 def find(reference: str, folder: Path | None = None) -> Recipe:
     """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
-    if not reference.endswith((".yaml", ".yml")):
+    if not is_file_name(reference):
         return read_recipe(built_in_file(reference))
     recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
     taken = _BUILT_IN / f"{recipe.name}.yaml"

@@ -1,6 +1,5 @@
 """Checks before the work starts: causal LM, group size, free disk space."""
 
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 
 from bitbench.core.asked.recipe import Recipe
 from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
+from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor
 from bitbench.ground.units import show_bytes
 
@@ -32,11 +32,9 @@ def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) ->
 
 
 def refuse_other_than_causal_lm(folder: Path) -> None:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder / 'config.json'} cannot be read ({error}); download the model again.") from error
-    architectures = config.get("architectures") or []
+    config = read_object(folder / "config.json")
+    named = config.get("architectures")
+    architectures = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     if not any(_CAUSAL.search(name) for name in architectures):
         shown = ", ".join(architectures) or "none"
         raise ModelError(

@@ -1,5 +1,6 @@
 """What the header of a GGUF file says about its tensors, read without touching the weights.
 
+A header may lie: nothing of it is used that does not fit the file.
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -7,9 +8,11 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+
+from bitbench.ground.errors import ModelError
 
 _MAGIC = b"GGUF"
+_VERSIONS = (2, 3)  # 1 had shorter counts, and was gone within months
 _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value, by its type's number
 # Number of a tensor type to its name, the weights in a block of it and the bytes of a block.
@@ -30,6 +33,11 @@ _TENSOR_TYPES = {
     23: ("iq4_xs", 256, 136),
     30: ("bf16", 1, 2),
 }
+# A vocabulary of 256,000 tokens and its merges take 15 MB, the largest mixtures have some thousand tensors.
+_HEADER_LIMIT = 32 * 2**20
+_MOST = 100_000  # tensors, and values before them
+_MOST_DIMENSIONS = 4  # of ggml
+_LENGTH = struct.Struct("<Q")  # before a string
 
 
 @dataclass(frozen=True)
@@ -42,53 +50,94 @@ class GgufTensor:
 
 
 def read_tensors(path: Path) -> tuple[GgufTensor, ...]:
-    """Raises ValueError where the file is not GGUF, or holds a type that is not known here."""
-    with path.open("rb") as file:
-        if file.read(4) != _MAGIC:
-            raise ValueError(f"{path} is not a GGUF file")
-        _version, tensors, pairs = _unpack(file, "<IQQ")
-        for _ in range(pairs):
-            _string(file)
-            _skip_value(file, _unpack(file, "<I")[0])
-        return tuple(_tensor(file) for _ in range(tensors))
-
-
-def _tensor(file: BinaryIO) -> GgufTensor:
-    name = _string(file).decode()
-    (dimensions,) = _unpack(file, "<I")
-    shape = _unpack(file, f"<{dimensions}Q")
-    number, _offset = _unpack(file, "<IQ")
-    if number not in _TENSOR_TYPES:
-        raise ValueError(f"{name} has an unknown GGUF type ({number})")
-    type, block_weights, block_bytes = _TENSOR_TYPES[number]
-    weights = math.prod(shape)
-    return GgufTensor(name, type, shape, weights, weights // block_weights * block_bytes)
-
-
-def _skip_value(file: BinaryIO, type: int) -> None:
-    if type == _STRING:
-        _string(file)
-    elif type == _ARRAY:
-        element, count = _unpack(file, "<IQ")
-        if element in _SIZES:
-            file.seek(count * _SIZES[element], 1)
-        else:
-            for _ in range(count):
-                _skip_value(file, element)
-    elif type in _SIZES:
-        file.seek(_SIZES[type], 1)
-    else:
-        raise ValueError(f"a GGUF value has an unknown type ({type})")
-
-
-def _string(file: BinaryIO) -> bytes:
-    (length,) = _unpack(file, "<Q")
-    return file.read(length)
-
-
-def _unpack(file: BinaryIO, format: str) -> tuple[int, ...]:
-    data = file.read(struct.calcsize(format))
+    """Raises ModelError where the file is not GGUF, holds a type that is not known here, or lies."""
     try:
-        return struct.unpack(format, data)
-    except struct.error as error:
-        raise ValueError("the GGUF header is truncated") from error
+        with path.open("rb") as file:
+            header = _Header(file.read(_HEADER_LIMIT), path.stat().st_size)
+        return header.tensors()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise ModelError(
+            f"{path} is not a GGUF file that can be used: {error}; create or download it again."
+        ) from error
+
+
+class _Header:
+    """Read from front to back; `data` ends where the file or the largest header does."""
+
+    def __init__(self, data: bytes, file_bytes: int) -> None:
+        self._data = data
+        self._file_bytes = file_bytes
+        self._place = len(_MAGIC)
+
+    def tensors(self) -> tuple[GgufTensor, ...]:
+        if not self._data.startswith(_MAGIC):
+            raise ValueError("it does not begin like one")
+        version, count, pairs = self._unpack("<IQQ")
+        if version not in _VERSIONS:
+            raise ValueError(f"its version {version} is unknown")
+        if max(count, pairs) > _MOST:
+            raise ValueError(f"its header claims {count} tensors and {pairs} values")
+        for _ in range(pairs):
+            self._string()
+            self._skip_value(self._unpack("<I")[0])
+        found = [self._tensor() for _ in range(count)]
+        for tensor, offset in found:
+            if self._place + offset + tensor.size_bytes > self._file_bytes:
+                raise ValueError(f"{tensor.name[:80]} is outside the file")
+        return tuple(tensor for tensor, _ in found)
+
+    def _tensor(self) -> tuple[GgufTensor, int]:
+        """With where it lies, counted from the end of the header."""
+        name = self._string().decode()
+        (dimensions,) = self._unpack("<I")
+        if dimensions > _MOST_DIMENSIONS:
+            raise ValueError(f"{name[:80]} has {dimensions} dimensions")
+        shape = self._unpack(f"<{dimensions}Q")
+        number, offset = self._unpack("<IQ")
+        if number not in _TENSOR_TYPES:
+            raise ValueError(f"{name[:80]} has an unknown GGUF type ({number})")
+        type, block_weights, block_bytes = _TENSOR_TYPES[number]
+        weights = math.prod(shape)
+        if (shape[0] if shape else 1) % block_weights:
+            raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type}")
+        return GgufTensor(name, type, shape, weights, weights // block_weights * block_bytes), offset
+
+    def _skip_value(self, type: int) -> None:
+        """An array in an array is an unknown type, as it is to ggml."""
+        element, count = self._unpack("<IQ") if type == _ARRAY else (type, 1)
+        if element == _STRING:
+            self._skip_strings(count)
+        elif element in _SIZES:
+            self._skip(count * _SIZES[element])
+        else:
+            raise ValueError(f"a value of its header has an unknown type ({element})")
+
+    def _skip_strings(self, count: int) -> None:
+        """There are some hundred thousand of them in a vocabulary."""
+        data, end = self._data, len(self._data)
+        for _ in range(count):
+            begin = self._place + _LENGTH.size
+            if begin > end:
+                raise self._cut_off()
+            self._place = begin + _LENGTH.unpack_from(data, self._place)[0]
+        self._skip(0)
+
+    def _string(self) -> bytes:
+        (length,) = self._unpack("<Q")
+        self._skip(length)
+        return self._data[self._place - length : self._place]
+
+    def _unpack(self, format: str) -> tuple[int, ...]:
+        begin = self._place
+        self._skip(struct.calcsize(format))
+        return struct.unpack_from(format, self._data, begin)
+
+    def _skip(self, count: int) -> None:
+        self._place += count
+        if self._place > len(self._data):
+            raise self._cut_off()
+
+    def _cut_off(self) -> ValueError:
+        return ValueError(f"its header is {'truncated' if len(self._data) < _HEADER_LIMIT else 'too long'}")

@@ -1,45 +1,39 @@
 """One maker per variant: an exclusive lock that the system itself releases when its holders are dead."""
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+from bitbench.ground.safe_files import SafeFolder
 
 
 @contextmanager
 def hold(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Waits for the lock of `name`; yields its descriptor, which a child process may inherit to hold it as well."""
-    fd = _open(place, name)
-    try:
-        if not _take(fd):
+    with _open(place, name) as lock:
+        if not _take(lock):
             on_wait()
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield fd
-    finally:
-        os.close(fd)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
 
 
 @contextmanager
 def try_hold(place: Path, name: str) -> Iterator[bool]:
     """True where no other process held it."""
-    fd = _open(place, name)
-    try:
-        yield _take(fd)
-    finally:
-        os.close(fd)
+    with _open(place, name) as lock:
+        yield _take(lock)
 
 
-def _open(place: Path, name: str) -> int:
+def _open(place: Path, name: str) -> IO[bytes]:
     """Lock files stay: removing one while another process waits on it would give two holders."""
-    folder = place / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return SafeFolder(place.parent).open_lock(f"{place.name}/.locks/{name}.lock")
 
 
-def _take(fd: int) -> bool:
+def _take(lock: IO[bytes]) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -7,7 +7,6 @@ The process that creates it holds its lock; a second one waits and then uses the
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from time import monotonic
 from pydantic import ValidationError
 
 from bitbench.core.asked.recipe import Recipe
-from bitbench.ground.errors import QuantizeError
+from bitbench.ground.errors import QuantizeError, StoreError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.ground.tensor_files import read_headers
 from bitbench.quantize import locks
 from bitbench.quantize.backends import maker_of
@@ -130,7 +130,7 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
     refuse_impossible(wanted)
     place = _variants(home)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        SafeFolder(home).make_folder(place.name)
         _remove_leftovers(place)
         with locks.hold(
             place,
@@ -140,6 +140,8 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
             if (there := find(wanted, home)) is not None:
                 return there
             return _make(wanted, place, python, lock_fd, on_progress)
+    except StoreError as error:
+        raise QuantizeError(str(error)) from error
     except OSError as error:
         raise QuantizeError(_with_advice(f"{wanted.folder_name} could not be written: {error}")) from error
 
@@ -172,10 +174,10 @@ def remove(variant: MadeVariant) -> None:
     """Renamed before it is deleted, so that a kill in between leaves no variant with files missing."""
     place, name = variant.folder.parent, variant.folder.name
     with locks.hold(place, name):
-        doomed = place / f"{_UNFINISHED}{name}"
-        shutil.rmtree(doomed, ignore_errors=True)
-        variant.folder.rename(doomed)
-        shutil.rmtree(doomed)
+        doomed = f"{_UNFINISHED}{name}"
+        SafeFolder(place).remove_folder(doomed)
+        variant.folder.rename(place / doomed)
+        SafeFolder(place).remove_folder(doomed)
 
 
 def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
@@ -188,18 +190,18 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
         try:
             facts = maker.compress(work, on_progress)
         except QuantizeError as error:
-            log = _keep_log(work, place / f"{wanted.folder_name}.log")
+            log = _keep_log(work, place, f"{wanted.folder_name}.log")
             raise QuantizeError(_with_advice(error.cause), log) from error
         on_progress(QuantizeProgress("writing the manifest"))
         manifest = _describe(wanted, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
             leftover.unlink()
-        (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        SafeFolder(folder).write(_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         target = place / wanted.folder_name
-        shutil.rmtree(target, ignore_errors=True)  # a folder without a manifest that can be read is no variant
+        SafeFolder(place).remove_folder(target.name)  # a folder without a manifest that can be read is no variant
         folder.rename(target)
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
-    shutil.rmtree(kept, ignore_errors=True)
+    SafeFolder(place).remove_folder(kept.name)
     return MadeVariant(target, manifest)
 
 
@@ -232,13 +234,12 @@ def _describe(wanted: Order, work: Work, facts: WorkerFacts, seconds: float) -> 
 @contextmanager
 def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
     """A fresh folder that is gone afterwards, unless it was renamed."""
-    folder = place / f"{_UNFINISHED}{name}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    files, unfinished = SafeFolder(place), f"{_UNFINISHED}{name}"
+    files.remove_folder(unfinished)
     try:
-        yield folder
+        yield files.make_folder(unfinished)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove_folder(unfinished)
 
 
 def _remove_leftovers(place: Path) -> None:
@@ -246,7 +247,7 @@ def _remove_leftovers(place: Path) -> None:
     for folder in place.glob(f"{_UNFINISHED}*"):
         with locks.try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
             if got_it:
-                shutil.rmtree(folder, ignore_errors=True)
+                SafeFolder(place).remove_folder(folder.name)
 
 
 def _with_advice(cause: str) -> str:
@@ -254,17 +255,16 @@ def _with_advice(cause: str) -> str:
     return f"{cause}; {MAKE_ROOM}" if _FULL_DISK.search(cause) else cause
 
 
-def _keep_log(work: Work, kept: Path) -> Path | None:
+def _keep_log(work: Work, place: Path, name: str) -> Path | None:
     try:
-        shutil.copyfile(work.log_file, kept)
-    except OSError:  # it wrote none, or the disk is full: the error at hand matters more
+        return SafeFolder(place).write(name, work.log_file.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, StoreError):  # it wrote none, or the disk is full: the error at hand matters more
         return None
-    return kept
 
 
 def _read(folder: Path) -> MadeVariant | None:
     try:
-        return MadeVariant(folder, Manifest.model_validate_json((folder / _MANIFEST).read_bytes()))
+        return MadeVariant(folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST)))
     except (OSError, ValidationError):
         return None
 

@@ -1,27 +1,33 @@
 """Writes a document down as files: a page, Markdown, and the charts that Markdown shows."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.html import page
 from bitbench.report.document.markdown import FIGURES, markdown
 from bitbench.report.document.model import Block, Chart, Details, Document
 
+REPORT = "report"  # its folder in that of the study
 PAGE = "index.html"
 TEXT = "report.md"
+# Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
+_FIGURE = re.compile(r"(trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
-def write_report(document: Document, bundle: str, folder: Path) -> Path:
-    """index.html, report.md and figures/ in `folder`; the path is that of report.md. `bundle` draws charts."""
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    for old in (folder / FIGURES).glob("*.svg"):
-        old.unlink()
-    for figure in figures_of(document):
-        _write(folder / FIGURES / f"{figure.name}.svg", svg(figure))
-    _write(folder / PAGE, page(document, bundle))
-    return _write(folder / TEXT, markdown(document))
+def write_report(document: Document, bundle: str, study_folder: Path) -> Path:
+    """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws
+    charts."""
+    files = SafeFolder(study_folder)
+    drawn = {f"{figure.name}.svg": svg(figure) for figure in figures_of(document)}
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(drawn))
+    for name, drawing in drawn.items():
+        files.write(f"{REPORT}/{FIGURES}/{name}", drawing)
+    files.write(f"{REPORT}/{PAGE}", page(document, bundle))
+    return files.write(f"{REPORT}/{TEXT}", markdown(document))
 
 
 def figures_of(document: Document) -> Iterator[Figure]:
@@ -36,8 +42,3 @@ def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
                 yield figure
             case Details(_, inner):
                 yield from _figures(inner)
-
-
-def _write(path: Path, text: str) -> Path:
-    path.write_text(text, encoding="utf-8", newline="\n")
-    return path

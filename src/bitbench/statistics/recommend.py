@@ -12,13 +12,12 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
-from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
 from bitbench.ground.errors import CannotRecommendError
 from bitbench.statistics.promises import CONTAINS, ONE_START, judge_objective
 from bitbench.statistics.quality import RISE
 
 MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
-NOT_THE_ENGINE = (Outcome.OK, Outcome.CLIENT_BOUND)
 STANDINGS = {
     ObjectiveVerdict.MET: Standing.MET,
     ObjectiveVerdict.MISSED: Standing.BROKEN,
@@ -80,7 +79,7 @@ def _judge(
 ) -> Judged:
     contender = cell.cell.contender
     entry = next((one for one in ranking.entries if one.contender == contender), None)
-    failed = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINE]
+    failed = [run for run in cell.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
     if entry is None:
         causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in cell.failures)
         why = "; ".join(causes) or "not run yet"

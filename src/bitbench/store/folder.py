@@ -14,7 +14,7 @@ report/                   can be rebuilt from the rest
 """
 
 import fcntl
-import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,9 +33,16 @@ from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.store.records import following, read_document, read_lines, read_rows, refuse_strangers
 
 R = TypeVar("R", bound=Record)
+# Names that only bitbench gives. What is called otherwise is a person's own, and stays.
+_DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
+_REQUEST_ROWS = re.compile(r"t\d{5,}\.parquet", re.ASCII)
+_SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
+_LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
+_PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
 
 
 class StudyFolder:
@@ -98,7 +105,7 @@ class StudyFolder:
     def scores_of(self, record: QualityRecord) -> pa.Table:
         if record.scores_file is None:
             raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
-        return read_rows(self.path / record.scores_file, SCORE_COLUMNS, None, f"measurement {record.id}")
+        return read_rows(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
@@ -107,7 +114,7 @@ class StudyFolder:
         return read_document(path, QualityMaterial, QUALITY_FORMAT, advice) if path.exists() else None
 
     def _material_file(self, model: str) -> Path:
-        return self.quality / f"windows-{model.replace('/', '--')}.json"
+        return self.quality / _material_name(model)
 
     def profiles(self) -> list[OperatorProfile]:
         paths = sorted(self.profiles_folder.glob("p*.json"))
@@ -119,7 +126,12 @@ class StudyFolder:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return read_rows(self.path / trial.requests_file, REQUEST_COLUMNS, columns, f"trial {trial.id}")
+        return read_rows(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
+
+    def _rows_file(self, name: str) -> Path:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise StoreError(f"a record of {self.path} names rows outside of it ({name}); remove that record")
+        return self.path / name
 
     def roof(self) -> MachineRoof | None:
         if not self.roof_file.exists():
@@ -132,32 +144,59 @@ class StudyFolder:
             return None
         return read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
 
+    def refuse_records_without_lock(self) -> None:
+        """What a run left here would be taken for results of another one, or overwritten by them."""
+        rows = [
+            path
+            for place, ours in (
+                (self.requests, _REQUEST_ROWS),
+                (self.quality, _SCORES),
+                (self.profiles_folder, _PROFILE),
+            )
+            for path in _matching(place, ours)
+        ]
+        for path in (self._trials, self._instances, self._quality, self.roof_file, self.report, *rows):
+            if path.exists():
+                raise StoreError(
+                    f"{self.path} contains {path.relative_to(self.path)} but no lock.json, which says what it was "
+                    "measured with; restore lock.json, or give another folder with --into"
+                )
+
 
 class Writer:
-    """The only one who appends to a folder; a second one is refused."""
+    """The only one who appends to a folder; a second one is refused. It deletes only in a folder that is a study."""
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
-        self._guard: IO[str] | None = None
+        self._files = SafeFolder(folder.path)
+        self._guard: IO[bytes] | None = None
 
     def __enter__(self) -> "Writer":
-        folder = self.folder
-        for path in (folder.path, folder.logs, folder.requests, folder.quality):
-            path.mkdir(parents=True, exist_ok=True)
-        self._guard = (folder.path / ".writer").open("w")
+        self._guard = self._files.open_lock(".writer")
         try:
-            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._open(self._guard)
+        except BaseException:
             self._guard.close()
+            raise
+        return self
+
+    def _open(self, guard: IO[bytes]) -> None:
+        folder = self.folder
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
             raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
-        for lines in (folder._trials, folder._instances, folder._quality):
-            _cut_torn_line(lines)
-        self._drop_orphans()
+        if folder.lock() is None:
+            folder.refuse_records_without_lock()
+        else:
+            for lines in (folder._trials, folder._instances, folder._quality):
+                self._cut_torn_line(lines)
+            self._drop_orphans()
+        for place in (folder.logs, folder.requests, folder.quality):
+            self._files.make_folder(place.name)
         self._next_trial = following(trial.id for trial in folder.trials())
         self._next_quality = following(record.id for record in folder.quality_records())
-        numbers = [int(log.stem[1:]) for log in folder.logs.glob("i*.log") if log.stem[1:].isdigit()]
-        self._next_instance = 1 + max(numbers, default=0)
-        return self
+        self._next_instance = _next_number(folder.logs, _LOG)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -169,106 +208,95 @@ class Writer:
         """A fresh id and its log file; the file is made at once, so that no later run takes the same id."""
         instance_id = f"i{self._next_instance:04d}"
         self._next_instance += 1
-        log = self.folder.logs / f"{instance_id}.log"
-        log.touch()
-        return instance_id, log
+        return instance_id, self._files.create(f"logs/{instance_id}.log")
 
     def append_instance(self, record: InstanceRecord) -> None:
-        _append_line(self.folder._instances, record)
+        self._append(self.folder._instances, record)
 
     def append_trial(self, draft: TrialRecord, requests: pa.Table | None) -> TrialRecord:
         """Give the trial its id, write its request rows, then its line."""
         trial_id = f"t{self._next_trial:05d}"
         self._next_trial += 1
-        rows_file = self._write_rows(self.folder.requests, trial_id, requests)
-        return _appended(self.folder._trials, draft, {"id": trial_id, "requests_file": rows_file})
+        rows_file = self._write_rows(f"requests/{trial_id}.parquet", requests)
+        return self._appended(self.folder._trials, draft, {"id": trial_id, "requests_file": rows_file})
 
     def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
         """Likewise for a measurement of quality, with one row per scored token."""
         record_id = f"q{self._next_quality:04d}"
         self._next_quality += 1
-        rows_file = self._write_rows(self.folder.quality, record_id, scores)
-        return _appended(self.folder._quality, draft, {"id": record_id, "scores_file": rows_file})
+        rows_file = self._write_rows(f"quality/{record_id}.parquet", scores)
+        return self._appended(self.folder._quality, draft, {"id": record_id, "scores_file": rows_file})
 
-    def _write_rows(self, place: Path, record_id: str, rows: pa.Table | None) -> str | None:
+    def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
         """The file's name as a record holds it; None where there are no rows."""
         if rows is None:
             return None
-        path = place / f"{record_id}.parquet"
-        _write_table(path, rows)
-        return str(path.relative_to(self.folder.path))
+        with self._files.replacing(name) as file:
+            pq.write_table(rows, file, compression="zstd")
+        return name
 
     def write_material(self, model: str, material: QualityMaterial) -> None:
-        write_atomically(self.folder._material_file(model), material.model_dump_json() + "\n")
+        self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
 
     def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
         """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
-        numbers = [int(path.stem[1:]) for path in self.folder.profiles_folder.glob("p*.json")]
-        profile_id = f"p{1 + max(numbers, default=0):04d}"
+        profile_id = f"p{_next_number(self.folder.profiles_folder, _PROFILE):04d}"
         trace_file = f"profiles/{profile_id}.trace.json.gz"
-        self.folder.profiles_folder.mkdir(exist_ok=True)
-        shutil.move(trace, self.folder.path / trace_file)
+        with self._files.replacing(trace_file) as file, trace.open("rb") as taken:
+            shutil.copyfileobj(taken, file)
+        trace.unlink()
         profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
-        write_atomically(self.folder.profiles_folder / f"{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
+        self._files.write(f"profiles/{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
         return profile
 
     def write_study(self, text: str) -> None:
-        write_atomically(self.folder.study_file, text)
+        self._files.write(self.folder.study_file.name, text)
 
     def write_roof(self, roof: MachineRoof) -> None:
-        write_atomically(self.folder.roof_file, roof.model_dump_json(indent=1) + "\n")
+        self._files.write(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
 
     def write_lock(self, lock: Lock) -> None:
-        write_atomically(self.folder.lock_file, lock.model_dump_json(indent=2) + "\n")
+        self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
+
+    def _appended(self, lines: Path, draft: R, given: Mapping[str, str | None]) -> R:
+        """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
+        record = draft.model_copy(update=given)
+        self._append(lines, record)
+        return record
+
+    def _append(self, lines: Path, record: Record) -> None:
+        self._files.append(lines.name, (record.model_dump_json(exclude_defaults=False) + "\n").encode())
+
+    def _cut_torn_line(self, lines: Path) -> None:
+        """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
+        if not lines.exists():
+            return
+        content = read_bytes(lines)
+        complete = content.rfind(b"\n") + 1
+        if complete < len(content):
+            self._files.truncate(lines.name, complete)
 
     def _drop_orphans(self) -> None:
-        """Rows whose trial never got its line: the trial did not end, so they are no result."""
+        """Rows whose trial never got its line: the trial did not end, so they are no result. And what a kill left of a
+        document that was being written."""
         known = {trial.requests_file for trial in self.folder.trials()}
         known |= {record.scores_file for record in self.folder.quality_records()}
-        for path in (*self.folder.requests.iterdir(), *self.folder.quality.glob("*.parquet*")):
-            if f"{path.parent.name}/{path.name}" not in known:
-                path.unlink()
+        kept = frozenset(Path(name).name for name in known if name is not None)
+        self._files.remove_matching("requests", _REQUEST_ROWS, kept)
+        self._files.remove_matching("quality", _SCORES, kept)
+        documents = (self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
+        self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _material_name(model: str) -> str:
+    return f"windows-{model.replace('/', '--')}.json"
 
 
-def _write_table(path: Path, table: pa.Table) -> None:
-    temporary = path.with_name(path.name + ".partial")
-    pq.write_table(table, temporary, compression="zstd")
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _matching(place: Path, ours: re.Pattern[str]) -> list[Path]:
+    return [path for path in sorted(place.iterdir()) if ours.fullmatch(path.name)] if place.is_dir() else []
 
 
-def _appended(path: Path, draft: R, given: Mapping[str, str | None]) -> R:
-    """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
-    record = draft.model_copy(update=given)
-    _append_line(path, record)
-    return record
-
-
-def _append_line(path: Path, record: Record) -> None:
-    line = record.model_dump_json(exclude_defaults=False) + "\n"
-    with path.open("ab") as file:
-        file.write(line.encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _cut_torn_line(path: Path) -> None:
-    """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    complete = content.rfind(b"\n") + 1
-    if complete < len(content):
-        with path.open("r+b") as file:
-            file.truncate(complete)
+def _next_number(place: Path, ours: re.Pattern[str]) -> int:
+    """After those in the names that are taken, by whatever it is."""
+    numbers = [int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))]
+    return 1 + max(numbers, default=0)

@@ -22,6 +22,7 @@ from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.requests import RequestColumn
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.ground.safe_files import open_to_read, read_bytes
 
 R = TypeVar("R", bound=Record)
 Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord)
@@ -56,7 +57,7 @@ def following(ids: Iterable[str]) -> int:
 def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """With their numbers. One that does not end is still being written, or was torn by a kill: it is no record."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
     except FileNotFoundError:
         return
@@ -67,7 +68,7 @@ def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
     """A file that is one record. `advice`: what to do where it is damaged."""
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
     except OSError as error:
         raise _unreadable(path, error) from error
     return parse(raw, kind, newest, str(path), advice)
@@ -76,7 +77,8 @@ def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
 def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
     """Rows of a record; only the columns of these names where some are given. `whose`: `trial t00001`."""
     try:
-        table = pq.read_table(path, columns=None if names is None else list(names))
+        with open_to_read(path) as file:
+            table = pq.read_table(file, columns=None if names is None else list(names))
         expected = {field.name: field for field in arrow_schema(kinds)}
         return table.cast(pa.schema([expected.get(field.name, field) for field in table.schema]))
     except FileNotFoundError:

@@ -51,7 +51,9 @@ CONTENDER = (
 )
 _OWN_CONTENDER = tuple(column._replace(sql=column.sql.removeprefix("cell.")) for column in CONTENDER)
 _OUTCOME = (
-    _same("outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound or invalid"),
+    _same(
+        "outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed or invalid"
+    ),
     _same("cause", "VARCHAR", "why it is not ok"),
 )
 _UTC = "try_cast({} AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
+from bitbench.engines.options import argument_uses
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 
@@ -37,6 +39,9 @@ class ExampleEngine:
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})
         return f"the example engine has no argument {unknown[0]}; it has word." if unknown else None
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, {"word"})
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         return True

@@ -8,16 +8,17 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from bitbench.core.base import Fraction, Seconds, Spec
 
+MOST_TOKENS = 10_000_000  # of a prompt or an answer: the longest context that a published model offers
 DEVIATIONS = 3  # where `min` and `max` are when a study does not say: 99.7 % of a normal distribution lie within
 
 
 class Lengths(Spec):
     """Lengths that vary: evenly from `min` to `max`, or around `mean` with `sd`, never beyond `min` and `max`."""
 
-    min: int | None = Field(default=None, ge=1)
-    max: int | None = Field(default=None, ge=1)
-    mean: float | None = Field(default=None, ge=1)
-    sd: float | None = Field(default=None, ge=0)
+    min: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    mean: float | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    sd: float | None = Field(default=None, ge=0, le=MOST_TOKENS)
 
     @model_validator(mode="after")
     def _one_of_two_forms(self) -> "Lengths":
@@ -59,7 +60,7 @@ def _form(value: object) -> str:
 
 
 Length = Annotated[
-    Annotated[int, Field(ge=1), Tag("number")] | Annotated[Lengths, Tag("spread")],
+    Annotated[int, Field(ge=1, le=MOST_TOKENS), Tag("number")] | Annotated[Lengths, Tag("spread")],
     Discriminator(_form),
 ]
 

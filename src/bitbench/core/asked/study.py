@@ -18,6 +18,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 # YAML reads a bare `null` as nothing; here it is the name of an engine.
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
+MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they take two days
 MOST_STARTS = 64  # of each contender, where a budget decides and the study asks for no number
 
 
@@ -175,6 +176,13 @@ class Study(Spec):
     def _asks_something(self) -> "Study":
         if not self.workloads and self.quality is None:
             raise ValueError("it asks nothing: give `workloads`, `quality`, or both")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> "Study":
+        cells = max(len(self.models), 1) * len(self.recipes) * len(self.engines) * max(len(self.workloads), 1)
+        if cells > MOST_CELLS:
+            raise ValueError(f"models × recipes × engines × workloads are {cells:,} cells; at most {MOST_CELLS:,}")
         return self
 
     @model_validator(mode="after")

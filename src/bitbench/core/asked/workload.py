@@ -9,6 +9,7 @@ from bitbench.core.asked.arrival import AnyArrival, Arrival, Batch, Trace, mean_
 from bitbench.core.asked.prompts import Api, Conversation, Length, Lengths, SharedPrefix, TextPrompts, longest, shortest
 from bitbench.core.base import Seconds, Spec
 
+MOST_REQUESTS = 10_000_000  # of a trial: its rows take gigabytes beyond that
 CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enough for a median per stream
 # Requests in flight that an engine is sized for when requests do not wait for answers and the study does not say. It
 # is no limit of the load: more than that wait inside the engine, as they would in use.
@@ -74,6 +75,8 @@ class Workload(Spec):
         elif self.requests is not None and self.requests < self.concurrency * self.turns:
             times = "" if self.turns == 1 else f" × {self.turns} turns"
             raise ValueError(f"`requests` must be at least `concurrency`{times}")
+        if (self.request_count or 0) > MOST_REQUESTS:
+            raise ValueError(f"a trial has {MOST_REQUESTS:,} requests at most")
         if self.requests is not None and self.requests % self.turns:
             raise ValueError(f"`requests` must be a multiple of the {self.turns} turns of a conversation")
         return self

@@ -29,7 +29,11 @@ REQUEST_COLUMNS = (
     RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
     RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
     RequestColumn("output_tokens", "int32", "output tokens, from the engine's usage"),
-    RequestColumn("status", "string", "ok, refused, http_error, rate_limited, broken, stalled or timeout"),
+    RequestColumn(
+        "status",
+        "string",
+        "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or timeout",
+    ),
     RequestColumn("http_status", "int16", "status code of the answer"),
     RequestColumn("error", "string", "what went wrong, in the server's words where it gave some"),
 )
@@ -40,6 +44,8 @@ REQUEST_STATUSES = (
     "http_error",  # the server answered with an error
     "rate_limited",  # the server said that it has too many requests (HTTP 429)
     "broken",  # the stream ended before it was complete
+    "oversized",  # the answer was given up: more bytes, events or time to decode than `exchange.limits` allows
+    "contradictory",  # complete, but its chunks are more than the tokens that its usage counts
     "stalled",  # no byte for longer than the stall limit
     "timeout",  # longer than the request limit in all
 )

@@ -11,7 +11,7 @@ from bitbench.core.cell import Cell, Contender
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
 #   1  first published form; `kernel_choices`, `was_running`, and of trials `round` to `idle_cores`, came later and have
-#      their defaults in lines from before
+#      their defaults in lines from before; so has `clock_step_s` of a client, and the outcome `disturbed` is newer, too
 
 
 class Outcome(StrEnum):
@@ -22,7 +22,14 @@ class Outcome(StrEnum):
     CRASHED = "crashed"  # the process ended, or the connection broke
     OVERLOADED = "overloaded"  # the server refused requests because it has too many
     CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
+    DISTURBED = (
+        "disturbed"  # the machine, or somebody on it, interfered: killed from outside, no disk, the clock was set
+    )
     INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
+
+
+# They say nothing about the engine: such a trial does not count, and is repeated.
+NOT_THE_ENGINES = frozenset({Outcome.CLIENT_BOUND, Outcome.DISTURBED})
 
 
 class Failure(Record):
@@ -72,6 +79,7 @@ class WorkerHealth(Record):
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
+    clock_step_s: float = 0.0  # by how much the wall clock was set meanwhile; forward is positive
     # Tokens have the time at which the kernel received them, so that noticing them late does not lengthen their times.
     kernel_times: bool = False
 

@@ -31,6 +31,7 @@ class Behaviour:
     stall_for: float
     fail: str | None
     memory_mb: int
+    children: int
     seed: int
 
 

@@ -55,12 +55,25 @@ def fill_memory(megabytes: int) -> list[bytes]:
     return held
 
 
+def start_children(count: int) -> None:
+    """Like the workers of a real engine: each has left our session, and its parent has ended."""
+    for _ in range(count):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                while True:
+                    time.sleep(3600)
+            os._exit(0)
+        os.wait()
+
+
 def main(port: str, behaviour_json: str) -> None:
     behaviour = Behaviour(**json.loads(behaviour_json))
     print(f"null engine: {behaviour}", flush=True)
     if behaviour.fail == "exit":
         sys.stderr.write("NullEngineError: it was told to exit at its start (fail: exit)\n")
         sys.exit(3)
+    start_children(behaviour.children)
     held = fill_memory(behaviour.memory_mb) if behaviour.fail == "memory" else []
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a connection each

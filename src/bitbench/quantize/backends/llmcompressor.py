@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bitbench.core.asked.recipe import Step
 from bitbench.core.base import Json
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
@@ -46,15 +47,15 @@ class _StepsEstimate:
 
 
 def _job(work: Work) -> dict[str, Json]:
-    calibration_file = work.folder / "calibration.jsonl"
-    if work.calibration is not None:
-        calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
-    need = work.recipe.calibration
+    text, need = work.calibration, work.recipe.calibration
+    calibration_file = None
+    if text is not None:
+        calibration_file = str(SafeFolder(work.folder).write("calibration.jsonl", text.as_jsonl()))
     return {
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "steps": [step.model_dump(mode="json") for step in work.recipe.steps],
-        "calibration": None if work.calibration is None else str(calibration_file),
+        "calibration": calibration_file,
         "samples": need.samples,
         "tokens": need.tokens,
         "seed": work.seed,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bitbench.core.base import Json
 from bitbench.ground.errors import QuantizeError
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
@@ -44,8 +45,8 @@ def _job(work: Work) -> dict[str, Json]:
     step = work.recipe.vptq
     if step is None or work.calibration is None:
         raise QuantizeError(f"{work.recipe.name} needs a `vptq` step and calibration text.")
-    calibration_file = work.folder / "calibration.jsonl"
-    calibration_file.write_text(work.calibration.as_jsonl(), encoding="utf-8")
+    calibration_file = SafeFolder(work.folder).write("calibration.jsonl", work.calibration.as_jsonl())
+    SafeFolder(work.kept.parent).make_folder(work.kept.name)
     settings = step.model_dump(mode="json", exclude={"step", "ignore", "dampening"})
     return {
         "model": str(work.model),

@@ -50,7 +50,6 @@ class Quantizer:
 
         self._job, self._reports, self._torch = job, reports, torch
         self._kept = Path(job["kept"])
-        self._kept.mkdir(exist_ok=True)
         self._tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
         self._model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
         self._model.eval().requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from bitbench.core.base import Json
 from bitbench.report.document import model as doc
-from bitbench.report.document.text import visible
+from bitbench.report.document.text import one_line
 
 DOCUMENT_FORMAT = 1  # 1: first published form
 
@@ -10,8 +10,8 @@ DOCUMENT_FORMAT = 1  # 1: first published form
 def document_data(document: doc.Document) -> dict[str, Json]:
     return {
         "format": DOCUMENT_FORMAT,
-        "title": visible(doc.plain_text(document.title)),
-        "facts": {label: visible(value) for label, value in document.facts},
+        "title": one_line(doc.plain_text(document.title)),
+        "facts": {label: one_line(value) for label, value in document.facts},
         "answer": [_block(block) for block in document.answer],
         "sections": [_section(section) for section in document.sections],
     }
@@ -19,7 +19,7 @@ def document_data(document: doc.Document) -> dict[str, Json]:
 
 def _section(section: doc.Section) -> dict[str, Json]:
     return {
-        "title": visible(doc.plain_text(section.title)),
+        "title": one_line(doc.plain_text(section.title)),
         "anchor": section.anchor,
         "blocks": [_block(block) for block in section.blocks],
     }
@@ -32,19 +32,19 @@ def _block(block: doc.Block) -> dict[str, Json]:
         case doc.Bullets(items):
             return {"kind": "bullets", "items": [_phrase(item) for item in items]}
         case doc.CodeBlock(lines):
-            return {"kind": "code", "lines": [visible(line) for line in lines]}
+            return {"kind": "code", "lines": [one_line(line) for line in lines]}
         case doc.Heading(phrase):
             return {"kind": "heading", "text": _phrase(phrase)}
         case doc.Table():
             return _table(block)
         case doc.Chart(figure):
-            return {"kind": "chart", "name": figure.name, "title": visible(figure.title), "rows": figure.rows}
+            return {"kind": "chart", "name": figure.name, "title": one_line(figure.title), "rows": figure.rows}
         case doc.Details(title, blocks):
-            return {"kind": "details", "title": visible(title), "blocks": [_block(inner) for inner in blocks]}
+            return {"kind": "details", "title": one_line(title), "blocks": [_block(inner) for inner in blocks]}
 
 
 def _table(table: doc.Table) -> dict[str, Json]:
-    columns = [{"title": visible(doc.plain_text(column.title)), "unit": column.unit} for column in table.columns]
+    columns = [{"title": one_line(doc.plain_text(column.title)), "unit": column.unit} for column in table.columns]
     rows = [[_cell(cell) for cell in row.cells] for row in table.rows]
     return {"kind": "table", "columns": columns, "rows": rows}
 
@@ -62,14 +62,14 @@ def _cell(cell: doc.TableCell) -> Json:
 def _phrase(phrase: doc.Phrase) -> Json:
     """A string where it is nothing but words; else its parts, so that no number has to be read out of a sentence."""
     if all(not isinstance(part, doc.Quantity) for part in phrase):
-        return visible(doc.plain_text(phrase))
+        return one_line(doc.plain_text(phrase))
     return [_part(part) for part in phrase]
 
 
 def _part(part: doc.Part) -> Json:
     match part:
         case str() | doc.Name() | doc.Link():
-            return visible(doc.plain_text((part,)))
+            return one_line(doc.plain_text((part,)))
         case doc.Strong(inner) | doc.Emphasis(inner):
             return _phrase(inner)
         case doc.Quantity():

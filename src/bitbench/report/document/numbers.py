@@ -100,7 +100,7 @@ def text_cells(
     def cell(content: TableCell, column: Column, scale: Scale) -> str:
         if isinstance(content, Quantity):
             return number(written_in(column, scale, content).text)
-        return UNKNOWN if content is None else words(content)
+        return number(UNKNOWN) if content is None else words(content)
 
     rows = [[cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
     return titles, rows

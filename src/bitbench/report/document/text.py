@@ -1,7 +1,8 @@
 """Words from elsewhere (a study, an engine, a server) as one harmless line; escaping is the renderers' own."""
 
 import re
-import unicodedata
+
+from bitbench.ground.visible import visible
 
 MAX_NAME = 80
 MAX_TEXT = 400
@@ -10,15 +11,14 @@ MAX_LOG_LINE = 300
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def visible(text: str) -> str:
-    """One line without control, colour or direction characters."""
-    shown = "".join(" " if unicodedata.category(char).startswith(("C", "Z")) else char for char in _ANSI.sub("", text))
-    return " ".join(shown.split())
+def one_line(text: str) -> str:
+    """Without colours and movements of the cursor, and with what a reader could not see spelled out."""
+    return visible(" ".join(_ANSI.sub("", text).split()))
 
 
 def plain(text: str, limit: int = MAX_TEXT) -> str:
     """The same, not longer than `limit`."""
-    line = visible(text)
+    line = one_line(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -11,6 +11,7 @@ class Form(StrEnum):
     BACKEND_MD = "backend-md"  # TTFT and TPOT with a column per backend, its version and its kernel
     KERNEL_MD = "kernel-md"  # of a folder that `bitbench kernels` filled, or of an imported table
     PROFILE_MD = "profile-md"  # operator profiles of a study, or of an imported table
+    LATEX = "latex"  # the report's tables for a paper
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
     JSON = "json"  # the report as data, the summary with its definitions, and one object per trial

@@ -12,7 +12,7 @@ from bitbench.core.recorded.trial import Memory, TrialMetrics, TrialRecord
 from bitbench.core.secrets import is_secret
 from bitbench.report.document.data import document_data
 from bitbench.report.document.model import Document
-from bitbench.report.document.text import visible
+from bitbench.report.document.text import one_line
 
 TIDY_FORMAT = 2
 # History of TIDY_FORMAT, of the JSON form:
@@ -89,7 +89,7 @@ def _harmless(value: Json) -> Json:
     """Neither a formula to a spreadsheet nor a command to a terminal."""
     if not isinstance(value, str):
         return value
-    text = visible(value)
+    text = one_line(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

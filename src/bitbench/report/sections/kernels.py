@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
 from bitbench.core.recorded.published import PublishedKernel
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.markdown import FIGURES, markdown
 from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
@@ -33,10 +34,10 @@ def write_kernels(summary: KernelSummary, folder: Path) -> Document:
 
     figure = roofline_figure(summary)
     document = kernel_document(summary, figure)
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    files = SafeFolder(folder)
     if figure is not None:
-        (folder / FIGURES / f"{figure.name}.svg").write_text(svg(figure, WIDTH), encoding="utf-8")
-    (folder / TABLE_FILE).write_text(markdown(document), encoding="utf-8")
+        files.write(f"{FIGURES}/{figure.name}.svg", svg(figure, WIDTH))
+    files.write(TABLE_FILE, markdown(document))
     return document
 
 

@@ -6,7 +6,7 @@ from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.summary import CellSummary, RateAnswer, SearchStop, StudySummary
-from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
 from bitbench.ground.units import show_seconds
 from bitbench.report.charts.figure import Figure
 from bitbench.report.document.model import Chart, Mark, Name, Phrase, Quantity, Section, Table, Unit
@@ -97,8 +97,8 @@ def _errors(cell: CellSummary) -> int:
 
 
 def _verdicts(cell: CellSummary) -> list[str]:
-    """One per trial. A trial whose client was too slow counts only where it met the objectives all the same."""
-    runs = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND or run.holds] or cell.runs
+    """One per trial. One that says nothing about the engine counts only where it met the objectives all the same."""
+    runs = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or cell.runs
     return [_verdict(run.outcome, run.holds) for run in runs]
 
 
@@ -178,5 +178,5 @@ def _highest_met(summary: StudySummary) -> Phrase:
 
 
 def _meets(cell: CellSummary) -> bool:
-    judged = [run for run in cell.runs if run.outcome is not Outcome.CLIENT_BOUND]
+    judged = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES]
     return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)

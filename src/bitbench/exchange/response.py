@@ -1,21 +1,36 @@
 """One HTTP/1.1 response, followed as its bytes arrive."""
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
-from bitbench.load.parts import CompressedParts, HeldParts, Parts, new_parts
+from bitbench.core.quotation import quote
+from bitbench.exchange.limits import EXTRA_LINES, HEAD_BYTES, LINE_BYTES, PLAIN_BYTES
+from bitbench.exchange.parts import CompressedParts, HeldParts, Parts, new_parts
 
-HEAD_LIMIT = 65_536  # bytes of status line and headers; servers themselves refuse heads of 8 to 64 KiB
-LINE_LIMIT = 4_096  # bytes of a chunk-size or trailer line
-
+_CHUNK_LENGTH = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;|\Z)")
+_SHOWN = 80  # characters of a line that is no HTTP
 _NO_BODY = frozenset((204, 304))
 
 # States as plain numbers: an Enum would double the time.
-_HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _MALFORMED = range(7)
+_HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _GIVEN_UP = range(7)
+
+
+class Fault(NamedTuple):
+    """Why bytes are not an HTTP response, with those that show it as they came."""
+
+    what: str
+    evidence: bytes = b""
+
+    def show(self, key: str) -> str:
+        return f"{self.what}: {quote(self.evidence, key, _SHOWN)}" if self.evidence else self.what
 
 
 class Malformed(Exception):
-    """These bytes are not an HTTP response; says why."""
+    def __init__(self, what: str, evidence: bytes = b"") -> None:
+        super().__init__(what)
+        self.fault = Fault(what, evidence[:LINE_BYTES])
 
 
 class ResponseReader:
@@ -23,15 +38,16 @@ class ResponseReader:
 
     This is the hot path: it neither splits events nor parses JSON, it only keeps what each read added to the body and
     when that was. What it holds in the end depends on the bytes alone, not on how they were split into reads; only
-    the times do. It never raises: what is not HTTP sets `malformed`.
+    the times do. It never raises: what is not HTTP sets `malformed`, and a body beyond the limit of its parts sets
+    `oversized`.
     """
 
-    __slots__ = ("_after_data", "_held", "_last_byte", "_left", "_pending", "_state",
-                 "between_chunks", "headers", "http_status", "malformed", "parts", "persistent")  # fmt: skip
+    __slots__ = ("_after_data", "_extra_lines", "_held", "_last_byte", "_left", "_pending", "_state", "between_chunks",
+                 "headers", "http_status", "malformed", "oversized", "parts", "persistent")  # fmt: skip
 
     def __init__(self, parts: Parts | None = None) -> None:
         # Whoever sees a whole chunk while `between_chunks` may put it here himself.
-        self.parts = new_parts() if parts is None else parts
+        self.parts = new_parts(PLAIN_BYTES) if parts is None else parts
         self._held: HeldParts = self.parts
         self.between_chunks = False
         self._state = _HEAD
@@ -41,7 +57,9 @@ class ResponseReader:
         self._last_byte: float | None = None
         self.headers: dict[str, str] = {}
         self.http_status: int | None = None
-        self.malformed: str | None = None
+        self._extra_lines = 0  # heads before the real one, lines after the body
+        self.malformed: Fault | None = None
+        self.oversized = False
         self.persistent = False  # whether the connection can carry another request afterwards
 
     @property
@@ -77,23 +95,34 @@ class ResponseReader:
         try:
             self._consume(data, content)
         except Malformed as problem:
-            self.malformed = str(problem)
-            self.persistent = False
-            self._state = _MALFORMED
-        self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
+            self.malformed = problem.fault
+            self._give_up()
         if content:
             self.parts.add(b"".join(content), now)
-        return self._state in (_COMPLETE, _MALFORMED)
+            if self.parts.body_bytes > self.parts.limit_bytes:
+                self.oversized = True
+                self._give_up()
+        self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
+        return self._state in (_COMPLETE, _GIVEN_UP)
 
     def compress(self) -> None:
         """Nothing more comes: hold it in less memory."""
-        self._held, self.parts = CompressedParts(self._held), new_parts()
+        self._held, self.parts = CompressedParts(self._held), new_parts(self.parts.limit_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes."""
+        return self._held.about_bytes
 
     def close(self) -> None:
         """The other side has closed the connection. That completes a body without a length."""
         self.persistent = False
         if self._state == _DATA and self._left is None:
             self._state = _COMPLETE
+
+    def _give_up(self) -> None:
+        self.persistent = False
+        self._state = _GIVEN_UP
 
     def _consume(self, data: bytes, content: list[bytes]) -> None:
         if self._pending:
@@ -102,11 +131,11 @@ class ResponseReader:
         while position < length:
             if self._state == _DATA:
                 position += self._take(data, position, content)
-            elif self._state in (_COMPLETE, _MALFORMED):
+            elif self._state in (_COMPLETE, _GIVEN_UP):
                 self.persistent = False  # bytes that nobody asked for: the two sides disagree about where they are
                 return
             else:
-                delimiter, limit = (b"\r\n\r\n", HEAD_LIMIT) if self._state == _HEAD else (b"\r\n", LINE_LIMIT)
+                delimiter, limit = (b"\r\n\r\n", HEAD_BYTES) if self._state == _HEAD else (b"\r\n", LINE_BYTES)
                 end = data.find(delimiter, position, position + limit + len(delimiter))
                 if end < 0:
                     if length - position >= limit + len(delimiter):
@@ -130,20 +159,19 @@ class ResponseReader:
             self._start_chunk(lines)
         elif self._state == _CHUNK_END:
             if lines:
-                raise Malformed(f"a chunk is longer than it says: {lines[:80]!r}")
+                raise Malformed("a chunk is longer than it says", lines)
             self._state = _CHUNK_SIZE
         elif self._state == _HEAD:
             self._read_head(lines.decode("latin-1"))
         elif not lines:  # the empty line that ends the trailer
             self._state = _COMPLETE
+        else:
+            self._count_extra_line()
 
     def _start_chunk(self, line: bytes) -> None:
-        try:
-            size = int(line.split(b";", 1)[0], 16)
-        except ValueError:
-            size = -1
-        if size < 0:
-            raise Malformed(f"not a chunk size: {line[:80]!r}")
+        if not _CHUNK_LENGTH.match(line):
+            raise Malformed("not a chunk size", line)
+        size = int(line.split(b";", 1)[0], 16)
         self._left = size
         self._state = _DATA if size else _TRAILER
 
@@ -152,17 +180,24 @@ class ResponseReader:
         version, _, rest = status_line.partition(" ")
         code = rest[:3]
         if version not in ("HTTP/1.1", "HTTP/1.0") or not _is_number(code) or not 100 <= int(code) <= 599:
-            raise Malformed(f"not an HTTP/1.1 status line: {status_line[:80]!r}")
+            raise Malformed("not an HTTP/1.1 status line", status_line.encode("latin-1"))
         self.http_status = int(code)
         self.headers = {}
         for line in lines:
             name, colon, value = line.partition(":")
             if not colon:
-                raise Malformed(f"not a header line: {line[:80]!r}")
+                raise Malformed("not a header line", line.encode("latin-1"))
             name = name.strip().lower()
             self.headers[name] = f"{self.headers[name]}, {value.strip()}" if name in self.headers else value.strip()
-        if self.http_status >= 200:  # 1xx heads announce another one
+        if self.http_status >= 200:
             self._choose_framing(version)
+        else:  # a head of 1xx announces another one
+            self._count_extra_line()
+
+    def _count_extra_line(self) -> None:
+        self._extra_lines += 1
+        if self._extra_lines > EXTRA_LINES:
+            raise Malformed(f"more than {EXTRA_LINES} heads or trailer lines")
 
     def _choose_framing(self, version: str) -> None:
         connection = self.headers.get("connection", "").lower()
@@ -178,7 +213,7 @@ class ResponseReader:
         elif _is_number(length) and int(length) > 0:
             self._left = int(length)
         else:
-            raise Malformed(f"not a content length: {length[:80]!r}")
+            raise Malformed("not a content length", length.encode("latin-1"))
 
 
 def _is_number(text: str) -> bool:

@@ -18,6 +18,9 @@ class HeldParts(Protocol):
     def lengths(self) -> Sequence[int]: ...
     @property
     def body(self) -> bytes: ...
+    @property
+    def about_bytes(self) -> int:
+        """The memory that it takes."""
 
 
 class Parts(HeldParts, Protocol):
@@ -26,12 +29,15 @@ class Parts(HeldParts, Protocol):
     @property
     def last_time(self) -> float | None: ...
     @property
-    def about_bytes(self) -> int:
-        """The memory that it takes."""
+    def limit_bytes(self) -> int:
+        """Of the body: `take_chunk` keeps no more, and who adds more has to say that it is too large."""
 
+    @property
+    def body_bytes(self) -> int: ...
     def __len__(self) -> int: ...
     def take_chunk(self, data: bytes, time: float) -> bool:
-        """Keep a read that is one HTTP chunk, whole, as nearly every one is; False where it is not for certain."""
+        """Keep a read that is one HTTP chunk, whole, as nearly every one is; False where it is not for certain, or
+        where there is no room for it."""
 
     def add(self, content: bytes, time: float) -> None: ...
 
@@ -39,9 +45,11 @@ class Parts(HeldParts, Protocol):
 class PythonParts:
     """What the native parts hold, said plainly: their reference in tests, and in use where they were not built."""
 
-    __slots__ = ("_contents", "_times")
+    __slots__ = ("_contents", "_times", "body_bytes", "limit_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.body_bytes = 0
         self._contents: list[bytes] = []
         self._times: list[float] = []
 
@@ -63,9 +71,7 @@ class PythonParts:
 
     @property
     def about_bytes(self) -> int:
-        """Judged by one read in the middle: to look at all would take longer."""
-        count = len(self)
-        return count * (len(self._contents[count // 2]) + _BYTES_PER_READ) if count else 0
+        return self.body_bytes + len(self) * _BYTES_PER_READ
 
     def __len__(self) -> int:
         return len(self._times)
@@ -75,12 +81,15 @@ class PythonParts:
         size = len(rest) - 2
         if size <= 0 or line != b"%x" % size or not rest.endswith(b"\r\n"):
             return False
+        if self.body_bytes + size > self.limit_bytes:
+            return False
         self.add(rest[:-2], time)
         return True
 
     def add(self, content: bytes, time: float) -> None:
         self._contents.append(content)
         self._times.append(time)
+        self.body_bytes += len(content)
 
 
 class CompressedParts:
@@ -97,6 +106,10 @@ class CompressedParts:
     def body(self) -> bytes:
         return zlib.decompress(self._body)
 
+    @property
+    def about_bytes(self) -> int:
+        return len(self._body) + len(self.times) * (8 + 4)
+
 
 try:
     from bitbench._native import Parts as NativeParts
@@ -104,5 +117,5 @@ except ImportError:  # no compiler when it was installed
     NativeParts = None  # type: ignore[assignment,misc]
 
 
-def new_parts() -> Parts:
-    return PythonParts() if NativeParts is None else NativeParts()
+def new_parts(limit_bytes: int) -> Parts:
+    return PythonParts(limit_bytes) if NativeParts is None else NativeParts(limit_bytes)

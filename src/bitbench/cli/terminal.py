@@ -1,0 +1,33 @@
+"""What is drawn for people: our own colours and lines; names, errors and answers from elsewhere are only text.
+
+Everything else that is written passes `streams`.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from bitbench.ground.visible import visible
+
+
+class Terminal(Console):
+    """A rich console without markup, emoji codes and highlighting; styles are given by `Text`."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        stream: TextIO = sys.stderr if stderr else sys.stdout
+        while hasattr(stream, "rich_proxied_file"):  # what stands before the terminal would spell out our own colours
+            stream = stream.rich_proxied_file
+        super().__init__(file=stream, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Before the layout, so that a column is as wide as what it shows."""
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is drawn passes here; a segment with `control` is rich's own movement of the cursor."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))

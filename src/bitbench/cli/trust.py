@@ -1,0 +1,51 @@
+"""What a study would use, in the terminal, and the one question about it."""
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from bitbench.core.asked.use import Use
+from bitbench.ground.errors import NotTrustedError
+from bitbench.ground.units import UNKNOWN
+from bitbench.lab.trust import Trust
+
+LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it
+
+
+def confirm(trust: Trust, console: Console, *, trusts: bool) -> None:
+    """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `Lab.run` refuses."""
+    if trust.is_given:
+        return
+    if not trusts:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return
+        console.print(f"{trust.source.file} uses what has not been allowed on this machine:")
+        console.print(uses_table(trust.asked, trust))
+        if not typer.confirm("Allow it, now and in future?"):
+            raise NotTrustedError("not allowed: nothing was run")
+    trust.give()
+
+
+def uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
+    table = Table(
+        "",
+        Column("What it would use", overflow="fold"),
+        Column("for what", overflow="fold"),
+        "allowed",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+    )
+    asked = set(trust.asked)
+    given = Text("yes", "green") if trust.is_given else Text("asks first", "yellow")
+    for use in uses:
+        table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given if use in asked else UNKNOWN)
+    return table
+
+
+def _cut(text: str) -> str:
+    hidden = len(text) - LONGEST_SHOWN
+    return text if hidden <= 0 else f"{text[:LONGEST_SHOWN]}… ({hidden:,} more characters)"

@@ -1,0 +1,65 @@
+"""Everything that a study uses beyond measuring, gathered from its fields; `lab.trust` decides about it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.use import Use, UseKind
+from bitbench.core.ports import Engine
+from bitbench.ground.child_environment import runs_code
+from bitbench.models.catalog import CATALOG
+from bitbench.models.folder import has_code
+from bitbench.quality.tasks import task_files
+from bitbench.quantize import catalog
+
+SENT = "its text is sent to the engines"
+
+
+def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine]) -> tuple[Use, ...]:
+    """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it."""
+    found = [use for setup in study.engines for use in (*engines[setup.engine].uses(setup), *_variables(setup))]
+    found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study)]
+    return tuple(dict.fromkeys(found))
+
+
+def _variables(setup: EngineSetup) -> Iterator[Use]:
+    for name, value in setup.env.items():
+        purpose = f"runs code in {setup.name}" if runs_code(name) else f"set for {setup.name}"
+        yield Use(UseKind.VARIABLE, f"{name}={value}", purpose, asks=True)
+
+
+def _texts(study: Study, folder: Path) -> Iterator[Use]:
+    for workload in study.workloads:
+        for _, name in workload.files:
+            yield _file(folder / name, folder, SENT if workload.text else "decides when requests are sent")
+    for name in study.quality.corpus if study.quality else ():
+        yield _file(folder / name, folder, SENT)
+
+
+def _tasks(study: Study, folder: Path) -> Iterator[Use]:
+    """lm-eval's task files name functions and templates, which it runs."""
+    for name in task_files(study.quality) if study.quality else ():
+        yield Use(UseKind.FILE, str((folder / name).resolve()), "runs code in lm-eval", asks=True)
+
+
+def _recipes(study: Study, folder: Path) -> Iterator[Use]:
+    for reference in study.recipes:
+        if catalog.is_file_name(reference):
+            yield _file(folder / Path(reference).expanduser(), folder, "says how models are compressed")
+            if source := catalog.find(reference, folder).calibration.source:
+                yield _file(source, folder, "its text is what compression is calibrated with")
+
+
+def _models(study: Study) -> Iterator[Use]:
+    for model in study.models:
+        if model not in CATALOG:
+            path = Path(model).expanduser().resolve()
+            contains = has_code(path)
+            purpose = "a model with Python code, which an engine may run" if contains else "a model, loaded by engines"
+            yield Use(UseKind.FILE, str(path), purpose, asks=contains)
+
+
+def _file(path: Path, folder: Path, purpose: str) -> Use:
+    """By where it really is: a link out of the folder is not in the folder."""
+    place = path.resolve()
+    return Use(UseKind.FILE, str(place), purpose, asks=not place.is_relative_to(folder.resolve()))

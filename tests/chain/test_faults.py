@@ -1,0 +1,114 @@
+"""Faults of the machine while a study runs: never an engine's outcome, never called a bug, and no process is left.
+
+The short form of `tests/slow/test_faults.py`.
+"""
+
+import http.server
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from bitbench.core.recorded.trial import Outcome
+from bitbench.engines import processes
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.fault_study import ROLES, STUDY, FaultyRun, check_complete, check_no_blame, kill_and_resume
+
+MANY_STREAMS = STUDY.replace("concurrency: 1", "concurrency: 200")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_one_of_its_processes_is_killed(role: str, tmp_path: Path) -> None:
+    trials = kill_and_resume(tmp_path, role, wait_s=0.1)
+    disturbed = [trial for trial in trials if trial.outcome is Outcome.DISTURBED]
+    if role in ("engine", "guardian", "keeper"):
+        assert [trial.cause for trial in disturbed] == [
+            "It was killed by signal 9 from outside: the kernel reports no lack of memory, and its log no error."
+        ]
+    else:
+        assert not disturbed
+
+
+class Forger(http.server.BaseHTTPRequestHandler):
+    """Says that it is ready, and notes what it is told."""
+
+    told: list[str]
+
+    def do_GET(self) -> None:
+        self.told.append(str(self.headers))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(json.dumps({}).encode())
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def forger() -> Iterator[int]:
+    Forger.told = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Forger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_another_process_has_the_port_first(
+    forger: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text(STUDY)
+    ports = iter([forger])
+    choose = processes.free_port
+    with patch("bitbench.engines.null.free_port", lambda: next(ports, None) or choose()):
+        answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
+    trials = StudyFolder(tmp_path / "out").trials()
+    assert answer.exit_code == 0, answer.err
+    check_no_blame(trials, answer.out + answer.err)
+    check_complete(trials)
+    assert trials[0].outcome is Outcome.DISTURBED
+    assert Forger.told, "nobody asked whether it is ready"
+    assert "Bearer" not in "".join(Forger.told)
+
+
+def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
+    run = FaultyRun(tmp_path, ("prlimit", "--nofile=100:100"), MANY_STREAMS)
+    ended = run.wait()
+    assert ended.exit_code == 1, ended.said
+    assert "too many open files; raise `ulimit -n` (100 now), or lower the concurrency" in ended.said
+    check_no_blame(run.trials(), ended.said)
+    assert not run.left_over()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o size=120k tmpfs out"))
+    ended = run.wait()
+    assert ended.exit_code == 1, ended.said
+    assert "the disk is full; free some space, then repeat the command" in ended.said
+    check_no_blame([], ended.said)
+    assert not run.left_over()
+
+
+def test_a_read_only_folder(tmp_path: Path) -> None:
+    run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o ro tmpfs out"))
+    ended = run.wait()
+    assert ended.exit_code == 1, ended.said
+    assert "the file system is read-only; give another folder" in ended.said
+    check_no_blame([], ended.said)
+    assert not run.left_over()
+
+
+def in_own_mounts(command: str) -> list[str]:
+    """The beginning of a command line whose process sees other mounts than all others."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine does not let an ordinary user have mounts of their own")
+    return [*alone, "sh", "-c", f'mkdir out && {command} && exec "$@"', "sh"]

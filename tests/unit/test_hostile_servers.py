@@ -1,0 +1,93 @@
+"""Every mode of the table of hostile servers: its outcome, its memory, its time. Heavier ones are in tests/slow."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.core.recorded.requests import REQUEST_STATUSES
+from bitbench.engines.endpoint import EndpointUnusable, offered_models
+from bitbench.load import limits, table
+from bitbench.load.client import run_job
+from bitbench.load.verdict import judge
+from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
+from tests.unit.native_or_python import WAYS, choose
+from tests.unit.raw_server import flood, serving
+
+pytestmark = pytest.mark.alone
+
+
+@contextmanager
+def within(memory_mb: float, time_s: float, pid: int | str = "self") -> Iterator[None]:
+    """The process needs no more than so much more memory, at any moment, and no more time."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # its highest memory so far is forgotten
+    before, started = _status_bytes(pid, "VmRSS"), time.monotonic()
+    yield
+    assert time.monotonic() - started < time_s
+    assert _status_bytes(pid, "VmHWM") - before < memory_mb * MB
+
+
+def _status_bytes(pid: int | str, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def job(url: str, *, output_tokens: int = 2, concurrency: int = 1, request_s: float = 1.5) -> LoadJob:
+    workload = Workload(name="w", concurrency=concurrency, input_tokens=4, output_tokens=output_tokens)
+    return LoadJob(Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, 0.3)
+
+
+@pytest.mark.parametrize("native", WAYS)
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(native, monkeypatch)
+    mode = STREAMS[name]
+    with serving(mode.answer) as server, within(mode.memory_mb, mode.time_s):
+        asked = job(server.url)
+        result = run_job(asked)
+    (row,) = result.requests.to_pylist()
+    assert row["status"] in REQUEST_STATUSES
+    assert row["status"] == mode.status, row["error"]
+    if mode.status != "ok":
+        assert mode.said in row["error"]
+        assert row["error"].isprintable()
+        assert judge(result.requests, asked.workload, result.health) is not None
+
+
+@pytest.mark.parametrize("name", MODEL_LISTS)
+def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None:
+    mode = MODEL_LISTS[name]
+    with serving(mode.answer) as server, within(memory_mb=64.0, time_s=4.0):
+        endpoint = Endpoint(server.url, "m", "a-secret-key")
+        if mode.outcome is None:
+            assert offered_models(endpoint, 2.0) == mode.names
+            return
+        with pytest.raises(EndpointUnusable) as unusable:
+            offered_models(endpoint, 0.5)
+    assert unusable.value.failure.outcome is mode.outcome
+    assert mode.said in unusable.value.failure.cause
+    assert unusable.value.failure.cause.isprintable()
+
+
+@pytest.mark.parametrize("native", WAYS)
+def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may be 42 MB long, all four together 20 MB."""
+    choose(native, monkeypatch)
+    monkeypatch.setattr(limits, "TRIAL_BYTES", 20 * MB)
+    slowly = flood(UNTIL_CLOSE, BLOCK[:16_384], each_alone=True)
+    with serving(slowly) as server, within(memory_mb=150.0, time_s=15.0):
+        result = run_job(job(server.url, output_tokens=10_000, concurrency=4, request_s=10.0))
+    rows = result.requests.to_pylist()
+    assert {row["status"] for row in rows} == {"oversized"}
+    assert "the answers of this trial take more than" in rows[0]["error"]
+
+
+def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "trial_decoding_s", lambda _: -1.0)
+    with serving(STREAMS["one interim head"].answer) as server:
+        (row,) = run_job(job(server.url)).requests.to_pylist()
+    assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")
