@@ -100,6 +100,9 @@ class RunDisplay:
         if not self._console.is_terminal:
             self._print(message)
 
+    def say_url(self, url: str) -> None:
+        self._print(f"watch it at {url}")
+
     def warn(self, message: str) -> None:
         self._print(("warning:", "yellow"), f" {message}")
 
