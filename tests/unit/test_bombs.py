@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.ground.exit_codes import ExitCode
+
 LIMIT_S = 5
 LIMIT_BYTES = 500 * 10**6
 HEAD = "name: x\nengines: ['null']\nworkloads: [interactive]\n"
@@ -20,7 +22,6 @@ LETTERS = "abcdefghi"
 CHILD = """
 import resource, sys, time
 from pathlib import Path
-from bitbench.ground.exit_codes import ExitCode
 from bitbench.cli import app
 from bitbench.ground.errors import BitbenchError
 from bitbench.lab.study import Lab
