@@ -78,6 +78,8 @@ def test_the_catalog_knows_its_models_by_consistent_facts() -> None:
 
 def _parameters(facts: ModelFacts, layers: dict[str, StoredTensor]) -> int:
     """Of a Llama with tied embeddings: two norms in each layer, and one at the end."""
-    assert facts.layers and facts.hidden_size and facts.vocabulary_size
+    assert facts.layers
+    assert facts.hidden_size
+    assert facts.vocabulary_size
     linear = sum(tensor.shape[0] * tensor.shape[1] for tensor in layers.values())
     return linear + facts.hidden_size * (facts.vocabulary_size + 2 * facts.layers + 1)

@@ -15,7 +15,7 @@ from bitbench.core.environment import Device
 from bitbench.core.ports import Endpoint, LoadClient
 from bitbench.core.recorded.variant import is_dense
 from bitbench.engines import registry
-from bitbench.engines.endpoint import EndpointUnusable, offered_models
+from bitbench.engines.endpoint import EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError, NotReadyError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.endpoint_check import first_contact
@@ -51,13 +51,13 @@ class FoundServer:
     models: tuple[str, ...]
 
 
-def find_servers(ports: Sequence[int] = PORTS) -> tuple[FoundServer, ...]:
-    """OpenAI-compatible ones on this machine that list a model; loopback only, and no key is sent."""
+def find_servers() -> tuple[FoundServer, ...]:
+    """OpenAI-compatible ones on this machine that list a model; loopback only."""
     found = []
-    for port in ports:
+    for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(Endpoint(url, ""), ANSWER_LIMIT_S)
+            models = offered_models(Endpoint(url, "", key_from(KEY_VARIABLE)), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue
         if models:
@@ -84,7 +84,7 @@ def engine_study(home: Path, device: Device) -> Study:
     ready = {
         name: engine
         for name, engine in registry.engines().items()
-        if engine.needs_model and engine.environment in installed
+        if engine.needs_model and (engine.environment is None or engine.environment in installed)
     }
     downloaded = [model for model in library.list_models(home) if model.path is not None]
     if not ready or not downloaded:
