@@ -36,7 +36,7 @@ def test_a_server_is_found_and_measured_with_one_and_with_eight_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(quick, "POINT_S", 0.5)
-    with running({"ttft": "60ms", "tpot": "3ms"}, tmp_path) as server:
+    with running({"ttft": "300ms", "tpot": "3ms"}, tmp_path) as server:
         monkeypatch.setattr(quick, "PORTS", (1, int(server.url.rpartition(":")[2])))
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         assert quick.find_servers() == ()  # nobody has named this server: it is not told the usual key
@@ -44,12 +44,14 @@ def test_a_server_is_found_and_measured_with_one_and_with_eight_streams(
         answer = bitbench(capsys, "quick", "--into", "first")
     assert answer.exit_code == 0, answer.err
     said = " ".join(answer.out.split())
-    one, eight = (re.search(rf"{streams}: TTFT ([0-9.]+) ms", said) for streams in ("1 stream", "8 streams"))
-    assert one
-    assert eight
-    assert float(one[1]) == pytest.approx(60, rel=0.2)
-    assert float(eight[1]) == pytest.approx(60, rel=0.2)
-    assert re.search(r"1 stream: .* \(.* – .*\), TPOT .*, output .* tok/s .*, n = 3 trials, \d+ requests\.", said)
+    one, eight = (re.search(rf"{streams}: TTFT ([0-9.]+) .*?ms", said) for streams in ("1 stream", "8 streams"))
+    assert one, answer.out
+    assert eight, answer.out
+    assert float(one[1]) == pytest.approx(300, rel=0.2)
+    assert float(eight[1]) == pytest.approx(300, rel=0.2)
+    assert re.search(
+        r"8 streams: TTFT .* \(.* – .*\) ms, TPOT .* ms, output .* tok/s, n = 3 trials, \d+ requests\.", said
+    )
     assert bitbench(capsys, "report", "first").exit_code == 0
 
 
@@ -73,7 +75,7 @@ def test_the_installed_engines_are_compared_on_the_downloaded_model(
     (model / MANIFEST).write_text("{}")
     answer = bitbench(capsys, "quick", "--into", "first")
     assert answer.exit_code == 0, answer.err
-    assert "Use fast." in answer.out
+    assert "Use bf16 @ fast." in answer.out
     assert re.search(r"\(95 % CI [0-9.]+× to [0-9.]+×\)", " ".join(answer.out.split()))
     study = StudyFolder.existing(Path("first")).lock()
     assert study is not None

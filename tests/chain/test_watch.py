@@ -60,7 +60,7 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
     assert any(progress["remaining_s"] for progress in seen)
     questions = [row for progress in seen for row in progress["questions"]]
     assert any("fast" in row["still_open"] for row in questions)  # after the first block
-    with pytest.raises(OSError):  # it ended with the run
+    with pytest.raises(ConnectionRefusedError):  # it ended with the run
         ask(urls[0])
 
 

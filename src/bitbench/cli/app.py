@@ -114,6 +114,7 @@ def plan(study: StudyFile, as_json: AsJson = False) -> None:
 @app.command()
 def run(
     study: StudyFile,
+    *,
     into: Into = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")

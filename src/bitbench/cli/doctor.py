@@ -62,13 +62,13 @@ def _host_table(found: Checkup) -> Table:
 
 
 def _engine_lines(engines: Sequence[EngineState]) -> Text:
-    """A line each, so that a command stays whole however narrow the terminal is."""
+    """A line each, so that a command stays whole where the terminal is narrow."""
     lines = [Text("Engines", "bold")]
     width = max((len(engine.name) for engine in engines), default=0)
     for engine in engines:
         shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
-        state = ready if engine.is_ready else Text.assemble(("not installed", "yellow"), f": {engine.to_fix}")
+        state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
     return Text("\n").join(lines)
 

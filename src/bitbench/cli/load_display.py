@@ -6,13 +6,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.cli.progress import WIDE
 from bitbench.core import cell as cells
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.progress import LoadProgress, Percentiles
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_percent, show_seconds, significant
-from bitbench.cli.progress import WIDE
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.report.document.words import plural
 from bitbench.statistics.objectives import held

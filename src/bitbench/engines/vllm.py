@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from pathlib import Path
+from types import MappingProxyType
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup

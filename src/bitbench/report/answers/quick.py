@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from bitbench.core.asked.prompts import show_length
 from bitbench.core.found.summary import CellSummary, Run, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.report.document.model import Document, Name, Phrase, Quantity, Range, Unit
@@ -13,7 +14,9 @@ FIGURES = (("TTFT", "ttft_s", Unit.SECONDS), ("TPOT", "tpot_s", Unit.SECONDS), (
 
 def quick_document(summary: StudySummary) -> Document:
     """Means over trials, with the lowest and the highest of them."""
-    return Document(say(Name(summary.study.engines[0].name)), bullets(_sentences(summary)))
+    shape, server = summary.study.workloads[0], summary.study.engines[0]
+    asked = f"{show_length(shape.input_tokens)} tokens in, {show_length(shape.output_tokens)} out"
+    return Document(say(Name(server.name), f": {asked}"), bullets(_sentences(summary)))
 
 
 def _sentences(summary: StudySummary) -> Iterator[Phrase]:
