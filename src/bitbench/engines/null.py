@@ -85,6 +85,8 @@ class NullEngine:
         return None
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        if not setup.args.keys() <= NullArguments.model_fields.keys():
+            return ()  # `refuse` says what is wrong
         return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002

@@ -13,8 +13,10 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.log_ratio import LogRatio
+from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.standing import Headline, baseline_of, pair_tables
 from bitbench.statistics.summarize import samples_by_cell, values_by_start
-from bitbench.statistics.trial import RECORDED
+from bitbench.statistics.trial import DEFINITIONS, RECORDED
 from bitbench.statistics.unpaired import Starts, compare_speeds
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
@@ -42,11 +44,21 @@ class Change:
             return self.before.n_trials, self.after.n_trials
         return self.before.n_instances, self.after.n_instances
 
+    @property
+    def fewest(self) -> int:
+        return min(self.counts)
+
     def ratio(self, confidence: float) -> Ratio | None:
         """after / before; None where it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
         return compare(self.after, self.before, confidence)
+
+    def degrees_of_freedom(self, count: int) -> float:
+        """With so many repetitions of each side; of a ratio with lent ones at least one more for each further one."""
+        if self.log_ratio is not None:
+            return self.log_ratio.degrees_of_freedom + count - self.fewest
+        return 2 * (count - 1)
 
     @property
     def variance_of_one(self) -> float | None:
@@ -64,10 +76,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared."""
+    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared.
+
+    `least_repetitions`: with fewer starts on a side (or trials, of a server that was running) nothing is decided.
+    """
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
+    least_repetitions: int = 1
     running: frozenset[Contender] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
@@ -93,26 +109,58 @@ class Changes:
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """Of the same cells in two studies: nothing is paired, and the cells of both lend each other degrees of freedom.
 
-    A cell with one start on a side is compared by its samples alone.
+    A cell with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
+    may differ as much.
     """
     lent = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after), _running(before) | _running(after))
+    return Changes(
+        samples,
+        lambda pair, metric: lent(metric).get(pair.after),
+        least_repetitions=2,
+        running=_running(before) | _running(after),
+    )
 
 
 def changes_within(study: StudyRecords) -> Changes:
-    """Of contenders of one study, by their samples alone: `log_ratio` is where its blocks would pair them."""
+    """Of contenders of one study, from differences within its blocks, as its report has them.
+
+    Two that have no two blocks in common are compared by their samples alone.
+    """
+    tables = cache(lambda metric: _tables(study, metric))
     samples = samples_by_cell(study)
-    return Changes((samples, samples), running=_running(study))
+    return Changes(
+        (samples, samples),
+        lambda pair, metric: _within_blocks(tables(metric), pair, metric),
+        running=_running(study),
+    )
 
 
 def _running(study: StudyRecords) -> frozenset[Contender]:
     return frozenset(contender for contender in study.plan.contenders if study.was_running(contender))
 
 
+def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
+    if not _varies(metric):
+        return {}
+    headline = Headline(metric, DEFINITIONS[metric].higher_is_better)
+    return pair_tables(study.trials, headline, baseline_of(study.plan))
+
+
+def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
+    """A table has speeds; the ratio of times is the other way round."""
+    table = tables.get(pair.after.workload)
+    sides = (pair.after.contender, pair.before.contender)
+    return table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1])) if table else None
+
+
+def _varies(metric: str) -> bool:
+    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
+    return RECORDED[metric].source is FigureSource.ROWS
+
+
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
-    """Of speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
-    if RECORDED[metric].source is not FigureSource.ROWS:
+    if not _varies(metric):
         return {}
     return compare_speeds(_logs(before, metric), _logs(after, metric))
 

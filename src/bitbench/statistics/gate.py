@@ -98,8 +98,8 @@ def judge(condition: Condition, change: Change, confidence: float, asked: int) -
 def _lacking(change: Change) -> str | None:
     """Why so few repetitions decide nothing, whatever their interval is."""
     if change.unit is Replicate.TRIALS:
-        return f"one side has fewer than {FEWEST_TRIALS} trials" if min(change.counts) < FEWEST_TRIALS else None
-    return "one side has a single start, which does not cover a restart" if min(change.counts) < 2 else None
+        return f"one side has fewer than {FEWEST_TRIALS} trials" if change.fewest < FEWEST_TRIALS else None
+    return "one side has a single start, which does not cover a restart" if change.fewest < 2 else None
 
 
 def repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
@@ -111,8 +111,8 @@ def repetitions_needed(change: Change, distance: float, confidence: float) -> in
     variance = change.variance_of_one
     if variance is None:
         return None
-    for count in range(min(change.counts) + 1, MOST_REPETITIONS + 1):
-        quantile = float(stdtrit(2 * (count - 1), (1 + confidence) / 2))
+    for count in range(change.fewest + 1, MOST_REPETITIONS + 1):
+        quantile = float(stdtrit(change.degrees_of_freedom(count), (1 + confidence) / 2))
         if quantile * sqrt(variance / count) < abs(distance):
             return count
     return None
