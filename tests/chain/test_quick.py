@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.asked.prompts import Api
 from bitbench.core.asked.study import Argument
+from bitbench.core.asked.workload import Workload
+from bitbench.core.ports import LoadClient
 from bitbench.engines import registry
+from bitbench.engines.endpoint import EndpointArguments
+from bitbench.ground.errors import LoadError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab import quick
+from bitbench.lab.endpoint_check import FirstContact
 from bitbench.models.folder import MANIFEST
 from bitbench.store.folder import StudyFolder
 from tests.chain.test_variants import NullEngineWithModel
@@ -53,6 +59,30 @@ def test_a_server_is_found_and_measured_with_one_and_with_eight_streams(
         r"8 streams: TTFT .* \(.* – .*\) ms, TPOT .* ms, output .* tok/s, n = 3 trials, \d+ requests\.", said
     )
     assert bitbench(capsys, "report", "first").exit_code == 0
+
+
+def test_a_server_that_takes_no_token_ids_is_asked_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Ollama and LM Studio are."""
+    meet = quick.first_contact
+
+    def refuse_ids(arguments: EndpointArguments, workload: Workload, load: LoadClient) -> FirstContact:
+        if workload.text is None:
+            raise LoadError("says 400: prompt must be a string")
+        return meet(arguments, workload, load)
+
+    monkeypatch.setattr(quick, "first_contact", refuse_ids)
+    monkeypatch.setattr(quick, "POINT_S", 0.5)
+    with running({"ttft": "100ms", "tpot": "2ms"}, tmp_path) as server:
+        monkeypatch.setattr(quick, "PORTS", (int(server.url.rpartition(":")[2]),))
+        monkeypatch.setenv(quick.KEY_VARIABLE, server.api_key)
+        answer = bitbench(capsys, "quick", "--into", "first")
+    assert answer.exit_code == 0, answer.err
+    assert "8 streams: TTFT" in answer.out
+    lock = StudyFolder.existing(Path("first")).lock()
+    assert lock is not None
+    assert {workload.api for workload in lock.plan.study.workloads} == {Api.CHAT}
 
 
 class Slow(NullEngineWithModel):
