@@ -3,8 +3,9 @@ few seconds by a browser that may share the machine with what is measured: no sc
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
@@ -54,17 +55,25 @@ def questions(summary: StudySummary) -> tuple[Questions, ...]:
 
 def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, has_report: bool) -> str:
     """Nothing of a study is HTML in it: the template escapes every string."""
-    environment = Environment(
-        loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("live.html").render(
+    template, style = _template()
+    return template.render(
         name=plain(name),
         progress=progress,
         rows=rows,
         has_report=has_report,
         refresh_s=None if progress.ended else REFRESH_S,
-        style=Markup(environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))),
+        style=style,
     )
+
+
+@cache
+def _template() -> tuple[Template, Markup]:
+    """Read once: a page is made before each trial."""
+    environment = Environment(
+        loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    style = environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))
+    return environment.get_template("live.html"), Markup(style)
 
 
 def _questions(ranking: Ranking, labels: Labels) -> Questions:
