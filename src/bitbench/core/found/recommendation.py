@@ -8,6 +8,9 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
 
 
+MEMORY = "memory"  # the name of a finding
+
+
 class Standing(StrEnum):
     MET = "met"  # the whole interval is within the limit
     BROKEN = "ruled out"  # the whole interval lies beyond it
@@ -50,12 +53,21 @@ class Judged(Record):
     contender: Contender
     figure: Estimate | None
     ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
-    memory: Estimate | None = None
+    memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
+    kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
     cost: Cost | None = None
     trials: int = 0
     failed_trials: int = 0
     why_no_result: str = ""
+
+    @property
+    def memory_without_cache(self) -> float | None:
+        """What it would take with an empty cache: the least that a smaller reserve could bring. None where that is
+        unknown; a reserve that is not in the memory, as it was never touched, cannot be taken off it."""
+        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.mean:
+            return None
+        return self.memory.mean - self.kv_cache_bytes
 
     @property
     def standing(self) -> Standing:

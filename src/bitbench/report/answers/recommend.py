@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.core.found.recommendation import Choice, Finding, Judged, Recommendation, Standing
+from bitbench.core.found.recommendation import MEMORY, Choice, Finding, Judged, Recommendation, Standing
 from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
     Block,
@@ -172,9 +172,16 @@ def _missed(judged: Judged, standing: Standing) -> Phrase:
         if finding.standing is standing:
             why = f" ({finding.reason})" if finding.reason else ""
             limit = f" against {_limit(finding.unit, finding.limit)}{why}"
-            known = say(f"{finding.name} ", _value(finding), limit)
+            known = say(f"{finding.name} ", _value(finding), _without_cache(judged, finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")
+
+
+def _without_cache(judged: Judged, finding: Finding) -> Phrase:
+    """`3,141 [3,043, 3,326] MiB (2,117 MiB without the reserved KV cache)`"""
+    if finding.name != MEMORY or judged.memory_without_cache is None:
+        return ()
+    return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
 
 
 def _value(finding: Finding, note: str = "") -> Quantity:
@@ -189,13 +196,15 @@ def _cost(judged: Judged) -> Quantity:
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, then memory, where that is no limit, and cost."""
+    """A column per limit, then memory, where that is no limit, that without the KV cache, and cost."""
     asked = next(one for one in choice.judged if one.figure is not None).findings
     figures: list[tuple[str, str, Callable[[Judged], Shown]]] = [
         (limit.name, limit.unit, partial(_finding, place)) for place, limit in enumerate(asked)
     ]
-    if all(one.name != "memory" for one in asked) and any(one.memory for one in choice.judged):
+    if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
         figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
+    if any(one.memory_without_cache is not None for one in choice.judged):
+        figures.append(("Without KV", Unit.BYTES, lambda one: one.memory_without_cache))
     if found.price_per_hour is not None:
         figures.append(("Cost/Mtok", Unit.NONE, _cost))
     return table(

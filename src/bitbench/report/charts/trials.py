@@ -6,6 +6,7 @@ from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.absent import absent_from
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
@@ -62,6 +63,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
         "rank; tied contenders share a range of ranks.",
+        absent_from(summary, {ranking.workload}, [cell.cell.contender for cell in cells], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
