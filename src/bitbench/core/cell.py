@@ -130,5 +130,26 @@ class Plan(Record):
         """All that are started."""
         return tuple(dict.fromkeys([*(cell.contender for cell in self.cells), *self.quality]))
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Whose contenders are compared with each other, and with no other model's."""
+        refused = (refusal.cell.contender for refusal in self.refusals)
+        return tuple(dict.fromkeys(self.model_of(one) for one in dict.fromkeys([*self.contenders, *refused])))
+
+    def model_of(self, contender: Contender) -> str:
+        found = (variant.compared_as for variant in self.variants if variant.name == contender.variant)
+        return next(found, contender.variant)
+
+    def of_model(self, model: str) -> "Plan":
+        """The same without the contenders of other models."""
+        variants = [variant.name for variant in self.variants if variant.compared_as == model] or [model]
+        return self.model_copy(
+            update={
+                "cells": tuple(cell for cell in self.cells if cell.contender.variant in variants),
+                "refusals": tuple(one for one in self.refusals if one.cell.contender.variant in variants),
+                "quality": tuple(one for one in self.quality if one.variant in variants),
+            }
+        )
+
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -1,12 +1,13 @@
 """Ranks with ties: two contenders are told apart only where a claim says so, corrected for all that is asked at once.
 
 A contender's rank is a range: from one more than the number that are significantly better to the number of all less
-those that are significantly worse. Claims come from differences within blocks (`standing`); a study with one start of
+those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding. Claims come from differences within blocks (`standing`); a study with one start of
 each contender has none, and falls back to what its trials say about that start.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
@@ -41,13 +42,14 @@ def rank(
         workload=workload,
         metric=found.headline.metric,
         baseline=reference,
-        entries=_entries(order, apart, ratio, claims, reference),
+        entries=_entries(order, [one for one in order if samples[one].n_trials > 1], apart, ratio, claims, reference),
         possible_bests=tuple(one for one in order if one in claims.possible_bests) if claims else (),
     )
 
 
 def _entries(
     order: Sequence[Contender],
+    ranked: Sequence[Contender],
     apart: frozenset[Ordered],
     ratio: Callable[[Contender], Ratio | None],
     claims: Claims | None,
@@ -56,18 +58,21 @@ def _entries(
     return tuple(
         RankingEntry(
             contender=contender,
-            rank_low=1 + sum((other, contender) in apart for other in order),
-            rank_high=len(order) - sum((contender, other) in apart for other in order),
-            tied_with=tuple(
-                other
-                for other in order
-                if other != contender and (other, contender) not in apart and (contender, other) not in apart
-            ),
+            **_ranks(contender, ranked, apart),
             ratio_to_baseline=ratio(contender),
             against_baseline=_against(contender, apart, claims, baseline),
         )
         for contender in order
     )
+
+
+def _ranks(contender: Contender, ranked: Sequence[Contender], apart: frozenset[Ordered]) -> dict[str, Any]:
+    if contender not in ranked:
+        return {"rank_low": None, "rank_high": None, "tied_with": ()}
+    better = [other for other in ranked if (other, contender) in apart]
+    worse = [other for other in ranked if (contender, other) in apart]
+    tied = tuple(other for other in ranked if other not in (contender, *better, *worse))
+    return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "tied_with": tied}
 
 
 def _against(

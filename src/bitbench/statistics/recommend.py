@@ -34,26 +34,24 @@ def recommend(
     price_per_hour: float | None = None,
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
-    rankings = _wanted(summary, workloads)
     on_engine = _on_engines(summary, engines)
     memory = next((name for name in MEMORIES if any(name in cell.metrics for cell in summary.cells)), MEMORIES[-1])
     choices = []
-    for ranking in rankings:
+    for part, ranking in ((part, ranking) for part in summary.by_model for ranking in _wanted(part, workloads)):
         judged = [
-            _judge(summary, cell, ranking, limits, memory=memory, price=price_per_hour)
-            for cell in _in_order(summary, ranking)
+            _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
+            for cell in _in_order(part, ranking)
             if cell.cell.contender in on_engine
-        ] or [one for one in _refused(summary, ranking.workload) if one.contender in on_engine]
-        choices.append(_choose(ranking, judged))
+        ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
+        choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
         headline=summary.definitions[summary.headline],
         memory_name=summary.definitions[memory].name,
-        baseline=summary.baseline,
         price_per_hour=price_per_hour,
         choices=tuple(choices),
-        for_all=_for_all(choices),
+        for_all=() if summary.models else _for_all(choices),
         notes=tuple(_notes(summary, limits, choices)),
     )
 
@@ -69,11 +67,13 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
 def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Contender]:
     tried = [cell.cell.contender for cell in summary.cells]
     contenders = {*tried, *(refusal.cell.contender for refusal in summary.refusals)}
-    known = dict.fromkeys(one.engine for one in summary.study.engines)
-    missing = [name for name in engines if name not in known]
+    setups = summary.study.engines
+    missing = [name for name in engines if not any(name in (one.name, one.engine) for one in setups)]
     if missing:
-        raise CannotRecommendError(f"this study has no engine {missing[0]}; it has {', '.join(known)}")
-    return {one for one in contenders if not engines or one.engine in engines}
+        known = ", ".join(one.name for one in setups)
+        raise CannotRecommendError(f"this study has no engine {missing[0]}; it has {known}")
+    wanted = {one.name for one in setups if not engines or one.name in engines or one.engine in engines}
+    return {one for one in contenders if one.engine in wanted}
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
@@ -219,13 +219,15 @@ def _cost(speed: Estimate, price_per_hour: float) -> Cost:
     return Cost(mean=mean, low=per_million(ends[0]) if ends else None, high=per_million(ends[1]) if ends else None)
 
 
-def _choose(ranking: Ranking, judged: Sequence[Judged]) -> Choice:
+def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
     met = [one.contender for one in judged if one.standing is Standing.MET]
     chosen = met[0] if met else None
     entry = next((one for one in ranking.entries if one.contender == chosen), None)
     ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
     return Choice(
         workload=ranking.workload,
+        model=ranking.model,
+        baseline=summary.baseline,
         judged=tuple(judged),
         chosen=chosen,
         nearest=None if met else _nearest(judged),

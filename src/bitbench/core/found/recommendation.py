@@ -7,7 +7,6 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
 
-
 MEMORY = "memory"  # the name of a finding
 
 
@@ -82,6 +81,8 @@ class Choice(Record):
     """The answer for one workload; `judged` has the best headline first and those without a result last."""
 
     workload: str
+    model: str | None = None  # None where the study has one: each model has an answer of its own
+    baseline: Contender | None = None
     judged: tuple[Judged, ...]
     chosen: Contender | None  # the best that meets all limits with confidence
     nearest: Contender | None  # where none does
@@ -100,7 +101,6 @@ class Recommendation(Record):
     limits: Limits
     headline: MetricDefinition
     memory_name: str  # which memory the limit is held against
-    baseline: Contender | None
     price_per_hour: float | None
     choices: tuple[Choice, ...]
     for_all: tuple[Contender, ...]  # chosen, or a tie with the chosen, on each of several workloads

@@ -66,7 +66,7 @@ def _limit(unit: str, limit: float) -> str:
 
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
-        return say(_use(found, choice, choice.of(choice.chosen)), _ties(found, choice, choice.of(choice.chosen)))
+        return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No contender has a result on ", Name(choice.workload), ".")
@@ -79,27 +79,27 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
         f" Its {found.headline.name} is ",
         estimated(judged.figure, found.headline),
-        _gain(found, judged),
+        _gain(choice, judged),
         ".",
         cost,
         failed,
     )
 
 
-def _gain(found: Recommendation, judged: Judged) -> Phrase:
+def _gain(choice: Choice, judged: Judged) -> Phrase:
     ratio = times(judged.ratio_to_baseline)
-    if ratio is not None and found.baseline is not None:
-        return say(", ", ratio, " that of the baseline ", Name(found.baseline.name))
-    if judged.contender == found.baseline:
+    if ratio is not None and choice.baseline is not None:
+        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name))
+    if judged.contender == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
 
 
-def _ties(found: Recommendation, choice: Choice, chosen: Judged) -> Phrase:
+def _ties(choice: Choice, chosen: Judged) -> Phrase:
     if not choice.ties:
         return ()
     tied = [choice.of(one) for one in choice.ties]
-    gain = "; its gain over the baseline is not significant" if found.baseline in choice.ties else ""
+    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
     known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
     least: Phrase = ()
     if len(known) > 1:
@@ -120,7 +120,7 @@ def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
 
 
 def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
-    if len(found.choices) < 2:
+    if len(found.choices) < 2 or any(choice.model for choice in found.choices):
         return
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
@@ -136,7 +136,8 @@ def _section(found: Recommendation, choice: Choice) -> Section:
         labels = Labels((one.contender for one in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
         blocks = [*shared, _table(found, choice, labels), *blocks]
-    return Section(say(Name(choice.workload)), tuple(blocks), in_terminal=True)
+    model = say(", ", Name(choice.model)) if choice.model else ()
+    return Section(say(Name(choice.workload), model), tuple(blocks), in_terminal=True)
 
 
 def _better_but_open(choice: Choice) -> Iterator[Phrase]:
@@ -214,7 +215,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
         number_column(found.headline.label, unit_of(found.headline), lambda one: estimated(one.figure, found.headline)),
         ratio_column(
             "vs. baseline",
-            lambda one: "baseline" if one.contender == found.baseline else times(one.ratio_to_baseline),
+            lambda one: "baseline" if one.contender == choice.baseline else times(one.ratio_to_baseline),
         ),
         *(
             number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
