@@ -133,16 +133,13 @@ class Plan(Record):
     @property
     def models(self) -> tuple[str, ...]:
         """Whose contenders are compared with each other, and with no other model's."""
+        known = {variant.name: variant.compared_as for variant in self.variants}
         refused = (refusal.cell.contender for refusal in self.refusals)
-        return tuple(dict.fromkeys(self.model_of(one) for one in dict.fromkeys([*self.contenders, *refused])))
-
-    def model_of(self, contender: Contender) -> str:
-        found = (variant.compared_as for variant in self.variants if variant.name == contender.variant)
-        return next(found, contender.variant)
+        return tuple(dict.fromkeys(known[one.variant] for one in dict.fromkeys([*self.contenders, *refused])))
 
     def of_model(self, model: str) -> "Plan":
         """The same without the contenders of other models."""
-        variants = [variant.name for variant in self.variants if variant.compared_as == model] or [model]
+        variants = {variant.name for variant in self.variants if variant.compared_as == model}
         return self.model_copy(
             update={
                 "cells": tuple(cell for cell in self.cells if cell.contender.variant in variants),

@@ -42,7 +42,8 @@ def log_speeds_of(found: Mapping[Field, Standing]) -> dict[str, LogSpeeds]:
 
 
 def field_of(plan: Plan, contender: Contender) -> Field:
-    return next(field for field in fields_of(plan) if field.model == plan.model_of(contender))
+    model = plan.variant(contender.variant).compared_as
+    return next(field for field in fields_of(plan) if field.model == model)
 
 
 def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:

@@ -39,7 +39,7 @@ def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     plan, samples = of.plan, samples_by_cell(of)
     fields = {field: _speeds(of, field, samples) for field in fields_of(plan)}
-    by_model = {field.model: (field, speeds) for field, speeds in fields.items()}
+    of_cell = {cell: (field, speeds) for field, speeds in fields.items() for cell in field.plan.cells}
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
     return StudySummary(
@@ -48,7 +48,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         baseline=baseline_of(plan),
         definitions=DEFINITIONS,
         cells=tuple(
-            _with_requests(of, _summarize_cell(cell, trials, *by_model[plan.model_of(cell.contender)]), trials)
+            _with_requests(of, _summarize_cell(cell, trials, *of_cell[cell]), trials)
             for cell, trials in _by_cell(of).items()
         ),
         contenders=tuple(
