@@ -47,7 +47,9 @@ def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> 
         f"{MODEL}/bf16 @ vllm",
         f"{TINY}/bf16 @ vllm",
     ]
-    without = plan.model_copy(update={"cells": tuple(one for one in plan.cells if one.contender.variant != f"{TINY}/bf16")})
+    without = plan.model_copy(
+        update={"cells": tuple(one for one in plan.cells if one.contender.variant != f"{TINY}/bf16")}
+    )
     assert [field.baseline and field.baseline.name for field in fields_of(without)][1] == f"{TINY}/w8a8-rtn @ vllm"
 
 

@@ -42,8 +42,7 @@ def log_speeds_of(found: Mapping[Field, Standing]) -> dict[str, LogSpeeds]:
 
 
 def field_of(plan: Plan, contender: Contender) -> Field:
-    model = plan.variant(contender.variant).compared_as
-    return next(field for field in fields_of(plan) if field.model == model)
+    return next(field for field in fields_of(plan) if contender in field.plan.contenders)
 
 
 def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:

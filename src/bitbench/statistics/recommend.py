@@ -37,13 +37,14 @@ def recommend(
     on_engine = _on_engines(summary, engines)
     memory = next((name for name in MEMORIES if any(name in cell.metrics for cell in summary.cells)), MEMORIES[-1])
     choices = []
-    for part, ranking in ((part, ranking) for part in summary.by_model for ranking in _wanted(part, workloads)):
-        judged = [
-            _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
-            for cell in _in_order(part, ranking)
-            if cell.cell.contender in on_engine
-        ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
-        choices.append(_choose(part, ranking, judged))
+    for part in summary.by_model:
+        for ranking in _wanted(part, workloads):
+            judged = [
+                _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
+                for cell in _in_order(part, ranking)
+                if cell.cell.contender in on_engine
+            ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
+            choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
         limits=limits,

@@ -62,9 +62,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         imported_from=plan.imported_from,
         expectations=plan.expectations,
         crossovers=tuple(
-            found
-            for field, speeds in fields.items()
-            for found in find_crossovers(field.plan, speeds, field.baseline)
+            found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
         ),
         search=answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),

@@ -21,7 +21,7 @@ from bitbench.report.grouping import grouped
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
-from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank, titled
+from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank, rankings_by_model, titled
 from bitbench.report.shape import shape
 
 ROUNDING = 1e-9  # what rounding leaves of equal values is below this
@@ -39,17 +39,12 @@ def vendor_markdown(summary: StudySummary, lock: Lock) -> str:
     if summary.imported_from is not None:
         origin = say("imported: ", source(summary.imported_from))
     parts = ["# Performance Benchmark Results", phrase_text(say(strong("Generated from:"), " ", origin)), "---"]
-    for part, ranking in _rankings(summary):
+    for part, ranking in rankings_by_model(summary):
         parts += _configuration(part, ranking)
     parts.append("---")
     for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
         parts += section_parts(section)
     return "\n\n".join([*parts, phrase_text(_legend(summary))]) + "\n"
-
-
-def _rankings(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
-    """Model by model: these are not ranked against each other."""
-    return ((part, ranking) for part in summary.by_model for ranking in part.rankings)
 
 
 def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
@@ -168,7 +163,7 @@ def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
 def _ranking(summary: StudySummary) -> Section:
     definition = summary.definitions[summary.headline]
     blocks: list[Block] = []
-    for part, ranking in _rankings(summary):
+    for part, ranking in rankings_by_model(summary):
         figures = {cell.cell.contender: cell.metrics for cell in part.cells_of(ranking.workload)}
         lines = []
         for entry in ranking.entries:

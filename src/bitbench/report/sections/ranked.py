@@ -1,5 +1,7 @@
 """What every section asks of a workload's ranking."""
 
+from collections.abc import Iterator
+
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import (
@@ -19,6 +21,12 @@ from bitbench.report.quantities import figure_of, times, unit_of
 SINGLE = "n = 1"
 NOT_RANKED = f"{SINGLE}, not ranked"
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
+
+
+def rankings_by_model(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
+    """Each with the part of the summary that it is of."""
+    for part in summary.by_model:
+        yield from ((part, ranking) for ranking in part.rankings)
 
 
 def titled(title: Words, summary: StudySummary) -> Phrase:

@@ -183,7 +183,7 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: La
 def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
-    for part, ranking in ((part, ranking) for part in summary.by_model for ranking in part.rankings):
+    for part, ranking in ranked.rankings_by_model(summary):
         runs = [(cell, run) for cell in ranked.in_order(part, ranking) for run in cell.runs]
         if runs:
             blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
