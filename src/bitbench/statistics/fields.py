@@ -17,6 +17,11 @@ class Field:
     plan: Plan
     baseline: Contender | None
 
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """Those that were refused as well."""
+        return _contenders(self.plan)
+
     def standing(self, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> Standing:
         """`trials`, `instances`: all of the study, since its time is what all of them took."""
         return standing(self.plan, trials, instances, headline_of(self.plan), self.baseline)
@@ -42,14 +47,12 @@ def log_speeds_of(found: Mapping[Field, Standing]) -> dict[str, LogSpeeds]:
 
 
 def field_of(plan: Plan, contender: Contender) -> Field:
-    return next(field for field in fields_of(plan) if contender in field.plan.contenders)
+    return next(field for field in fields_of(plan) if contender in field.contenders)
 
 
 def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:
     """The study's; for another model the same recipe on the same engine, else the first on that engine, else the
     first."""
-    refused = (refusal.cell.contender for refusal in own.refusals)
-    contenders = list(dict.fromkeys([*own.contenders, *refused]))
     recipes = {variant.name: variant.recipe for variant in plan.variants}
 
     def likeness(contender: Contender) -> tuple[bool, bool, bool]:
@@ -57,4 +60,9 @@ def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:
         same_recipe = recipes.get(contender.variant) == recipes.get(chosen.variant)
         return contender == chosen, same_engine and same_recipe, same_engine
 
-    return max(contenders, key=likeness, default=None)
+    return max(_contenders(own), key=likeness, default=None)
+
+
+def _contenders(plan: Plan) -> tuple[Contender, ...]:
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    return tuple(dict.fromkeys([*plan.contenders, *refused]))

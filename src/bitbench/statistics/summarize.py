@@ -84,14 +84,7 @@ def _speeds(of: StudyRecords, field: Field, samples: Mapping[Cell, Mapping[str, 
 
 def _models(fields: Iterable[Field]) -> tuple[ComparedModel, ...]:
     return tuple(
-        ComparedModel(
-            name=field.model,
-            contenders=tuple(
-                dict.fromkeys([*field.plan.contenders, *(one.cell.contender for one in field.plan.refusals)])
-            ),
-            baseline=field.baseline,
-        )
-        for field in fields
+        ComparedModel(name=field.model, contenders=field.contenders, baseline=field.baseline) for field in fields
     )
 
 

@@ -21,7 +21,16 @@ from bitbench.report.grouping import grouped
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
-from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank, rankings_by_model, titled
+from bitbench.report.sections.ranked import (
+    entry_of,
+    has_result,
+    in_order,
+    memory_metric,
+    outcomes_of,
+    rank,
+    rankings_by_model,
+    titled,
+)
 from bitbench.report.shape import shape
 
 ROUNDING = 1e-9  # what rounding leaves of equal values is below this
