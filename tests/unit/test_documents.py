@@ -88,6 +88,13 @@ def test_commands_named_in_a_sentence_have_these_options(path: Path) -> None:
         assert {word for word in rest if word.startswith("--")} <= known | {"--help"}, words
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_example_averages_a_figure_over_workloads(path: Path) -> None:
+    """One stream and a batch of 32 differ by an order of magnitude: their mean is no speed of anything."""
+    for query in re.findall(r"SELECT[^;`]*?FROM trials[^;`]*", path.read_text()):
+        assert "avg(" not in query or "workload" in query, query
+
+
 def _command_lines(path: Path) -> list[str]:
     """In code of a page, or in a comment or a step of a file; with what a quote or a backslash continues."""
     text = path.read_text()

@@ -33,8 +33,8 @@ def query(
 
     Without a query it lists the tables and their columns.
 
-    bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
-    BY ALL"
+    bitbench query results "SELECT variant, engine, workload, avg(output_throughput) FROM trials WHERE kind =
+    'measured' AND outcome = 'ok' GROUP BY ALL"
     """
     from bitbench.ground.errors import UsageError
     from bitbench.store.query import Studies

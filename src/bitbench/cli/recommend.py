@@ -17,7 +17,7 @@ def recommend(
         str | None, typer.Option("--slo", metavar="LIMITS", help="Limits, such as ttft_p99=300ms,tpot_p99=50ms.")
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory of all processes, such as 4GB.")
+        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory as run, reserved KV cache included.")
     ] = None,
     max_quality_loss: Annotated[
         str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%.")
@@ -28,6 +28,9 @@ def recommend(
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
+    ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option("--engine", help="Choose among this engine's contenders [default: all].")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
     as_json: AsJson = False,
@@ -51,6 +54,7 @@ def recommend(
         StudyFolder.existing(folder),
         limits_of(slo, max_memory, max_quality_loss),
         workloads=workload or [],
+        engines=engine or [],
         price_per_hour=price_per_hour,
     )
     if as_json:

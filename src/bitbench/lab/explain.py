@@ -20,7 +20,7 @@ from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
-from bitbench.statistics.standing import baseline_of
+from bitbench.statistics.fields import field_of
 from bitbench.store.folder import StudyFolder
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
@@ -68,10 +68,11 @@ def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Cont
 
 
 def _baseline(plan: Plan, contender: Contender) -> Contender:
-    """On the engine of the contender: the variant of the study's baseline, or one that is not quantized; else that of
+    """On the engine of the contender: the variant of its model's baseline, or one that is not quantized; else that of
     the study."""
-    chosen = baseline_of(plan)
-    same_engine = [other for other in plan.contenders if other.engine == contender.engine and other != contender]
+    field = field_of(plan, contender)
+    chosen = field.baseline
+    same_engine = [other for other in field.plan.contenders if other.engine == contender.engine and other != contender]
     dense = {variant.name for variant in plan.variants if variant.is_dense}
     wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
     found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)

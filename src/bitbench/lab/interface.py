@@ -147,11 +147,12 @@ def recommend(
     max_quality_loss: str | float | None = None,
     price_per_hour: float | None = None,
     workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
 ) -> Recommendation:
     """The fastest contender that meets the limits with confidence, and what rules out the others."""
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
-    return recommend_from(Lab(), place, limits, workloads=workloads, price_per_hour=price_per_hour)
+    return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
 
 
 def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:

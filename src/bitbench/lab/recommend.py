@@ -16,10 +16,12 @@ def recommend_from(
     limits: Limits,
     *,
     workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
     price_per_hour: float | None = None,
 ) -> Recommendation:
-    """The fastest contender within the limits, for each of these workloads or for all of the study."""
-    return recommend(lab.summary(folder), limits, workloads=workloads, price_per_hour=price_per_hour)
+    """The fastest contender within the limits on these engines, for each of these workloads; or on all, for all."""
+    summary = lab.summary(folder)
+    return recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
 
 
 def limits_of(

@@ -209,12 +209,13 @@ class AgainstBaseline(StrEnum):
 class RankingEntry(Record):
     """The ranks this contender may have: one number where it is told apart from all others.
 
+    None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
     `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
     """
 
     contender: Contender
-    rank_low: int
-    rank_high: int
+    rank_low: int | None
+    rank_high: int | None
     tied_with: tuple[Contender, ...]
     ratio_to_baseline: Ratio | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
@@ -227,10 +228,19 @@ class Confirmation(Record):
     ratio: Ratio
 
 
+class ComparedModel(Record):
+    """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
+
+    name: str
+    contenders: tuple[Contender, ...]  # those that were refused as well
+    baseline: Contender | None
+
+
 class Ranking(Record):
     """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
 
     workload: str
+    model: str | None = None  # whose contenders these are; None where the study has one model
     metric: str
     baseline: Contender | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
@@ -345,6 +355,8 @@ class StudySummary(Record):
     cells: tuple[CellSummary, ...]
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
+    models: tuple[ComparedModel, ...] = ()  # empty where there is one
+    model: str | None = None  # of a part of a study: which of its models
     precision: Precision | None = None  # None: nothing to compare, or one start
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
@@ -356,6 +368,29 @@ class StudySummary(Record):
     roof: MachineRoof | None = None  # once it was measured
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
+
+    @property
+    def by_model(self) -> tuple["StudySummary", ...]:
+        """The same of each model alone, where there are several: whatever ranks or compares is made from one part."""
+        return tuple(self._part(model) for model in self.models) or (self,)
+
+    def _part(self, model: ComparedModel) -> "StudySummary":
+        own = set(model.contenders)
+        return self.model_copy(
+            update={
+                "baseline": model.baseline,
+                "cells": tuple(one for one in self.cells if one.cell.contender in own),
+                "contenders": tuple(one for one in self.contenders if one.contender in own),
+                "rankings": tuple(one for one in self.rankings if one.model == model.name),
+                "models": (),
+                "model": model.name,
+                "refusals": tuple(one for one in self.refusals if one.cell.contender in own),
+                "expectations": tuple(one for one in self.expectations if one.contender in own),
+                "quality": tuple(one for one in self.quality if one.contender in own),
+                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in own),
+                "crossovers": tuple(one for one in self.crossovers if one.contender in own),
+            }
+        )
 
     @property
     def is_measured(self) -> bool:
