@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
 from bitbench.core.recorded.host import HostNoise
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
+from bitbench.lab.answers import doctor_answer
+from bitbench.lab.choices import Described
 from bitbench.lab.doctor import Checkup, EngineState, examine
 from bitbench.models import library
 from bitbench.probes.noise import measure_noise
@@ -19,6 +24,11 @@ NO_NATIVE_PART = (
     "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
     "install bitbench's wheel, or g++ or clang++ and bitbench again"
 )
+
+
+def print_doctor(home: Path, *, measure: bool) -> NoReturn:
+    """As JSON."""
+    end_with_json(Described.DOCTOR, doctor_answer(examine(home), measure_noise() if measure else None), ExitCode.DONE)
 
 
 def show_doctor(home: Path, *, measure: bool) -> None:
@@ -68,9 +78,7 @@ def _engine_table(engines: Sequence[EngineState]) -> Table:
             shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
             table.add_row(engine.name, Text("ready", "green"), shown or "needs no environment", "")
         else:
-            table.add_row(
-                engine.name, Text("not installed", "yellow"), "–", f"bitbench env create {engine.environment}"
-            )
+            table.add_row(engine.name, Text("not installed", "yellow"), "–", engine.to_fix)
     return table
 
 

@@ -16,9 +16,12 @@ from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
+from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
+from bitbench.lab.trust import Trust
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
@@ -33,8 +36,22 @@ EXPECTED = {
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def show_plan(lab: Lab, path: Path) -> None:
+def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
     plan = lab.plan(path)
+    return PlanAnswer(
+        plan=plan,
+        environments={name: _problem(lab, name) for name in lab.environments_of(plan)},
+        amount=amount_of(plan, lab.estimator(plan)),
+    )
+
+
+def exit_code_of(plan: Plan) -> ExitCode:
+    """A study that would run nothing is refused here as it would be by `bitbench run`."""
+    return ExitCode.DONE if plan.cells or plan.quality else ExitCode.NOTHING_MEASURED
+
+
+def show_plan(answer: PlanAnswer, trust: Trust) -> None:
+    plan = answer.plan
     console = Terminal()
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if plan.study.workloads:
@@ -44,12 +61,12 @@ def show_plan(lab: Lab, path: Path) -> None:
     for remark in remarks(plan):
         console.print(remark)
     console.print(_variants(plan))
-    for name in lab.environments_of(plan):
-        console.print(_environment(lab, name))
-    trust = lab.trust(path)
+    for name, problem in answer.environments.items():
+        shown = Text("installed") if problem is None else Text(problem, "yellow")
+        console.print(Text.assemble(f"environment {name}: ", shown))
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
-    console.print(_amount(amount_of(plan, lab.estimator(plan))))
+    console.print(_amount(answer.amount))
 
 
 def _workloads(plan: Plan) -> Table:
@@ -155,12 +172,13 @@ def _state(variant: Variant, *, is_used: bool) -> Text:
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
 
 
-def _environment(lab: Lab, name: str) -> Text:
+def _problem(lab: Lab, environment: str) -> str | None:
+    """What is wrong with it; None where it is installed."""
     try:
-        environments.python_of(name, lab.home)
+        environments.python_of(environment, lab.home)
     except EngineEnvironmentError as error:
-        return Text.assemble(f"environment {name}: ", (str(error), "yellow"))
-    return Text(f"environment {name}: installed")
+        return str(error)
+    return None
 
 
 def _amount(amount: Amount) -> str:

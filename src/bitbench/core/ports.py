@@ -98,7 +98,8 @@ class Engine(Protocol):
     can_profile: bool
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this cell is known to be meaningless or impossible, or None."""
+        """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
+        is wrong, such as a mistyped argument: then the study does not run."""
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         """What the setup's `args` make it use; whatever could run code, read a file or reach another host `asks`.

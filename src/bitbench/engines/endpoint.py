@@ -18,7 +18,7 @@ from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Voca
 from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import explain_wrong
+from bitbench.engines.options import check_arguments
 from bitbench.exchange.connection import BadAnswer, PlainAnswer, PlainConnection
 from bitbench.exchange.limits import MODEL_NAMES, PLAIN_BYTES
 from bitbench.exchange.redirects import REDIRECTS, redirection
@@ -91,7 +91,8 @@ class EndpointEngine:
     can_profile = False
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        return None
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         """A key that goes to another host is always asked for, and on this one unless it is the usual variable's."""

@@ -13,7 +13,7 @@ from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
-from bitbench.engines.options import argument_uses, spelled
+from bitbench.engines.options import argument_uses, check_names, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -48,9 +48,7 @@ class TransformersEngine:
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        unknown = sorted(set(setup.args) - set(_ARGUMENTS))
-        if unknown:
-            return f"transformers has no argument {unknown[0]} here; it has {', '.join(_ARGUMENTS)}."
+        check_names(setup.args, _ARGUMENTS, who="transformers")
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return (
                 f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."

@@ -253,7 +253,7 @@ class Lab:
 def _study_in(folder: StudyFolder) -> Study:
     missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
     text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
-    return parse_study(text, name=str(folder.study_file))
+    return parse_study(text, name=str(folder.study_file), by_hand=False)
 
 
 def refuse_other_study(old: Study, new: Study) -> None:
