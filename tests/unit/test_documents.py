@@ -19,6 +19,7 @@ from bitbench.cli.app import app
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import Study
 from bitbench.planning.study_file import parse_study, study_schema
+from bitbench.quantize.catalog import recipe_schema
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "gallery" / "README.md"])
@@ -79,6 +80,7 @@ def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
 @pytest.mark.parametrize("example", RECIPES)
 def test_recipes_in_documents_are_accepted(example: str) -> None:
     Recipe.model_validate(yaml.safe_load(example))
+    jsonschema.validate(yaml.safe_load(example), recipe_schema())
 
 
 def test_every_dependency_has_its_reason() -> None:
