@@ -1,4 +1,4 @@
-"""Reading a study needs nothing that only Linux has: docs/platforms.md says so of other systems, which no test runs on."""
+"""Reading a study needs nothing that only Linux has: docs/platforms.md says so, of systems on which no test runs."""
 
 import shutil
 import subprocess
@@ -13,8 +13,8 @@ TWINS = Path(__file__).parents[2] / "examples" / "gallery" / "twins"
 ELSEWHERE = """
 import builtins, ctypes, fcntl, io, os, socket, sys
 
-ONLY_LINUX = (os, "sched_getaffinity"), (os, "pidfd_open"), (os, "O_PATH"), (fcntl, "F_SETPIPE_SZ"), (socket, "TCP_INFO")
-for module, name in ONLY_LINUX:
+OF_LINUX = (os, "sched_getaffinity"), (os, "pidfd_open"), (os, "O_PATH"), (fcntl, "F_SETPIPE_SZ"), (socket, "TCP_INFO")
+for module, name in OF_LINUX:
     if hasattr(module, name):
         delattr(module, name)
 sys.modules["bitbench._native"] = None
