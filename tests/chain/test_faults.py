@@ -92,7 +92,7 @@ def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o size=120k tmpfs out"))
     ended = run.wait()
-    assert ended.exit_code == ExitCode.UNAVAILABLE, ended.said
+    assert ended.exit_code == ExitCode.REFUSED, ended.said
     assert "the disk is full; free some space, then repeat the command" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()
@@ -101,7 +101,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_a_read_only_folder(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o ro tmpfs out"))
     ended = run.wait()
-    assert ended.exit_code == ExitCode.UNAVAILABLE, ended.said
+    assert ended.exit_code == ExitCode.REFUSED, ended.said
     assert "the file system is read-only; give another folder" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()

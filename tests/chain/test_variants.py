@@ -133,7 +133,7 @@ def test_without_an_environment_to_make_variants_in_nothing_starts(
     (tmp_path / "home" / "envs" / "quantize" / "bitbench-environment.json").unlink()
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert answer.exit_code == ExitCode.UNAVAILABLE
-    assert "create it with: bitbench env create quantize" in answer.err
+    assert "this study cannot run yet; first: bitbench env create quantize" in answer.err
     assert not Path("out").exists()
     assert backend.made == 0
 

@@ -217,7 +217,7 @@ WRITES = [
 def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(place.rglob("*"))
     said = bitbench(capsys, "query", str(place), sql.replace("PLACE", str(place)))
-    assert (said.exit_code, said.out) == (1, "")
+    assert (said.exit_code, said.out) == (ExitCode.REFUSED, "")
     assert said.err.startswith("error: the query is refused: `bitbench query` only reads its own tables")
     assert said.err.count("\n") == 1
     assert sorted(place.rglob("*")) == before

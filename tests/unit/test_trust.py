@@ -213,7 +213,7 @@ def test_the_question_is_asked_once(tmp_path: Path) -> None:
     assert b"nothing was run" in refused.output
     assert not (tmp_path / "x").exists()
     allowed = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables, answer=b"y\n")
-    assert allowed.exit_code == 0, allowed.output
+    assert allowed.exit_code == ExitCode.NOTHING_MEASURED, allowed.output
     again = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables)
-    assert again.exit_code == 0, again.output
+    assert again.exit_code == ExitCode.NOTHING_MEASURED, again.output
     assert b"[y/N]" not in again.output

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from bitbench.cli import (
     quality,
     quantize,
     query,
+    quick,
     recommend,
     report,
 )
@@ -112,6 +114,7 @@ def plan(study: StudyFile, as_json: AsJson = False) -> None:
 @app.command()
 def run(
     study: StudyFile,
+    *,
     into: Into = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
@@ -119,6 +122,10 @@ def run(
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a page on 127.0.0.1 that shows progress and what is decided.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -134,12 +141,15 @@ def run(
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
     from bitbench.lab.study import Lab
+    from bitbench.lab.watch import watched
 
     lab, console = Lab(), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
-        folder = lab.run(study, into, display, budget_s=budget_s)
+        page = watched(lab, into, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
+        with page as observer:
+            folder = lab.run(study, into, observer, budget_s=budget_s)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
@@ -174,6 +184,7 @@ def schema(
 
 
 # --help lists them in this order, after those above.
+app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
 app.command()(compare.compare)

@@ -22,7 +22,7 @@ def get(name: Annotated[str, typer.Argument(help="A name from `bitbench model li
         path = library.fetch(
             name,
             lab.home,
-            python=environments.python_of("transformers", lab.home),
+            python=environments.python_of(library.ENVIRONMENT, lab.home),
             on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
         )
     console.print(f"{name} is at {path}", soft_wrap=True)

@@ -9,13 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bitbench import environments
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
@@ -37,10 +35,12 @@ _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yel
 
 
 def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
-    plan = lab.plan(path)
+    plan, ready = lab.look_ahead(path)
     return PlanAnswer(
         plan=plan,
-        environments={name: _problem(lab, name) for name in lab.environments_of(plan)},
+        environments=dict(ready.environments),
+        missing_models=ready.missing_models,
+        before_run=ready.commands,
         amount=amount_of(plan, lab.estimator(plan)),
     )
 
@@ -60,13 +60,17 @@ def show_plan(answer: PlanAnswer, trust: Trust) -> None:
     console.print(_counts(plan) if is_large else _cells(plan))
     for remark in remarks(plan):
         console.print(remark)
-    console.print(_variants(plan))
+    console.print(_variants(plan, answer.missing_models))
     for name, problem in answer.environments.items():
-        shown = Text("installed") if problem is None else Text(problem, "yellow")
+        shown = Text("installed") if problem is None else Text("not installed", "yellow")
         console.print(Text.assemble(f"environment {name}: ", shown))
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
     console.print(_amount(answer.amount))
+    if answer.before_run:
+        console.print("Needed before `bitbench run`:")
+        for command in answer.before_run:
+            console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def _workloads(plan: Plan) -> Table:
@@ -152,10 +156,10 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
         yield Padding(_some(contenders), (0, 0, 0, 4))
 
 
-def _variants(plan: Plan) -> Text:
+def _variants(plan: Plan, missing_models: Sequence[str]) -> Text:
     used = {contender.variant for contender in plan.contenders}
     lines = [
-        Text.assemble(f"variant {variant.name}: ", _state(variant, is_used=variant.name in used))
+        Text.assemble(f"variant {variant.name}: ", _state(variant, variant.name in used, missing_models))
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
@@ -164,21 +168,14 @@ def _variants(plan: Plan) -> Text:
     return Text("\n").join(lines or [Text("no variants needed")])
 
 
-def _state(variant: Variant, *, is_used: bool) -> Text:
+def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
+    if variant.weight_bytes is not None and variant.model in missing_models:
+        return Text(f"{show_bytes(variant.weight_bytes)} of weights, not downloaded", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
-
-
-def _problem(lab: Lab, environment: str) -> str | None:
-    """What is wrong with it; None where it is installed."""
-    try:
-        environments.python_of(environment, lab.home)
-    except EngineEnvironmentError as error:
-        return str(error)
-    return None
 
 
 def _amount(amount: Amount) -> str:

@@ -15,7 +15,7 @@ from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses, check_arguments, spelled
@@ -76,6 +76,7 @@ class NullEngine:
     start_s = 0.5
     overhead_bytes = 60 * 2**20
     can_profile = False
+    quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
@@ -84,6 +85,8 @@ class NullEngine:
         return None
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        if not setup.args.keys() <= NullArguments.model_fields.keys():
+            return ()  # `refuse` says what is wrong
         return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002

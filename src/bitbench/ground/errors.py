@@ -6,6 +6,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
+├── NotReadyError           a study needs environments or models that are not installed here
 ├── ModelError              a model is missing, unreadable or could not be downloaded
 ├── RecipeError             a recipe is invalid or does not exist
 ├── QuantizeError           a variant could not be created, or may not be removed
@@ -55,6 +56,10 @@ class NotTrustedError(BitbenchError):
 
 
 class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class NotReadyError(BitbenchError):
     pass
 
 

@@ -48,6 +48,8 @@ class PlanAnswer(Record):
 
     plan: Plan
     environments: dict[str, str | None]  # what is wrong with each; null: it is installed
+    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
+    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
     amount: Amount
 
 

@@ -2,17 +2,19 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.models.catalog import CATALOG, CatalogModel
-from bitbench.models.fetch import fetch
+from bitbench.ground.tensor_files import StoredTensor
+from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
+from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.folder import MANIFEST, hash_file, read_facts, weight_files
 
-__all__ = ["KnownModel", "ResolvedModel", "fetch", "list_models", "resolve"]
+__all__ = ["ENVIRONMENT", "ExpectedModel", "KnownModel", "ResolvedModel", "fetch", "list_models", "look_up", "resolve"]
 
 _HASH_CACHE = "models/hashes.json"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
@@ -26,6 +28,18 @@ class ResolvedModel:
     facts: ModelFacts
     weight_bytes: int
     content_hash: str
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """A model of the catalog that is not downloaded: enough of it to plan with, and nothing that could run."""
+
+    name: str
+    facts: ModelFacts
+    weight_bytes: int
+    layers: Mapping[str, StoredTensor]  # the linear ones
+    path: None = None
+    content_hash: None = None
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,21 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     )
 
 
+def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
+    """As `resolve`; a catalog model that is not downloaded is what the catalog knows of it."""
+    model = CATALOG.get(reference)
+    if model is None or _is_downloaded(model, home):
+        return resolve(reference, home)
+    return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+
+
+def _is_downloaded(model: CatalogModel, home: Path) -> bool:
+    return (home.absolute() / "models" / model.name / MANIFEST).exists()
+
+
 def _known(model: CatalogModel, home: Path) -> KnownModel:
     folder = home.absolute() / "models" / model.name
-    if not (folder / MANIFEST).exists():
+    if not _is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
@@ -70,7 +96,7 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
 def _folder_of(reference: str, home: Path) -> Path:
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
-        if not (folder / MANIFEST).exists():
+        if not _is_downloaded(CATALOG[reference], home):
             raise ModelError(
                 f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )
