@@ -167,17 +167,19 @@ def doctor(
 
 @app.command()
 def schema(
-    of: Annotated[Described, typer.Argument(help="A study file, or what a command prints with --json.")] = (
+    of: Annotated[Described, typer.Argument(help="A file that you write, or what a command prints with --json.")] = (
         Described.STUDY
     ),
 ) -> None:
-    """Print the JSON Schema of a study file or of an answer."""
+    """Print the JSON Schema of a study file, a recipe or an answer."""
     import json
 
     from bitbench.lab.answers import answer_schema
     from bitbench.planning.study_file import study_schema
+    from bitbench.quantize.catalog import recipe_schema
 
-    found = study_schema() if of is Described.STUDY else answer_schema(of)
+    of_files = {Described.STUDY: study_schema, Described.RECIPE: recipe_schema}
+    found = of_files[of]() if of in of_files else answer_schema(of)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 

@@ -4,9 +4,11 @@ from enum import StrEnum
 
 
 class Described(StrEnum):
-    """What `bitbench schema` prints the JSON Schema of: a study file, or what a command prints with --json."""
+    """What `bitbench schema` prints the JSON Schema of: a file that a person writes, or what a command prints
+    with --json."""
 
     STUDY = "study"
+    RECIPE = "recipe"
     RECOMMEND = "recommend"
     COMPARE = "compare"
     EXPLAIN = "explain"
