@@ -1,4 +1,4 @@
-// Reads the indices of a strip and looks the entries up, with AVX-512. Only avx512.cpp includes this.
+// Reads the indices of a strip and looks the entries up, with AVX-512. Only avx512vbmi.cpp includes this.
 #pragma once
 
 #include <immintrin.h>
