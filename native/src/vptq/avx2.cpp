@@ -7,11 +7,6 @@ namespace {
 struct Avx2 {
     static constexpr bool kDotsBytes = false;
 
-    BITBENCH_INLINE static __m256i four_entries(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c,
-                                                const std::uint8_t* d) {
-        return blend_entries(a, b, c, d);
-    }
-
     BITBENCH_INLINE static __m256i dot_words(__m256i sum, __m256i weights, __m256i x) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(weights, x));
     }

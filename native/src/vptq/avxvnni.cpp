@@ -7,11 +7,6 @@ namespace {
 struct AvxVnni {
     static constexpr bool kDotsBytes = true;
 
-    BITBENCH_INLINE static __m256i four_entries(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c,
-                                                const std::uint8_t* d) {
-        return blend_entries(a, b, c, d);
-    }
-
     BITBENCH_INLINE static __m256i dot_words(__m256i sum, __m256i weights, __m256i x) {
         return _mm256_dpwssd_avx_epi32(sum, weights, x);
     }

@@ -44,17 +44,18 @@ template <class Level>
 struct BlockSums {
     typename Level::Sums main, residual;
 
-    template <bool Wide>
+    template <bool Wide, Residual kResidual>
     BITBENCH_INLINE void add_to(float* outputs, const Segment& segment, float scale, std::int32_t input_sum) const {
         const std::uint32_t offset = std::uint32_t(Level::template kWeightOffset<Wide>) * std::uint32_t(input_sum);
         alignas(32) std::uint32_t mains[kVector], residuals[kVector];
         main.write(mains);
         residual.write(residuals);
-        const bool has_residual = segment.residual_bits != 0;
         for (int o = 0; o < kVector; ++o) {
             const auto first = float(std::int32_t(mains[o] - offset));
-            const float second = has_residual ? float(std::int32_t(residuals[o] - offset)) : 0.0f;
-            outputs[o] += scale * (segment.main_scale * first + segment.residual_scale * second);
+            float sum = segment.main_scale * first;
+            if constexpr (kResidual != Residual::kNone)
+                sum += segment.residual_scale * float(std::int32_t(residuals[o] - offset));
+            outputs[o] += scale * sum;
         }
     }
 };
@@ -70,6 +71,8 @@ struct StripIndices {
         : bytes(strip + main_bytes(segment.main_bits)) {
         read_main(segment, strip, main);
         if constexpr (kResidual == Residual::kUnpacked) read_residual(segment, bytes, unpacked);
+        // Through memory: the compiler would take each index out of a vector by a shuffle, and shuffles are what is scarce.
+        asm("" : "+m"(main), "+m"(unpacked));
     }
 
     BITBENCH_INLINE auto residual(int group) const {
@@ -106,7 +109,7 @@ void one_row(const Segment& segment, const Activations& x, int begin, int end, f
                         total.residual.add(Columns(segment.residual, indices.residual(g)), inputs);
                 }
             }
-            total.template add_to<Wide>(sums + std::size_t(kVector) * block, segment, x.scale[first / kStripsPerChunk],
+            total.template add_to<Wide, kResidual>(sums + std::size_t(kVector) * block, segment, x.scale[first / kStripsPerChunk],
                                         sum_of_inputs<Wide>(x, 0, first, last));
         }
     }
@@ -154,7 +157,7 @@ void many_rows(const Segment& segment, const Activations& x, int begin, int end,
                     tile.multiply(x, std::size_t(row) * x.stride + std::size_t(s) * kStrip, totals[row]);
             }
             for (int row = 0; row < x.batch; ++row)
-                totals[row].template add_to<Wide>(sums + row * stride + std::size_t(kVector) * block, segment,
+                totals[row].template add_to<Wide, kResidual>(sums + row * stride + std::size_t(kVector) * block, segment,
                                                   x.scale[row * x.chunks + first / kStripsPerChunk],
                                                   sum_of_inputs<Wide>(x, row, first, last));
         }

@@ -20,18 +20,14 @@ BITBENCH_INLINE const std::uint8_t* entry(const std::uint8_t* entries, std::uint
     return entries + std::size_t(kVector) * index;
 }
 
-// Four indices, by as few loads as there are.
-struct FourIndices {
-    std::uint32_t at[4];
-
-    BITBENCH_INLINE explicit FourIndices(const std::uint8_t* bytes) : at{bytes[0], bytes[1], bytes[2], bytes[3]} {}
-
-    BITBENCH_INLINE explicit FourIndices(const std::uint32_t* index) {
-        const auto first = std::uint64_t(eight_bytes(index)), second = std::uint64_t(eight_bytes(index + 2));
-        at[0] = std::uint32_t(first), at[1] = std::uint32_t(first >> 32);
-        at[2] = std::uint32_t(second), at[3] = std::uint32_t(second >> 32);
-    }
-};
+BITBENCH_INLINE __m256i four_entries(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c,
+                                     const std::uint8_t* d) {
+    const __m256i lower = _mm256_blend_epi32(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a))),
+                                             _mm256_set1_epi64x(eight_bytes(b)), 0x0c);
+    const __m256i upper =
+        _mm256_blend_epi32(_mm256_set1_epi64x(eight_bytes(c)), _mm256_set1_epi64x(eight_bytes(d)), 0xc0);
+    return _mm256_blend_epi32(lower, upper, 0xf0);
+}
 
 // The first four bytes of eight in all dwords of the lower half, the others in the upper half.
 BITBENCH_INLINE __m256i spread_halves(const void* at) {
@@ -50,6 +46,8 @@ struct Sums256 {
             low = Columns::dot(low, columns.low[i], inputs.x[i]);
             high = Columns::dot(high, columns.high[i], inputs.x[i]);
         }
+        // The compiler would put off additions until registers run out, and keep products in memory.
+        asm("" : "+x"(low), "+x"(high));
     }
 
     BITBENCH_INLINE void write(std::uint32_t* outputs) const {
@@ -70,10 +68,9 @@ struct WordColumns {
     template <class Index>
     BITBENCH_INLINE WordColumns(const std::uint8_t* entries, const Index* index) {
         const __m256i low_order = order(0), high_order = order(4);
-        for (int i = 0; i < 2; ++i) {
-            const FourIndices four(index + 4 * i);
-            const __m256i found = Operations::four_entries(entry(entries, four.at[0]), entry(entries, four.at[1]),
-                                                           entry(entries, four.at[2]), entry(entries, four.at[3]));
+        for (int i = 0; i < 2; ++i, index += 4) {
+            const __m256i found = four_entries(entry(entries, index[0]), entry(entries, index[1]),
+                                               entry(entries, index[2]), entry(entries, index[3]));
             low[i] = _mm256_shuffle_epi8(found, low_order);
             high[i] = _mm256_shuffle_epi8(found, high_order);
         }
@@ -109,9 +106,8 @@ struct ByteColumns {
 
     template <class Index>
     BITBENCH_INLINE ByteColumns(const std::uint8_t* entries, const Index* index) {
-        const FourIndices a(index), b(index + 4);
-        const __m256i even = pairs(entries, a.at[0], a.at[1], b.at[0], b.at[1]);
-        const __m256i odd = pairs(entries, a.at[2], a.at[3], b.at[2], b.at[3]);
+        const __m256i even = pairs(entries, index[0], index[1], index[4], index[5]);
+        const __m256i odd = pairs(entries, index[2], index[3], index[6], index[7]);
         low[0] = _mm256_unpacklo_epi16(even, odd);
         high[0] = _mm256_unpackhi_epi16(even, odd);
     }
@@ -126,7 +122,7 @@ struct ByteColumns {
         const __m256i order = _mm256_set_epi64x(0x0f070e060d050c04, 0x0b030a0209010800, 0x0f070e060d050c04,
                                                 0x0b030a0209010800);
         return _mm256_shuffle_epi8(
-            Operations::four_entries(entry(entries, a), entry(entries, b), entry(entries, c), entry(entries, d)), order);
+            four_entries(entry(entries, a), entry(entries, b), entry(entries, c), entry(entries, d)), order);
     }
 };
 
@@ -137,7 +133,7 @@ struct ByteInputs {
     BITBENCH_INLINE ByteInputs(const Activations& from, std::size_t at) : x{spread_halves(from.high + at)} {}
 };
 
-// `Operations`: four_entries(a, b, c, d), dot_words(sum, weights, x), and with kDotsBytes also dot_bytes.
+// `Operations`: dot_words(sum, weights, x), and with kDotsBytes also dot_bytes.
 template <class Operations>
 struct Level256 {
     template <bool>
@@ -150,16 +146,6 @@ struct Level256 {
     using Inputs = std::conditional_t<kWords<Wide>, WordInputs, ByteInputs>;
     using Sums = Sums256;
 };
-
-// Blends of broadcasts, for processors whose loads take no mask.
-BITBENCH_INLINE __m256i blend_entries(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c,
-                                      const std::uint8_t* d) {
-    const __m256i lower = _mm256_blend_epi32(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a))),
-                                             _mm256_set1_epi64x(eight_bytes(b)), 0x0c);
-    const __m256i upper =
-        _mm256_blend_epi32(_mm256_set1_epi64x(eight_bytes(c)), _mm256_set1_epi64x(eight_bytes(d)), 0xc0);
-    return _mm256_blend_epi32(lower, upper, 0xf0);
-}
 
 }  // namespace
 }  // namespace bitbench::vptq
