@@ -1,5 +1,5 @@
-// AVX-512 with BW, VL and VNNI but without VBMI: Cascade Lake, Cooper Lake. Registers of 256 bits, because 512 bits leave
-// two ports for vectors instead of three. (Broadcasting loads that merge by a mask instead of blends: 1.3 times as long.)
+// AVX-512 with BW, VL and VNNI but without VBMI: Cascade Lake, Cooper Lake. Registers of 256 bits, because 512 bits
+// leave two ports for vectors instead of three. No gather: the microcode against Downfall makes it slow on these.
 #include "by_column_256.hpp"
 
 namespace bitbench::vptq {

@@ -1,6 +1,6 @@
-// The product on processors that cannot turn 8 entries by one shuffle: each entry is loaded on its own. Eight columns at a
-// time are decoded for the instruction set's widest dot product. Included by the file of each such instruction set, hence
-// internal linkage.
+// The product on processors that cannot turn 8 entries by one shuffle: each entry is loaded on its own. Eight columns at
+// a time are decoded for the instruction set's best dot product. Included by the file of each such instruction set,
+// hence internal linkage.
 //
 // A `Level` offers, for activations of 8 (Wide = false) or 16 bits:
 //   Columns<Wide>(entries, index)  8 columns of a codebook, arranged for the dot product
@@ -71,7 +71,7 @@ struct StripIndices {
         : bytes(strip + main_bytes(segment.main_bits)) {
         read_main(segment, strip, main);
         if constexpr (kResidual == Residual::kUnpacked) read_residual(segment, bytes, unpacked);
-        // Through memory: the compiler would take each index out of a vector by a shuffle, and shuffles are what is scarce.
+        // Through memory: the compiler would take each index out of a vector by a shuffle, of which there are enough.
         asm("" : "+m"(main), "+m"(unpacked));
     }
 
@@ -109,8 +109,9 @@ void one_row(const Segment& segment, const Activations& x, int begin, int end, f
                         total.residual.add(Columns(segment.residual, indices.residual(g)), inputs);
                 }
             }
-            total.template add_to<Wide, kResidual>(sums + std::size_t(kVector) * block, segment, x.scale[first / kStripsPerChunk],
-                                        sum_of_inputs<Wide>(x, 0, first, last));
+            total.template add_to<Wide, kResidual>(sums + std::size_t(kVector) * block, segment,
+                                                   x.scale[first / kStripsPerChunk],
+                                                   sum_of_inputs<Wide>(x, 0, first, last));
         }
     }
 }
@@ -156,10 +157,12 @@ void many_rows(const Segment& segment, const Activations& x, int begin, int end,
                 for (int row = 0; row < x.batch; ++row)
                     tile.multiply(x, std::size_t(row) * x.stride + std::size_t(s) * kStrip, totals[row]);
             }
-            for (int row = 0; row < x.batch; ++row)
-                totals[row].template add_to<Wide, kResidual>(sums + row * stride + std::size_t(kVector) * block, segment,
-                                                  x.scale[row * x.chunks + first / kStripsPerChunk],
-                                                  sum_of_inputs<Wide>(x, row, first, last));
+            for (int row = 0; row < x.batch; ++row) {
+                float* outputs = sums + row * stride + std::size_t(kVector) * block;
+                const float scale = x.scale[row * x.chunks + first / kStripsPerChunk];
+                totals[row].template add_to<Wide, kResidual>(outputs, segment, scale,
+                                                             sum_of_inputs<Wide>(x, row, first, last));
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ BITBENCH_INLINE const std::uint8_t* entry(const std::uint8_t* entries, std::uint
 
 BITBENCH_INLINE __m256i four_entries(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c,
                                      const std::uint8_t* d) {
-    const __m256i lower = _mm256_blend_epi32(_mm256_castsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a))),
+    const __m256i lower = _mm256_blend_epi32(_mm256_castsi128_si256(_mm_cvtsi64_si128(eight_bytes(a))),
                                              _mm256_set1_epi64x(eight_bytes(b)), 0x0c);
     const __m256i upper =
         _mm256_blend_epi32(_mm256_set1_epi64x(eight_bytes(c)), _mm256_set1_epi64x(eight_bytes(d)), 0xc0);

@@ -1,5 +1,5 @@
-// Levels of by_column.hpp for 64-bit Arm, in registers of 128 bits. A table lookup over two registers brings the columns of
-// one output side by side. Checked under qemu (scripts/native-arm) and never timed: NOT YET RUN ON AN ARM PROCESSOR.
+// Levels of by_column.hpp for 64-bit Arm, in registers of 128 bits. A table lookup over two registers brings the columns
+// of one output side by side. Checked under qemu (scripts/native-arm) and never timed: NOT YET RUN ON AN ARM PROCESSOR.
 #pragma once
 
 #include <arm_neon.h>
@@ -73,8 +73,8 @@ struct NeonByteInputs {
     BITBENCH_INLINE NeonByteInputs(const Activations& from, std::size_t at) : x(vld1_s8(from.high + at)) {}
 };
 
-// Four columns of one output in a dword. `Operations`: dot<Half>(sum, weights, x), with the Half-th four activations, and
-// kWeightOffset of what it multiplied with.
+// Four columns of one output in a dword. `Operations`: dot<Half>(sum, weights, x), with the Half-th four activations,
+// and kWeightOffset of what it multiplied with.
 template <class Operations>
 struct NeonByteColumns {
     uint8x16_t low[2], high[2];

@@ -225,15 +225,20 @@ std::vector<const Isa*> runnable_isas() {
     return found;
 }
 
+auto named(const auto& isas, std::string_view name) {
+    return std::ranges::find_if(isas, [name](const Isa* isa) { return name == isa->name; });
+}
+
 std::vector<const Isa*> find_isas() {
     std::vector<const Isa*> found = runnable_isas();
     const char* best = std::getenv(kBestIsa);
     if (best == nullptr || *best == '\0') return found;
-    const auto first = std::ranges::find_if(found, [best](const Isa* isa) { return std::string_view(best) == isa->name; });
+    const auto first = named(found, best);
     if (first == found.end()) {
         std::string names;
         for (const Isa* isa : found) names += std::string(names.empty() ? "" : ", ") + isa->name;
-        throw std::invalid_argument(std::string(kBestIsa) + "=" + best + " names no instruction set that this processor runs; choose one of: " + names);
+        throw std::invalid_argument(std::string(kBestIsa) + "=" + best +
+                                    " names no instruction set that this processor runs; choose one of: " + names);
     }
     found.erase(found.begin(), first);
     return found;
@@ -248,7 +253,7 @@ std::span<const Isa* const> usable_isas() {
 
 const Isa* isa_named(std::string_view name) {
     const auto isas = usable_isas();
-    const auto found = std::ranges::find_if(isas, [name](const Isa* isa) { return name == isa->name; });
+    const auto found = named(isas, name);
     return found == isas.end() ? nullptr : *found;
 }
 

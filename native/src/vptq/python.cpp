@@ -92,7 +92,8 @@ class OwningMatrix {
     void multiply_at(std::uintptr_t x, std::uintptr_t y, int rows, bool bfloat16, int activation_bits, int threads,
                      const std::string& isa) const {
         require(x != 0 && y != 0 && rows > 0, "x and y are addresses of at least one row");
-        run({reinterpret_cast<void*>(x), bfloat16}, {reinterpret_cast<void*>(y), bfloat16}, rows, activation_bits, threads, isa);
+        const Floats from{reinterpret_cast<void*>(x), bfloat16}, to{reinterpret_cast<void*>(y), bfloat16};
+        run(from, to, rows, activation_bits, threads, isa);
     }
 
   private:

@@ -12,24 +12,31 @@ namespace {
 using Part = std::uint32_t __attribute__((vector_size(32)));
 using EightBytes = std::uint8_t __attribute__((vector_size(8)));
 
+// Parts that follow each other.
+template <class... Parts>
+[[gnu::always_inline]] inline void load(const std::uint8_t* at, Parts&... parts) {
+    ((std::memcpy(&parts, at, sizeof parts), at += sizeof parts), ...);
+}
+
+[[gnu::always_inline]] inline void load_bytes(const std::uint8_t* at, Part& part) {
+    EightBytes bytes;
+    std::memcpy(&bytes, at, sizeof bytes);
+    part = __builtin_convertvector(bytes, Part);
+}
+
 struct IndexWriter {
     std::uint32_t* index;
 
-    [[gnu::always_inline]] void put(int g, Part indices) const { std::memcpy(index + 8 * g, &indices, sizeof indices); }
+    [[gnu::always_inline]] void put(int g, const Part& indices) const {
+        std::memcpy(index + 8 * g, &indices, sizeof indices);
+    }
 };
-
-#define BITBENCH_PART(name, at) \
-    Part name;                  \
-    std::memcpy(&name, at, sizeof name)
-#define BITBENCH_SPREAD(name, at)                  \
-    EightBytes name##_bytes;                       \
-    std::memcpy(&name##_bytes, at, sizeof name##_bytes); \
-    const Part name = __builtin_convertvector(name##_bytes, Part)
 
 inline void read16(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     const IndexWriter to{index};
     for (int h = 0; h < 4; ++h) {
-        BITBENCH_PART(pairs, at + 32 * h);
+        Part pairs;
+        load(at + 32 * h, pairs);
         to.put(2 * h, pairs & 0xffff);
         to.put(2 * h + 1, pairs >> 16);
     }
@@ -37,9 +44,8 @@ inline void read16(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
 
 inline void read12(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     const IndexWriter to{index};
-    BITBENCH_PART(a, at);
-    BITBENCH_PART(b, at + 32);
-    BITBENCH_PART(c, at + 64);
+    Part a, b, c;
+    load(at, a, b, c);
     to.put(0, a >> 8 & 0xfff);
     to.put(1, a >> 20);
     to.put(2, b >> 8 & 0xfff);
@@ -52,10 +58,9 @@ inline void read12(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
 
 inline void read13(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     const IndexWriter to{index};
-    BITBENCH_PART(a, at);
-    BITBENCH_PART(b, at + 32);
-    BITBENCH_PART(c, at + 64);
-    BITBENCH_SPREAD(e, at + 96);
+    Part a, b, c, e;
+    load(at, a, b, c);
+    load_bytes(at + 96, e);
     to.put(0, a & 0x1fff);
     to.put(1, a >> 19);
     to.put(2, b & 0x1fff);
@@ -68,9 +73,9 @@ inline void read13(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
 
 inline void read9(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     const IndexWriter to{index};
-    BITBENCH_PART(a, at);
-    BITBENCH_PART(b, at + 32);
-    BITBENCH_SPREAD(e, at + 64);
+    Part a, b, e;
+    load(at, a, b);
+    load_bytes(at + 64, e);
     for (int j = 0; j < 3; ++j) {
         to.put(j, a >> 9 * j & 0x1ff);
         to.put(3 + j, b >> 9 * j & 0x1ff);
@@ -78,9 +83,6 @@ inline void read9(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     to.put(6, a >> 27 | (e & 0xf) << 5);
     to.put(7, b >> 27 | (e >> 4) << 5);
 }
-
-#undef BITBENCH_PART
-#undef BITBENCH_SPREAD
 
 inline void read_main(const Segment& segment, const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
     if (segment.main_bits == 12) return read12(at, index);
