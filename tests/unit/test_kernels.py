@@ -173,7 +173,9 @@ def test_a_table_of_several_instruction_sets_names_that_of_each_row() -> None:
     run = KernelRun(machine=MACHINE, timings=(timing("torch-linear", (1e-4,) * 9), *timings))
     text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
     table = text.split("Vector-quantized kernels")[1]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
     column = cells[0].index("isa")
     assert [row[column] for row in cells[2:4]] == ["`avx2`", "`avx512vbmi`"]
 
@@ -280,7 +282,15 @@ def test_a_report_of_the_records_makes_table_and_figure_again(
 
 def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = [1024, 1024]
-    about = {"event": "case", "shape": shape, "batch": 1, "labels": {}, "isa": None, "weight_bytes": 2**20, "error": 0.0}
+    about = {
+        "event": "case",
+        "shape": shape,
+        "batch": 1,
+        "labels": {},
+        "isa": None,
+        "weight_bytes": 2**20,
+        "error": 0.0,
+    }
     point = {"event": "point", "shape": shape, "batch": 1}
     right, now_and_then = about | {"name": "right", "cause": None}, about | {"name": "now-and-then"}
     events = [

@@ -29,7 +29,9 @@ KNOWN_ISAS = {
 on_every_isa = pytest.mark.parametrize(
     "isa",
     [
-        pytest.param(isa, marks=pytest.mark.skipif(isa not in ISAS, reason=f"no {isa} in this processor or BITBENCH_ISA"))
+        pytest.param(
+            isa, marks=pytest.mark.skipif(isa not in ISAS, reason=f"no {isa} in this processor or BITBENCH_ISA")
+        )
         for isa in KNOWN_ISAS
     ],
 )
@@ -146,7 +148,9 @@ def test_one_that_the_processor_does_not_run_cannot_be_forced() -> None:
 
 def isas_of_a_process(best: str) -> list[str]:
     command = [sys.executable, "-c", "from bitbench._native import vptq_isas; print(*vptq_isas())"]
-    child = subprocess.run(command, env=os.environ | {"BITBENCH_ISA": best}, capture_output=True, text=True, check=False)
+    child = subprocess.run(
+        command, env=os.environ | {"BITBENCH_ISA": best}, capture_output=True, text=True, check=False
+    )
     assert child.returncode == 0, child.stderr
     return child.stdout.split()
 

@@ -5,7 +5,8 @@ from pydantic import Field
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Record
 
-# 4: isa of each timing; `avx512` no longer means VBMI, which is `avx512vbmi`; 3: device, device_name, cuda; 2: rounds of each pass; 1: the first
+# 4: isa of each timing, where avx512 no longer means VBMI, which is avx512vbmi; 3: device, device_name, cuda;
+# 2: rounds of each pass; 1: the first
 KERNEL_FORMAT = 4
 
 

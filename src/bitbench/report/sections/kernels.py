@@ -24,7 +24,11 @@ TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 _CODEBOOKS = ("main_centroids", "residual_centroids")
 _VECTOR = 8  # weights in a vector of the cases that have codebooks
-_TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv", "torch-linear-f32": "torch float32"}  # as the columns of such tables are called
+_TORCH_NAMES = {
+    "torch-linear": "torch",
+    "torch-mv": "torch.mv",
+    "torch-linear-f32": "torch float32",
+}  # as the columns of such tables are called
 
 
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
