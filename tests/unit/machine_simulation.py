@@ -49,14 +49,19 @@ MACHINES = {"gallery": GALLERY, "drift": DRIFT, "starts": STARTS, "luck": LUCK, 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`alternate`: all contenders of a block are started, then their trials take turns. Else one after the other."""
+    """`alternate`: all contenders of a block are started, then their trials take turns. Else one after the other.
+
+    `shift`: so many come at a time beside the baseline, which stays; 0: all of them.
+    """
 
     blocks: int
     rounds: int
     alternate: bool = False
+    shift: int = 0
 
     def seconds(self, contenders: int) -> int:
-        return self.blocks * contenders * (START_S + self.rounds * TRIAL_S)
+        starts = contenders + (contenders // self.shift if self.shift else 0)
+        return self.blocks * starts * (START_S + self.rounds * TRIAL_S)
 
 
 def contenders(count: int) -> tuple[Contender, ...]:
@@ -75,8 +80,16 @@ class Simulation:
         self._mood = np.concatenate([[0.0], np.cumsum(_log_speed(machine, rng, seconds + 60))])
         self.clock_s = 0
 
-    def block(self, live: Sequence[int], rounds: int, *, alternate: bool) -> tuple[Floats, Floats]:
+    def block(self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0) -> tuple[Floats, Floats]:
         """Log speeds and the probe's view of the machine, contender × round; NaN for those that are not live."""
+        baseline, *others = live
+        shifts = [[baseline, *others[first : first + shift]] for first in range(0, len(others), shift or len(others))]
+        parts = [self._shift(present, rounds, alternate=alternate) for present in (shifts if shift else [live])]
+        figures, probe = (np.concatenate(found, axis=1) for found in zip(*parts, strict=True))
+        return figures + (self._speeds + self._starts())[:, np.newaxis], probe
+
+    def _shift(self, live: Sequence[int], rounds: int, *, alternate: bool) -> tuple[Floats, Floats]:
+        """What differs from trial to trial, and the probe's view."""
         figures = np.full((len(self._speeds), rounds), np.nan)
         probe = figures.copy()
         at = self._turns(len(live), rounds, alternate=alternate)
@@ -91,7 +104,6 @@ class Simulation:
         noise = self._rng.normal(0, self._machine.trial_sd, at.shape)
         noise -= SPIKE * (self._rng.random(at.shape) < self._machine.spike_share)
         figures[places, round_of] = noise + self._sensitivities[places] * mood
-        figures += (self._speeds + self._starts())[:, np.newaxis]
         probe[places, round_of] = mood + self._rng.normal(0, PROBE_SD, at.shape)
         self.clock_s += len(live) * (START_S + rounds * TRIAL_S)
         return figures, probe
@@ -117,7 +129,10 @@ def simulate(
     """A study with a fixed plan: its figures, and the probe's view of the machine in each trial."""
     study = Simulation(machine, speeds, rng, schedule.seconds(len(speeds)))
     everyone = range(len(speeds))
-    blocks = [study.block(everyone, schedule.rounds, alternate=schedule.alternate) for _ in range(schedule.blocks)]
+    blocks = [
+        study.block(everyone, schedule.rounds, alternate=schedule.alternate, shift=schedule.shift)
+        for _ in range(schedule.blocks)
+    ]
     figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
     return LogSpeeds(contenders(len(speeds)), figures), probe
 

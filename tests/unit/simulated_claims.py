@@ -37,6 +37,12 @@ DESIGNS = [
     (4, Schedule(blocks=2, rounds=6, alternate=True)),
     (8, Schedule(blocks=3, rounds=6, alternate=True)),
 ]
+# What does not fit into memory at once: so many beside the baseline at a time.
+SHIFTS = [
+    (5, Schedule(blocks=2, rounds=6, alternate=True, shift=2)),
+    (5, Schedule(blocks=4, rounds=4, alternate=True, shift=2)),
+    (8, Schedule(blocks=3, rounds=4, alternate=True, shift=3)),
+]
 # Of workloads, relative to each other: trials of one request vary more than trials of 64.
 SPREADS = [(1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 0.5)]
 # The eight contenders of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
@@ -142,8 +148,8 @@ def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> 
     return study
 
 
-def two_groups(blocks: int) -> Study:
-    """Five contenders that do not fit into memory together: each group of three contains the baseline, started anew."""
+def interrupted_shifts(blocks: int) -> Study:
+    """Five contenders in two shifts, and every block was interrupted between them: the baseline was started anew."""
 
     def study(seed: int) -> Outcome:
         rng = np.random.default_rng(seed)

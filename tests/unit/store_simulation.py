@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
         with lines.open("r+b") as file:
             file.truncate(before + written)
         if rows == "partial":
-            path.with_name(path.name + ".partial").write_bytes(path.read_bytes()[:10])
+            path.with_name(f"{path.name}.{'0' * 16}.partial").write_bytes(path.read_bytes()[:10])
         if rows != "whole":
             path.unlink()
         self.die()

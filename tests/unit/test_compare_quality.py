@@ -36,7 +36,7 @@ def scored(study: StudyRecords, quality: Mapping[Contender, Measured]) -> StudyR
             id=contender.name,
             contender=contender,
             instance_id="i0001",
-            started_at="now",
+            started_at="2026-11-02T10:00:00+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
             corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=1, window_tokens=2),

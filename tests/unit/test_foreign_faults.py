@@ -22,6 +22,7 @@ from bitbench.load.client import run_job
 from bitbench.load.pool import ConnectionPool
 from bitbench.load.verdict import judge
 from bitbench.load.wall_clock import WallClock
+from bitbench.planning.starter import STARTER
 from tests.command_line import bitbench
 from tests.unit.null_instance import running
 
@@ -205,13 +206,15 @@ def test_a_client_that_can_open_no_connection_is_no_crash_of_the_server(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.EIO])
 def test_a_fault_of_the_machine_is_one_sentence(
-    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/study/trials.jsonl")
 
     monkeypatch.setattr(Lab, "run", fail)
-    answer = bitbench(capsys, "run", "study.yaml")
+    study = tmp_path / "study.yaml"
+    study.write_text(STARTER)
+    answer = bitbench(capsys, "run", str(study))
     assert answer.exit_code == 1
     assert "/study/trials.jsonl: " in answer.err
     assert "bug" not in answer.err

@@ -177,3 +177,34 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     longer.add(trial for cell in plan.cells for trial in progress.trials_of(cell, 0))
     again = run(plan, Tape(), longer, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [1, 1, 2, 2]
+
+
+def test_shifts_take_their_turns_beside_the_same_start_of_the_baseline(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=5, workloads=1), Tape()
+    progress = progress_of(plan, plan.contenders[0], most=3, trials=3)
+    measured = [trial for trial in run(plan, tape, progress, tmp_path) if trial.kind == "measured"]
+    starts = Counter(who for what, who in tape.events if what == "ready")
+    assert set(starts.values()) == {1}
+    by_round: dict[int | None, set[str]] = {}
+    for trial in measured:
+        by_round.setdefault(trial.round, set()).add(trial.cell.contender.engine)
+    assert sorted(by_round) == list(range(6))  # three of each shift, none of them twice
+    assert all("e0" in engines and len(engines) == 3 for engines in by_round.values())
+    assert Counter(trial.cell.contender.engine for trial in measured) == {"e0": 6, "e1": 3, "e2": 3, "e3": 3, "e4": 3}
+    assert all(trial.residents == 2 for trial in measured)
+    assert all(len(awake) == 1 for awake in tape.running())
+    following = progress.next_group()
+    assert following is not None
+    assert following.block == 1
+
+
+def test_shifts_end_with_the_baseline(tmp_path: Path) -> None:
+    """Nothing links the others any more: the schedule decides anew, and runs them one after the other."""
+    plan, tape = plan_of(engines=5, workloads=1), Tape()
+    progress = progress_of(plan, plan.contenders[0], most=3, trials=3)
+    trials = run(plan, tape, progress, tmp_path, deadly="e0")
+    assert len({trial.cell.contender.engine for trial in trials}) == 3
+    group = progress.next_group()
+    assert group is not None
+    assert group.block == 0
+    assert not group.shifts

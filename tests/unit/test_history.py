@@ -20,6 +20,7 @@ from bitbench.report.charts.svg import svg
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.model import Table
 from bitbench.statistics.history import find_cell, history
+from bitbench.statistics.studies import compare_studies
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.synthetic import LOCK
@@ -147,3 +148,19 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
 def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
     with pytest.raises(StoreError, match="perplexity has no history"):
         history(find_cell("engine / interactive", nights), "perplexity", nights)
+
+
+def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> None:
+    """Also where a difference is found only because other cells lend what they know: two starts of each."""
+    few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
+    engines = ("engine", "second", "third", "fourth")
+    before = side("before", 1.0, 31, measure=few, engines=engines)
+    after = side("after", 0.93, 32, measure=few, engines=engines)
+    single = side("single", 0.5, 33, measure=Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
+        compared = compare_studies(one, other, metrics=(), conditions=(), allowed=list(Fact))
+        for cell in compared.cells:
+            _, point = history(cell.candidate, cell.metric, [one, other]).points
+            assert (point.ratio, point.verdict) == (cell.ratio, cell.verdict)
+    own = history(find_cell("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
+    assert own.verdict is Verdict.SLOWER

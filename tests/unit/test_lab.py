@@ -11,8 +11,9 @@ from bitbench.ground.errors import NotComparableError, StoreError, StudyFileErro
 from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_file, refuse_other_study
 from bitbench.quantize.catalog import built_in_file
 from bitbench.store.folder import StudyFolder
+from tests.unit.quantize_stand_in import write_tensors
 from tests.unit.synthetic import make_lock, make_plan
-from tests.unit.test_models import CONFIG, write_safetensors
+from tests.unit.test_models import CONFIG
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"
 
@@ -132,7 +133,7 @@ def model_folder(path: Path) -> Path:
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(CONFIG))
     (path / "tokenizer.json").write_text(json.dumps({"added_tokens": []}))
-    write_safetensors(path / "model.safetensors", {"a": [32, 8]})
+    write_tensors(path / "model.safetensors", {"a": ("BF16", (32, 8))})
     return path
 
 

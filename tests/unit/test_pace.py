@@ -2,7 +2,7 @@
 
 from bitbench.core.asked.study import Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Plan
+from bitbench.core.cell import Cell, Plan, Purpose
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.engines.null import NullEngine
 from bitbench.lab.pace import StudyPace
@@ -13,8 +13,8 @@ from tests.unit.synthetic import make_instance, make_plan, make_trial
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
 
-def planned(**measure: object) -> tuple[Plan, StudyPace, Progress]:
-    plan = make_plan(["a", "b"], [WORKLOAD], Measure.model_validate(measure))
+def planned(names: str = "ab", **measure: object) -> tuple[Plan, StudyPace, Progress]:
+    plan = make_plan(list(names), [WORKLOAD], Measure.model_validate(measure))
     engines = {"null": NullEngine()}
     pace = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**34, on_device=False)
     return plan, pace, Progress(plan, pace)
@@ -25,7 +25,7 @@ def at(second: int) -> str:
 
 
 def trial(cell: Cell, block: int, index: int, second: int, took_s: float) -> TrialRecord:
-    speed = 100.0 if cell.contender.engine == "a" else 101.0 + index
+    speed = {"a": 100.0, "b": 101.0 + index, "c": 90.0 - index}[cell.contender.engine]
     fields = {"started_at": at(second), "duration_s": took_s, "round": index}
     return make_trial(cell, block, index, metrics=TrialMetrics(output_throughput=speed), **fields)
 
@@ -41,7 +41,7 @@ def run_block(made: tuple[Plan, StudyPace, Progress], block: int, second: int, *
     index = 0
     while wanted := [cell for cell in plan.cells if progress.wants_trial(cell, block)]:
         for cell in wanted:
-            record = trial(cell, block, index, second, took_s)
+            record = trial(cell, block, index, second, took_s).model_copy(update={"purpose": group.purpose})
             pace.add(record)
             progress.add([record])
             second += int(took_s)
@@ -85,3 +85,50 @@ def test_contenders_that_do_not_fit_together_run_one_after_the_other() -> None:
     assert not small.fit_together(plan.contenders)
     visits = planned(instances=2, schedule="visits")
     assert not visits[1].fit_together(plan.contenders)
+
+
+def run_to_the_confirmation(made: tuple[Plan, StudyPace, Progress]) -> tuple[int, int]:
+    """Trials of a few seconds, until a block is for confirming. Which one, and when it begins."""
+    second, block = 0, 0
+    while made[1].purpose(block) is Purpose.SELECTION:
+        second = run_block(made, block, second, took_s=4.0)
+        block += 1
+        assert block < 20
+    return block, second
+
+
+def test_the_chosen_one_is_confirmed_within_the_budget() -> None:
+    _, _, progress = made = planned("abc", budget="5m")
+    block, second = run_to_the_confirmation(made)
+    group = progress.next_group()
+    assert group is not None
+    assert (group.block, group.purpose) == (block, Purpose.CONFIRMATION)
+    assert {member.contender.engine for member in group.members} == {"a", "b"}  # the baseline, and the fastest
+    second = run_block(made, block, second, took_s=4.0)
+    assert progress.next_group() is None
+    assert second <= 5 * 60
+
+
+def test_an_interrupted_confirmation_goes_on() -> None:
+    plan, _, progress = made = planned("abc", budget="5m")
+    block, second = run_to_the_confirmation(made)
+    cell = next(cell for cell in plan.cells if cell.contender.engine == "b")
+    first = trial(cell, block, 0, second, 4.0).model_copy(update={"purpose": Purpose.CONFIRMATION})
+    records = [one for cell in plan.cells for number in range(block) for one in progress.trials_of(cell, number)]
+    _, resumed, rest = planned("abc", budget="5m")
+    for record in [*records, first]:
+        resumed.add(record)
+        rest.add([record])
+    group = rest.next_group()
+    assert group is not None
+    assert (group.block, group.purpose) == (block, Purpose.CONFIRMATION)
+    assert {member.contender.engine for member in group.members} <= {"a", "b"}
+
+
+def test_two_contenders_need_no_confirmation() -> None:
+    _, pace, progress = made = planned(budget="5m")
+    second, block = 0, 0
+    while progress.next_group() is not None:
+        second = run_block(made, block, second, took_s=4.0)
+        block += 1
+    assert {pace.purpose(number) for number in range(block)} == {Purpose.SELECTION}

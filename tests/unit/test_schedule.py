@@ -1,13 +1,14 @@
 """The order of a study, and that it resumes from records alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Contender, Group, Member, Plan
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress
+from bitbench.planning.shifts import Shifts, shifts_beside
 
 
 def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:
@@ -38,6 +39,10 @@ def trial(
     )  # fmt: skip
 
 
+def turn(cell: Cell, number: int) -> TrialRecord:
+    return trial(cell, 0).model_copy(update={"round": number})
+
+
 @dataclass(frozen=True)
 class FixedPace:
     """So many blocks and rounds; `closed`: cells that have nothing left to ask from the second block on."""
@@ -45,6 +50,7 @@ class FixedPace:
     blocks: int = 2
     trials: int = 2
     together: bool = False
+    most: int = 0  # contenders that fit into memory, where not all do
     closed: tuple[Cell, ...] = ()
 
     def rounds(self, block: int) -> int:
@@ -53,12 +59,15 @@ class FixedPace:
     def is_open(self, cell: Cell, block: int) -> bool:
         return block == 0 or cell not in self.closed
 
-    def fit_together(self, contenders: Sequence[Contender]) -> bool:
-        return self.together
+    def purpose(self, block: int) -> Purpose:
+        return Purpose.SELECTION
+
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+        return self.together or len(list(contenders)) <= self.most
 
 
-def progress_of(plan: Plan, **pace: object) -> Progress:
-    return Progress(plan, FixedPace(**pace))  # type: ignore[arg-type]
+def progress_of(plan: Plan, baseline: Contender | None = None, **pace: object) -> Progress:
+    return Progress(plan, FixedPace(**pace), baseline)  # type: ignore[arg-type]
 
 
 def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Cell, Outcome] | None = None) -> list[Group]:
@@ -145,3 +154,62 @@ def test_an_interrupted_group_resumes_with_what_is_missing() -> None:
     again = progress.next_group()
     left = Member(contender=member.contender, workloads=(member.workloads[1],))
     assert again == Group(block=0, members=(left,), rounds=2)
+
+
+BASELINE = Contender(variant="none", engine="e0")
+
+
+def shifts(group: Group) -> list[set[str]]:
+    return [{contender.engine for contender in shift} for shift in group.shifts]
+
+
+def test_what_does_not_fit_comes_in_shifts_beside_the_baseline() -> None:
+    plan = plan_of(engines=6)
+    first, second = run_to_the_end(plan, progress_of(plan, BASELINE, most=3))
+    for group in (first, second):
+        assert sorted(map(sorted, shifts(group))) == [["e1", "e2"], ["e3", "e4"], ["e5"]]  # the same in every block
+        assert group.stays is not None
+        assert group.stays.contender == BASELINE
+        assert {workload.name for workload in group.stays.workloads} == {"w0", "w1"}
+    assert first.shifts != second.shifts  # in another order
+
+
+def test_shifts_are_none_where_one_does_not_fit_beside_the_baseline() -> None:
+    baseline, *others = [Contender(variant="none", engine=f"e{number}") for number in range(5)]
+    size = dict(zip([baseline, *others], (4, 3, 5, 2, 1), strict=True))
+
+    def beside(memory: int) -> Shifts | None:
+        return shifts_beside(baseline, others, lambda chosen: sum(size[one] for one in chosen) <= memory)
+
+    one, large, two, three = others
+    assert beside(9) == ((one, two), (large,), (three,))
+    assert beside(13) == ((one, large, three), (two,))
+    assert beside(8) is None
+
+
+def test_an_interrupted_shift_goes_on_beside_the_baseline_that_has_its_rounds() -> None:
+    plan = plan_of(engines=5, workloads=1)
+    progress = progress_of(plan, BASELINE, most=3)
+    group = progress.next_group()
+    assert group is not None
+    done, cut = group.shifts
+    baseline, *_ = plan.cells
+    progress.add(turn(Cell(contender=one, workload="w0"), number) for number in range(2) for one in (BASELINE, *done))
+    progress.add([turn(baseline, 2), turn(Cell(contender=cut[0], workload="w0"), 2)])  # and here it was killed
+    assert not progress.wants_trial(baseline, 0)
+    again = progress.next_group()
+    assert again is not None
+    assert again.block == 0
+    assert [set(shift) for shift in again.shifts] == [set(cut)]
+    assert again.stays is not None
+    assert again.stays.contender == BASELINE
+    assert progress.rounds_begun(0) == 3
+
+
+def test_without_its_baseline_a_block_goes_on_one_after_the_other() -> None:
+    plan = plan_of(engines=5, workloads=1)
+    progress = progress_of(plan, BASELINE, most=2)
+    progress.add([trial(plan.cells[0], 0, Outcome.CRASHED)])
+    group = progress.next_group()
+    assert group is not None
+    assert (len(group.members), group.shifts) == (1, ())

@@ -9,16 +9,17 @@ from tests.unit.simulated_claims import (
     ALPHA,
     DESIGNS,
     POWER,
+    SHIFTS,
     SPREADS,
     Power,
     assert_equality_is_honest,
     assert_honest,
     assert_power,
     fixed_plan,
+    interrupted_shifts,
     sequential,
     several_workloads,
     share,
-    two_groups,
 )
 
 STUDIES = 250
@@ -43,8 +44,14 @@ def test_workloads_lend_no_false_claim(count: int, spreads: tuple[float, ...]) -
 
 
 @pytest.mark.parametrize("blocks", [2, 4])
-def test_groups_that_meet_by_way_of_the_baseline(blocks: int) -> None:
-    assert_honest(two_groups(blocks), STUDIES)
+def test_shifts_whose_baseline_was_started_anew(blocks: int) -> None:
+    assert_honest(interrupted_shifts(blocks), STUDIES)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("count", "schedule"), SHIFTS)
+def test_shifts_that_meet_by_way_of_the_baseline(machine: str, count: int, schedule: Schedule) -> None:
+    assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 
 
 @pytest.mark.parametrize("machine", ["calm", "gallery"])

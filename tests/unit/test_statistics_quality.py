@@ -138,7 +138,7 @@ def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") 
         id=recipe,
         contender=contender(recipe),
         instance_id="i0001",
-        started_at="now",
+        started_at="2026-11-02T10:00:00+00:00",
         duration_s=1.0,
         outcome=outcome,
         corpus=facts,

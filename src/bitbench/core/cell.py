@@ -71,16 +71,42 @@ class Member(Record):
     workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
 
 
+class Purpose(StrEnum):
+    """What the trials of a block are for."""
+
+    SELECTION = "selection"  # all figures, ratios and claims
+    CONFIRMATION = "confirmation"  # the chosen contender and the baseline once more, after the choice
+
+
 class Group(Record):
     """Contenders of a block that are started together and take turns: one round after the other, in random order.
 
-    A block holds one fresh start of each contender. Where memory allows it, one group is all of it; else each contender
-    is a group of its own. It says all that another machine would need to know to run it.
+    A block holds one fresh start of each contender. Where memory allows it, one group is all of it, at once or in
+    shifts beside the baseline; else each contender is a group of its own. It says all that another machine would need
+    to know to run it.
     """
 
     block: int
     members: tuple[Member, ...]
     rounds: int  # trials of each workload that a member has in this block, those of an interrupted run included
+    # Who is resident together, one shift after the other; the member in none of them, the baseline, stays beside each.
+    # Empty: all at once.
+    shifts: tuple[tuple[Contender, ...], ...] = ()
+    purpose: Purpose = Purpose.SELECTION
+
+    @property
+    def stays(self) -> Member | None:
+        """Has a turn in every round of every shift, so that each contender meets it in all of its rounds."""
+        comes = {contender for shift in self.shifts for contender in shift}
+        return next((one for one in self.members if self.shifts and one.contender not in comes), None)
+
+    @property
+    def shifts_of_members(self) -> tuple[tuple[Member, ...], ...]:
+        """Without the one that stays."""
+        if not self.shifts:
+            return (self.members,)
+        member = {one.contender: one for one in self.members}
+        return tuple(tuple(member[contender] for contender in shift) for shift in self.shifts)
 
     @property
     def name(self) -> str:

@@ -54,18 +54,18 @@ class SafeFolder:
         with _plainly(self.root / name), self._folder(PurePath(name).parts, create=True):
             return self.root / name
 
-    def write(self, name: str, text: str) -> Path:
-        with self.replacing(name) as file:
+    def write(self, name: str, text: str, mode: int = 0o666) -> Path:
+        with self.replacing(name, mode) as file:
             file.write(text.encode())
         return self.root / name
 
     @contextmanager
-    def replacing(self, name: str) -> Iterator[IO[bytes]]:
-        """A file to write to, which takes the name's place once all of it is on disk."""
+    def replacing(self, name: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
+        """A file to write to, which takes the name's place once all of it is on disk. `mode`: without the umask."""
         with _plainly(self.root / name), self._parent(name, create=True) as (folder, last):
             _refuse_unusual(folder, last, self.root / name)
             partial = f"{last}.{secrets.token_hex(_PARTIAL_BYTES)}.partial"
-            fd = os.open(partial, _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+            fd = os.open(partial, _FILE_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
                     yield file

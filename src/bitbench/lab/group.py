@@ -7,7 +7,7 @@ the next one: here that is `lab.study`, on a cluster it would be the node that o
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -27,6 +27,7 @@ from bitbench.probes.memory import MemoryWatch
 ENDS_THE_INSTANCE = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.OOM})
 
 Draft = InstanceRecord | TrialDraft | QualityDraft
+Present = tuple[Member, ReadyInstance]
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,46 @@ class GroupRunner:
     new_instance: Callable[[], tuple[str, Path]]  # an id and a log file
 
     def run(self) -> Iterator[Draft]:
+        for draft in self._drafts():
+            if isinstance(draft, TrialDraft):
+                yield replace(draft, record=draft.record.model_copy(update={"purpose": self.group.purpose}))
+            else:
+                yield draft
+
+    def _drafts(self) -> Iterator[Draft]:
         with ExitStack() as stack:
             residents = stack.enter_context(self._residents())
-            members: list[tuple[Member, ReadyInstance]] = []
-            for member in self.group.members:
-                ready = yield from self._start(member, stack)
-                if ready is not None:
-                    residents.join(ready)
-                    yield from self._warm_up(member, ready, residents)
-                    members.append((member, ready))
-            yield from self._rounds(members, residents)
-            for member, ready in members:
-                if ready.id in residents and self.progress.wants_quality(member.contender):
-                    with residents.turn(ready):
-                        yield self._quality(ready)
+            stays = self.group.stays
+            kept = yield from self._enter([stays] if stays else [], stack, residents)
+            for shift in self.group.shifts_of_members:
+                if stays and not any(ready.id in residents for _, ready in kept):
+                    return  # what is left has nothing to be compared through: the schedule says how it goes on
+                with ExitStack() as own:
+                    members = yield from self._enter(shift, own, residents)
+                    yield from self._rounds(_Shift(tuple(members), tuple(kept)), residents)
+                    yield from self._qualities(members, residents)
+                    for _, ready in members:
+                        residents.leave(ready)
+            yield from self._qualities(kept, residents)
+
+    def _enter(
+        self, members: Sequence[Member], stack: ExitStack, residents: Residents
+    ) -> Generator[Draft, None, list[Present]]:
+        """Those that came up, warm."""
+        present: list[Present] = []
+        for member in members:
+            ready = yield from self._start(member, stack)
+            if ready is not None:
+                residents.join(ready)
+                yield from self._warm_up(member, ready, residents)
+                present.append((member, ready))
+        return present
+
+    def _qualities(self, members: Sequence[Present], residents: Residents) -> Iterator[Draft]:
+        for member, ready in members:
+            if ready.id in residents and self.progress.wants_quality(member.contender):
+                with residents.turn(ready):
+                    yield self._quality(ready)
 
     def _residents(self) -> Residents:
         setups = {member.contender: self.plan.study.engine(member.contender.engine) for member in self.group.members}
@@ -114,12 +141,12 @@ class GroupRunner:
                     residents.leave(ready)
                     return
 
-    def _rounds(self, members: Sequence[tuple[Member, ReadyInstance]], residents: Residents) -> Iterator[Draft]:
+    def _rounds(self, shift: "_Shift", residents: Residents) -> Iterator[Draft]:
         """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated."""
-        number = self._rounds_done(members)
-        while wanted := self._wanted(members, residents):
+        number = self.progress.rounds_begun(self.group.block)
+        while wanted := self._wanted(shift, residents):
             for ready, workload in self._shuffled(wanted, number):
-                while self._wants(ready, workload, residents):
+                while self._can(ready, workload, residents):
                     draft = yield from self._turn(ready, workload, number, residents)
                     if draft.record.outcome not in NOT_THE_ENGINES:
                         break
@@ -130,25 +157,36 @@ class GroupRunner:
     ) -> Generator[Draft, None, TrialDraft]:
         with residents.turn(ready, self._touch) as turn:
             draft = self._trial(ready, workload, "measured")
-        draft = TrialDraft(draft.record.model_copy(update=_circumstances(turn, number)), draft.requests)
+        takes_turns = len(self.group.members) > 1
+        around = _circumstances(turn, number if takes_turns else None)
+        draft = TrialDraft(draft.record.model_copy(update=around), draft.requests)
         if _is_over(ready, draft):
             residents.leave(ready)
         yield draft
         return draft
 
-    def _wanted(
-        self, members: Sequence[tuple[Member, ReadyInstance]], residents: Residents
-    ) -> list[tuple[ReadyInstance, Workload]]:
+    def _wanted(self, shift: "_Shift", residents: Residents) -> list[tuple[ReadyInstance, Workload]]:
+        """One that stays has a turn wherever another has one."""
+        found = self._wanting(shift.members, residents)
+        asked = {workload.name for _, workload in found}
+        beside = [
+            (ready, workload)
+            for member, ready in shift.stays
+            for workload in member.workloads
+            if workload.name in asked and self._can(ready, workload, residents)
+        ]
+        return [*found, *(beside or self._wanting(shift.stays, residents))]
+
+    def _wanting(self, members: Sequence[Present], residents: Residents) -> list[tuple[ReadyInstance, Workload]]:
         return [
             (ready, workload)
             for member, ready in members
             for workload in member.workloads
-            if self._wants(ready, workload, residents)
+            if ready.id in residents and self.progress.wants_trial(_cell(ready, workload), ready.block)
         ]
 
-    def _wants(self, ready: ReadyInstance, workload: Workload, residents: Residents) -> bool:
-        cell = Cell(contender=ready.contender, workload=workload.name)
-        return ready.id in residents and self.progress.wants_trial(cell, ready.block)
+    def _can(self, ready: ReadyInstance, workload: Workload, residents: Residents) -> bool:
+        return ready.id in residents and self.progress.accepts_trial(_cell(ready, workload), ready.block)
 
     def _shuffled(
         self, wanted: list[tuple[ReadyInstance, Workload]], number: int
@@ -164,17 +202,9 @@ class GroupRunner:
             random.shuffle(turns[name])
             yield from turns[name]
 
-    def _rounds_done(self, members: Sequence[tuple[Member, ReadyInstance]]) -> int:
-        """Of an earlier run that was interrupted in this block: its rounds keep their numbers."""
-        cells = [
-            Cell(contender=one.contender, workload=workload.name) for one, _ in members for workload in one.workloads
-        ]
-        rounds = [trial.round for cell in cells for trial in self.progress.trials_of(cell, self.group.block)]
-        return max((number + 1 for number in rounds if number is not None), default=0)
-
     def _trial(self, ready: ReadyInstance, workload: Workload, kind: TrialKind) -> TrialDraft:
-        cell = Cell(contender=ready.contender, workload=workload.name)
-        return self._runner.run(ready, workload, kind, len(self.progress.trials_of(cell, ready.block)))
+        index = len(self.progress.trials_of(_cell(ready, workload), ready.block))
+        return self._runner.run(ready, workload, kind, index)
 
     def _touch(self, ready: ReadyInstance) -> None:
         self._runner.touch(ready)
@@ -206,10 +236,22 @@ def _is_over(ready: ReadyInstance, draft: TrialDraft) -> bool:
     return outcome in ENDS_THE_INSTANCE or (outcome is Outcome.DISTURBED and ready.instance.failure() is not None)
 
 
-def _circumstances(turn: Turn, number: int) -> dict[str, float | int | None]:
-    """A contender that was alone took no turns: its trials have no round."""
+@dataclass(frozen=True)
+class _Shift:
+    """Who is resident at a time: those that come for this shift, and the baseline beside all of them, if it stays."""
+
+    members: tuple[Present, ...]
+    stays: tuple[Present, ...]
+
+
+def _cell(ready: ReadyInstance, workload: Workload) -> Cell:
+    return Cell(contender=ready.contender, workload=workload.name)
+
+
+def _circumstances(turn: Turn, number: int | None) -> dict[str, float | int | None]:
+    """`number`: None where it was alone and took no turns."""
     return {
-        "round": number if turn.residents else None,
+        "round": number,
         "probe_before_s": turn.probe_before_s,
         "probe_after_s": turn.probe_after_s,
         "residents": turn.residents,

@@ -112,7 +112,7 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
 
 
 def _host(readings: Sequence[Reading]) -> HostFacts:
-    """Files from different machines: which one is nobody's to say."""
+    """Files from different machines: which one cannot be said."""
     first = readings[0].host
     return HostFacts.model_validate(first if all(reading.host == first for reading in readings) else {})
 

@@ -1,19 +1,21 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 
 from bitbench.core.asked.study import MOST_STARTS, Schedule
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Cell, Contender, Plan, Purpose
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.planning.estimate import Estimator
+from bitbench.planning.shifts import shifts_beside
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.statistics.components import VarianceComponents
+from bitbench.statistics.confirmation import cells_to_confirm
 from bitbench.statistics.elapsed import Elapsed
-from bitbench.statistics.standing import Standing, baseline_of, headline_of, open_cells, standing
+from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells, standing
 from bitbench.statistics.stopping import enough_instances
 
 STOP_S = 1.0  # of one instance
@@ -35,6 +37,9 @@ class OneBlock:
     def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
         return True
 
+    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
+        return Purpose.SELECTION
+
     def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
         return False
 
@@ -49,6 +54,7 @@ class StudyPace:
         self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
     ) -> None:
         self._plan = plan
+        self._baseline = baseline_of(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
@@ -59,15 +65,21 @@ class StudyPace:
         self._instances: list[InstanceRecord] = []
         self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
         self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
+        self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
         self._peaks: dict[Contender, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
-        self._contenders = Counter(one.engine for one in {cell.contender for cell in plan.cells})  # by setup
+        self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
+        self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
+        self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
+        self._kept_back = kept_back(plan)
+        self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
         self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
+        self._purposes: dict[int, Purpose] = {}  # by block
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         self._estimator.add(record)
@@ -78,22 +90,28 @@ class StudyPace:
             self._instances.append(record)
             return
         self._trials.append(record)
+        self._purposes[record.block] = record.purpose
         if record.counts:
             counted = self._counted[record.cell].setdefault(record.block, [])
             counted.append(record)
-            self._rounds_done[record.block] = max(self._rounds_done[record.block], len(counted))
+            is_baseline = record.cell.contender == self._baseline
+            done = self._rounds_of_baseline if is_baseline else self._rounds_done
+            done[record.block] = max(done[record.block], len(counted))
         if (peak_bytes := record.memory.peak_bytes) is not None:
             contender = record.cell.contender
+            self._shifts_of_all = self._shifts_of_all if contender in self._peaks else None
             self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
-        if block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block)):
+        if self.purpose(block) is Purpose.CONFIRMATION:
+            return self._rounds_to_confirm(block)
+        if self._has_ended(block):
             return 0
         if measure.budget is None:
             return measure.trials.min
         if block < self._newest_block:  # it is complete: no later estimate opens it again
-            return max(1, self._rounds_done[block])
+            return max(1, self._done(block))
         if block == 0 and self._first_is_stale:
             # What its first trials take is the better estimate, but it may only shorten the block.
             self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
@@ -103,7 +121,16 @@ class StudyPace:
         return self._rounds[block]
 
     def is_open(self, cell: Cell, block: int) -> bool:
-        return cell in self._open(block)
+        confirms = self.purpose(block) is Purpose.CONFIRMATION
+        return cell in (self._to_confirm(block) if confirms else self._open(block))
+
+    def purpose(self, block: int) -> Purpose:
+        """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
+        if block not in self._purposes:
+            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and self._kept_back > 0
+            confirms = can_follow and self._has_ended(block) and self._rounds_to_confirm(block) > 0
+            self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
+        return self._purposes[block]
 
     def fit_together(self, contenders: Iterable[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
@@ -127,8 +154,7 @@ class StudyPace:
         """Of the budget; without one, for the least that is left."""
         measure = self._plan.study.measure
         if measure.budget is not None:
-            ends_s = self._elapsed.block_ends()
-            return max(0.0, measure.budget - (ends_s[-1] if ends_s else 0.0))
+            return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
         return self._estimator.remaining_s()
 
     def standing(self, blocks: int) -> Standing:
@@ -139,9 +165,35 @@ class StudyPace:
                 [trial for trial in self._trials if trial.block < blocks],
                 [instance for instance in self._instances if instance.block < blocks],
                 headline_of(self._plan),
-                baseline_of(self._plan),
+                self._baseline,
             )
         return self._standings[blocks]
+
+    def _has_ended(self, block: int) -> bool:
+        """Whether the selection takes no such block any more."""
+        measure = self._plan.study.measure
+        return block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block))
+
+    def _to_confirm(self, block: int) -> frozenset[Cell]:
+        return cells_to_confirm(self.standing(block), self._baseline)
+
+    def _rounds_to_confirm(self, block: int) -> int:
+        """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
+        if block <= self._newest_block:
+            return max(1, self._done(0))
+        cells = self._to_confirm(block)
+        design = self._design(cells)
+        fitting = floor((self._left_s(block) - design.starts_s) / design.round_s)
+        return max(0, min(fitting, self._done(0))) if cells else 0
+
+    def _left_s(self, block: int) -> float:
+        """Of the budget, before this block."""
+        ends_s = [end_s for number, end_s in self._elapsed.block_ends().items() if number < block]
+        return (self._plan.study.measure.budget or 0.0) - max(ends_s, default=0.0)
+
+    def _done(self, block: int) -> int:
+        """Rounds; of the baseline's only where no other contender has any."""
+        return self._rounds_done[block] or self._rounds_of_baseline[block]
 
     def _open(self, block: int) -> frozenset[Cell]:
         """The cells with an undecided question, from the blocks before this one."""
@@ -158,7 +210,7 @@ class StudyPace:
             return frozenset()
         alone = (cell for cell in self._plan.cells if cell.workload not in found.claims)
         vague = {cell for cell in alone if self._is_vague(cell, block)}
-        return frozenset(open_cells(found, baseline_of(self._plan)) | vague)
+        return frozenset(open_cells(found, self._baseline) | vague)
 
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
@@ -177,13 +229,12 @@ class StudyPace:
         wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
         rounds = wanted.rounds if wanted else 1
         if block > 0:
-            ends_s = self._elapsed.block_ends()
-            left_s = budget_s - (ends_s[block - 1] if len(ends_s) >= block else 0.0)
+            left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
             rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
         return max(1, min(rounds, measure.trials.max))
 
     def _components(self) -> VarianceComponents:
-        blocks = len(self._rounds_done)
+        blocks = len(self._rounds_done.keys() | self._rounds_of_baseline.keys())
         return measured_components(self.standing(blocks - 1).speeds if blocks > 1 else {})
 
     def _design(self, cells: frozenset[Cell]) -> Design:
@@ -193,11 +244,33 @@ class StudyPace:
             contenders = Counter(one.engine for one in {cell.contender for cell in cells})
             trials_s = sum(self._estimator.trial_s(cell) for cell in self._plan.cells if cell in cells)
         starts_s = sum(number * (self._estimator.start_s(name) + STOP_S) for name, number in contenders.items())
+        again = self._again(cells)
+        again_s = sum(self._estimator.trial_s(cell) for cell in again)
         return Design(
             contenders=max(contenders.total(), 2),
             starts_s=starts_s + trials_s,  # and warm-ups
-            round_s=max(trials_s + PROBE_AND_TOUCH_S * len(cells), 1e-3),
+            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
+            kept_back=self._kept_back,
         )
+
+    def _again(self, cells: frozenset[Cell]) -> list[Cell]:
+        """Of the baseline, in each shift beside the first: there it has its rounds once more."""
+        own = [cell for cell in self._of_baseline if cell in cells]
+        if not own or self._plan.study.measure.schedule is Schedule.VISITS:
+            return []
+        if cells is not self._all_cells:
+            present = {cell.contender for cell in cells}
+            return own * (self._shifts([one for one in self._all_contenders if one in present]) - 1)
+        if self._shifts_of_all is None:
+            self._shifts_of_all = self._shifts(self._all_contenders)
+        return own * (self._shifts_of_all - 1)
+
+    def _shifts(self, contenders: Sequence[Contender]) -> int:
+        """1 where all fit at once, and where none would come in shifts but one after the other."""
+        if self._baseline is None or self.fit_together(contenders):
+            return 1
+        others = [one for one in contenders if one != self._baseline]
+        return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
 
     def _suits_rounds(self, contender: Contender) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""

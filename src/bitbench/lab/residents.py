@@ -53,7 +53,7 @@ class Residents:
         self._present[ready.id] = ready
 
     def leave(self, ready: ReadyInstance) -> None:
-        """It cannot be trusted any more: it is ended, and the others go on."""
+        """Its shift is over, or it cannot be trusted any more: it is ended, and the others go on."""
         if self._present.pop(ready.id, None) is not None:
             ready.instance.stop()
 

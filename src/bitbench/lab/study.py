@@ -44,6 +44,7 @@ from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
 from bitbench.statistics.budget_plan import BlockPlan
+from bitbench.statistics.standing import baseline_of, kept_back
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder, Writer
 
@@ -282,7 +283,7 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
 
 def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer, pace: StudyPace) -> None:
     trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress = Progress(plan, pace)
+    progress = Progress(plan, pace, baseline_of(plan))
     progress.add([*trials, *writer.folder.quality_records()])
     for trial in trials:
         pace.add(trial)
@@ -290,7 +291,8 @@ def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer
         pace.add(instance)
     observer.study_started(plan, sum(trial.kind == "measured" for trial in trials))
     if (planned := pace.planned()) is not None:
-        observer.note(f"the budget buys {_bought(planned)}")
+        confirmed = "; one more start confirms the best" if kept_back(plan) else ""
+        observer.note(f"the budget buys {_bought(planned)}{confirmed}")
     while (group := progress.next_group()) is not None:
         observer.group_started(group, pace.remaining_s())
         count = 0

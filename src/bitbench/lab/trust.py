@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bitbench.core.asked.use import Use
 from bitbench.ground.errors import NotTrustedError
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.source import StudySource
 
 FOLDER = "trusted"  # in bitbench's home; a file per answer, which says what was allowed
@@ -41,11 +42,7 @@ class Trust:
         """Remember that it is allowed."""
         if self.is_given:
             return
-        self._answer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._answer.unlink(missing_ok=True)  # one that is not ours
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(self._answer, flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(self._content)
+        SafeFolder(self.home).write(str(self._answer.relative_to(self.home)), self._content, mode=0o600)
 
     def require(self) -> None:
         """Raises NotTrustedError with what is missing."""

@@ -79,7 +79,7 @@ class Estimator:
     """Seconds for starts and trials; measured figures replace guesses as they come in.
 
     It is asked after every group, of studies with many thousand cells: sums over all of them are kept up to date with
-    each record instead of being made anew.
+    each record instead of being computed again.
     """
 
     def __init__(self, plan: Plan, engines: Mapping[str, Engine]) -> None:

@@ -9,9 +9,10 @@ from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
 
-from bitbench.core.cell import Cell, Contender, Group, Member, Plan
+from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.planning.shifts import shifts_beside
 
 # Outcomes that the same inputs give again: the cell is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
@@ -35,6 +36,9 @@ class Pace(Protocol):
     def is_open(self, cell: Cell, block: int) -> bool:
         """Whether a question is left for which this cell has to run in this block."""
 
+    def purpose(self, block: int) -> Purpose:
+        """What this block is for."""
+
     def fit_together(self, contenders: Iterable[Contender]) -> bool:
         """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
@@ -47,9 +51,11 @@ class Progress:
     what is behind.
     """
 
-    def __init__(self, plan: Plan, pace: Pace) -> None:
+    def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None) -> None:
+        """`baseline`: through which contenders are compared that do not fit into memory together."""
         self._plan = plan
         self._pace = pace
+        self._baseline = baseline
         self._cells: dict[Contender, list[Cell]] = defaultdict(list)
         for cell in plan.cells:
             self._cells[cell.contender].append(cell)
@@ -72,16 +78,24 @@ class Progress:
 
     def wants_trial(self, cell: Cell, block: int) -> bool:
         """Whether this cell needs another trial in this block."""
-        trials = self._trials[cell][block]
-        outcomes = Counter(trial.outcome for trial in trials)
+        counted = sum(trial.outcome is Outcome.OK for trial in self._trials[cell][block])
+        if counted >= self._pace.rounds(block) or not self.accepts_trial(cell, block):
+            return False
+        return self._pace.is_open(cell, block)
+
+    def accepts_trial(self, cell: Cell, block: int) -> bool:
+        """Whether one more could have a result: none failed in this block, and it was not given up before."""
+        outcomes = Counter(trial.outcome for trial in self._trials[cell][block])
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
         if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
             return False
-        counted = outcomes[Outcome.OK]
-        if counted >= self._pace.rounds(block):
-            return False
-        return self._pace.is_open(cell, block) and not (counted == 0 and self._given_up(cell))
+        return outcomes[Outcome.OK] > 0 or not self._given_up(cell)
+
+    def rounds_begun(self, block: int) -> int:
+        """Those of other shifts and of an interrupted run included: a number stands for one round of the block."""
+        rounds = [trial.round for blocks in self._trials.values() for trial in blocks.get(block, ())]
+        return max((number + 1 for number in rounds if number is not None), default=0)
 
     def wants_quality(self, contender: Contender) -> bool:
         """Once per contender; a failure that may be bad luck is tried again, in another instance."""
@@ -103,10 +117,61 @@ class Progress:
                 self._waiting = self._shuffled(self._block)
                 continue
             others = (member.contender for member in wanted)
-            if second is not None and self._pace.fit_together(chain([first.contender, second.contender], others)):
-                return Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
-            return Group(block=self._block, members=(first,), rounds=rounds)
+            group = self._in_shifts(first, second, rounds) if self._has_left() else None
+            if group is None and second is not None:
+                together = self._pace.fit_together(chain([first.contender, second.contender], others))
+                group = self._together(rounds) if together else self._in_shifts(first, second, rounds)
+            alone = Group(block=self._block, members=(first,), rounds=rounds)
+            return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
         return self._quality_alone()
+
+    def _together(self, rounds: int) -> Group:
+        return Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
+
+    def _in_shifts(self, first: Member, second: Member | None, rounds: int) -> Group | None:
+        """Those that wait, beside the baseline; None where one does not fit beside it, or it cannot run.
+
+        `first`, `second`: of those that wait; with many of them, most need not be looked at to see that none fits.
+        """
+        comer = second if first.contender == self._baseline else first
+        if comer is None or self._baseline is None or not self._pace.fit_together([self._baseline, comer.contender]):
+            return None
+        others = [member for member in self._wanted() if member.contender != self._baseline]
+        link = self._link(others)
+        if link is None:
+            return None
+        order = {contender: place for place, contender in enumerate(self._plan.contenders)}
+        comers = sorted((member.contender for member in others), key=order.__getitem__)
+        shifts = shifts_beside(link.contender, comers, self._pace.fit_together)
+        if shifts is None:
+            return None
+        mixed = tuple(
+            tuple(self._mixed(shift, self._block, "shift")) for shift in self._mixed(shifts, self._block, "shifts")
+        )
+        return Group(block=self._block, members=(link, *others), rounds=rounds, shifts=mixed)
+
+    def _link(self, others: Sequence[Member]) -> Member | None:
+        """The baseline as what they are compared through: on all of their workloads, whether or not it is open itself.
+
+        None where it cannot run one of them.
+        """
+        if self._baseline is None:
+            return None
+        names = {workload.name for member in others for workload in member.workloads}
+        cells = [cell for cell in self._cells[self._baseline] if self.accepts_trial(cell, self._block)]
+        if not names <= {cell.workload for cell in cells}:
+            return None
+        asked = [cell for cell in cells if cell.workload in names or self.wants_trial(cell, self._block)]
+        mixed = self._mixed(asked, self._block, self._baseline.name)
+        return Member(contender=self._baseline, workloads=tuple(self._workloads[cell.workload] for cell in mixed))
+
+    def _has_left(self) -> bool:
+        """Whether the baseline took turns in this block and has its rounds: what is left of the others after an
+        interruption would have no counterpart without it."""
+        if self._baseline is None or self._member(self._baseline, self._block).workloads:
+            return False
+        cells = self._cells[self._baseline]
+        return any(trial.round is not None for cell in cells for trial in self._trials[cell][self._block])
 
     def _quality_alone(self) -> Group | None:
         """One whose speed is not asked for, or is known already."""

@@ -32,6 +32,7 @@ class Design:
     contenders: int
     starts_s: float  # once per block: start, warm-up and stop of each contender
     round_s: float  # one trial of each contender on each workload
+    kept_back: float = 0.0  # blocks, or a part of one, for which time is left at the end
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def plan_blocks(
     plans = [
         _plan(design, blocks, rounds, confidence, components)
         for blocks in range(2, MOST_BLOCKS + 1)
-        if (rounds := floor((budget_s / blocks - design.starts_s) / design.round_s)) >= 1
+        if (rounds := floor((budget_s / (blocks + design.kept_back) - design.starts_s) / design.round_s)) >= 1
     ]
     return min(plans, key=lambda plan: plan.half_width, default=None)
 

@@ -12,8 +12,10 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.intervals import Sample
 from bitbench.statistics.log_ratio import LogRatio
+from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.standing import Headline, baseline_of, pair_tables
 from bitbench.statistics.summarize import samples_by_cell, values_by_start
-from bitbench.statistics.trial import RECORDED
+from bitbench.statistics.trial import DEFINITIONS, RECORDED
 from bitbench.statistics.unpaired import Starts, compare_speeds
 
 Samples = Mapping[Cell, Mapping[str, Sample]]
@@ -43,6 +45,12 @@ class Change:
             return self.log_ratio.ratio(confidence)
         return compare(self.after, self.before, confidence)
 
+    def degrees_of_freedom(self, starts: int) -> float:
+        """With so many starts of each side; of a ratio with lent ones at least one more for each further start."""
+        if self.log_ratio is not None:
+            return self.log_ratio.degrees_of_freedom + starts - self.fewest_starts
+        return 2 * (starts - 1)
+
     @property
     def variance_of_one_start(self) -> float | None:
         """Of the log ratio, if each side had one start; None where that is unknown."""
@@ -55,10 +63,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared."""
+    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared.
+
+    `least_starts`: with fewer of them on a side nothing is decided.
+    """
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
+    least_starts: int = 1
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -77,22 +89,45 @@ class Changes:
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """Of the same cells in two studies: nothing is paired, and the cells of both lend each other degrees of freedom.
 
-    A cell with one start on a side is compared by its samples alone.
+    A cell with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
+    may differ as much.
     """
     lent = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after))
+    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after), least_starts=2)
 
 
 def changes_within(study: StudyRecords) -> Changes:
-    """Of contenders of one study, by their samples alone: `log_ratio` is where its blocks would pair them."""
+    """Of contenders of one study, from differences within its blocks, as its report has them.
+
+    Two that have no two blocks in common are compared by their samples alone.
+    """
+    tables = cache(lambda metric: _tables(study, metric))
     samples = samples_by_cell(study)
-    return Changes((samples, samples))
+    return Changes((samples, samples), lambda pair, metric: _within_blocks(tables(metric), pair, metric))
+
+
+def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
+    if not _varies(metric):
+        return {}
+    headline = Headline(metric, DEFINITIONS[metric].higher_is_better)
+    return pair_tables(study.trials, headline, baseline_of(study.plan))
+
+
+def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
+    """A table has speeds; the ratio of times is the other way round."""
+    table = tables.get(pair.after.workload)
+    sides = (pair.after.contender, pair.before.contender)
+    return table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1])) if table else None
+
+
+def _varies(metric: str) -> bool:
+    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
+    return RECORDED[metric].source is FigureSource.ROWS
 
 
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
-    """Of speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
-    if RECORDED[metric].source is not FigureSource.ROWS:
+    if not _varies(metric):
         return {}
     return compare_speeds(_logs(before, metric), _logs(after, metric))
 

@@ -48,17 +48,22 @@ class Contrasts:
 
     @cached_property
     def spare(self) -> int:
-        """Degrees of freedom that are left when each contender has a mean and each block a shift.
-
-        A block of n contenders has n − 1 free differences. That it does not fall into unlinked parts is taken for
-        granted: all of it met in rounds, or each group of it contains the baseline.
-        """
+        """Degrees of freedom that are left when each contender has a mean and each block a shift."""
         there = np.isfinite(self.by_block)
-        in_blocks = sum(self._members(there[:, block]) - 1 for block in range(there.shape[1]) if there[:, block].any())
-        return in_blocks - (self._members(np.any(there, axis=1)) - 1)
+        in_blocks = sum(self._free_differences(there[:, block]) for block in range(there.shape[1]))
+        return in_blocks - self._free_differences(np.any(there, axis=1))
 
-    def _members(self, chosen: Flags) -> int:
-        return len(set(self.first[chosen].tolist()) | set(self.second[chosen].tolist()))
+    def _free_differences(self, chosen: Flags) -> int:
+        """n − 1 of n contenders that are linked by these pairs; of several such sets, the sum.
+
+        Sets without a link are what is left of a block whose baseline crashed.
+        """
+        linked: list[set[int]] = []
+        for first, second in zip(self.first[chosen].tolist(), self.second[chosen].tolist(), strict=True):
+            touched = [members for members in linked if first in members or second in members]
+            linked = [members for members in linked if members not in touched]
+            linked.append({first, second}.union(*touched))
+        return sum(len(members) - 1 for members in linked)
 
 
 def find_contrasts(speeds: LogSpeeds, baseline: Contender | None = None) -> dict[Way, Contrasts]:

@@ -17,7 +17,7 @@ class _Span(NamedTuple):
     block: int
 
 
-def block_ends(trials: Iterable[TrialRecord], instances: Iterable[InstanceRecord]) -> list[float]:
+def block_ends(trials: Iterable[TrialRecord], instances: Iterable[InstanceRecord]) -> dict[int, float]:
     """Seconds since the first start at which each block had ended so far; empty where the records have no times."""
     elapsed = Elapsed()
     for trial in trials:
@@ -47,13 +47,13 @@ class Elapsed:
             self._forget()  # it belongs between others
         self._spans.append(span)
 
-    def block_ends(self) -> list[float]:
+    def block_ends(self) -> dict[int, float]:
         if self._seen == 0:
             self._spans.sort()
         for span in self._spans[self._seen :]:
             self._continue_with(span)
         self._seen = len(self._spans)
-        return [self._ends[block] for block in sorted(self._ends)]
+        return dict(self._ends)
 
     def _forget(self) -> None:
         self._seen, self._elapsed_s, self._reached_s = 0, 0.0, None

@@ -106,7 +106,7 @@ def starts_needed(change: Change, distance: float, confidence: float) -> int | N
     if variance is None:
         return None
     for starts in range(change.fewest_starts + 1, MOST_STARTS + 1):
-        quantile = float(stdtrit(2 * (starts - 1), (1 + confidence) / 2))
+        quantile = float(stdtrit(change.degrees_of_freedom(starts), (1 + confidence) / 2))
         if quantile * sqrt(variance / starts) < abs(distance):
             return starts
     return None

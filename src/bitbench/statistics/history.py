@@ -1,17 +1,19 @@
 """One metric of one cell, study after study: how it moved, whether that is more than noise, and what else changed."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from bitbench.core.cell import Cell
-from bitbench.core.found.comparison import Verdict
+from bitbench.core.found.comparison import Difference, Verdict
 from bitbench.core.found.history import History, HistoryPoint
+from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.ground.errors import StoreError
+from bitbench.statistics.changes import Pair, changes_between
 from bitbench.statistics.comparability import differences
-from bitbench.statistics.comparison import SHARE_OF_ERROR, compare
-from bitbench.statistics.intervals import Sample, estimate
-from bitbench.statistics.studies import SHAPE, verdict_of
-from bitbench.statistics.summarize import samples_by_cell
+from bitbench.statistics.intervals import estimate
+from bitbench.statistics.studies import SHAPE, compared_cells
+from bitbench.statistics.summarize import samples_by_cell, values_by_start
 from bitbench.statistics.trial import DEFINITIONS
 
 LISTED_CELLS = 12  # in a message
@@ -41,23 +43,16 @@ def history(cell: Cell, metric: str, sides: Sequence[StudyRecords]) -> History:
     newest = asked[-1].plan.study.workload(cell.workload)
     same = [side for side in asked if _has_shape(side, cell, newest)]
     confidence = asked[-1].plan.study.measure.confidence
-    points: list[HistoryPoint] = []
-    before: tuple[StudyRecords, Sample] | None = None
-    without = []
-    for number, side in enumerate(same):
-        sample = samples_by_cell(side, stream=number)[cell].get(metric)
-        if sample is None:
-            without.append(side.name)
-            continue
-        points.append(_point(cell, metric, (side, sample), before, confidence))
-        before = (side, sample)
+    known = [side for side in same if values_by_start(side, metric)[cell]]
+    points = [_point(cell, metric, side, confidence) for side in known]
+    moves = [_move(cell, metric, before, after, confidence) for before, after in pairwise(known)]
     return History(
         cell=cell,
         metric=metric,
         definition=DEFINITIONS[metric],
         confidence=confidence,
-        points=tuple(points),
-        without_result=tuple(without),
+        points=(*points[:1], *(point.model_copy(update=move) for point, move in zip(points[1:], moves, strict=True))),
+        without_result=tuple(side.name for side in same if side not in known),
         other_shape=tuple(side.name for side in asked if side not in same),
     )
 
@@ -67,21 +62,18 @@ def _has_shape(side: StudyRecords, cell: Cell, shape: object) -> bool:
     return all(getattr(own, part) == getattr(shape, part) for part in SHAPE)
 
 
-def _point(
-    cell: Cell,
-    metric: str,
-    now: tuple[StudyRecords, Sample],
-    before: tuple[StudyRecords, Sample] | None,
-    confidence: float,
-) -> HistoryPoint:
-    side, sample = now
-    point = HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimate(sample, confidence))
-    if before is None:
-        return point
-    ratio = compare(sample, before[1], confidence)
-    is_apart = ratio is not None and ratio.p_value is not None and ratio.p_value < SHARE_OF_ERROR * (1 - confidence)
-    verdict = verdict_of(ratio, is_apart=is_apart, definition=DEFINITIONS[metric])
-    if not (point.estimate.covers_starts and before[1].n_instances > 1):
-        verdict = Verdict.UNKNOWN  # one start says nothing about the next
-    changes, _ = differences(before[0], side, [(cell.contender, cell.contender)])
-    return point.model_copy(update={"ratio": ratio, "verdict": verdict, "changes": tuple(changes)})
+def _point(cell: Cell, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
+    sample = samples_by_cell(side)[cell][metric]
+    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimate(sample, confidence))
+
+
+def _move(
+    cell: Cell, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
+) -> dict[str, Ratio | Verdict | tuple[Difference, ...] | None]:
+    """What `compare` would say of this cell in these two studies, and what else changed between them."""
+    common = [one for one in before.plan.cells if one in set(after.plan.cells)]
+    alike = [Pair(one, one) for one in common if _has_shape(before, one, after.plan.study.workload(one.workload))]
+    compared = compared_cells(alike, changes_between(before, after), metric, confidence)
+    own = next(one for one in compared if one.candidate == cell)
+    changes, _ = differences(before, after, [(cell.contender, cell.contender)])
+    return {"ratio": own.ratio, "verdict": own.verdict, "changes": tuple(changes)}

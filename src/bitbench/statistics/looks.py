@@ -33,17 +33,18 @@ class End(StrEnum):
     BUDGET = "the next block does not fit into the budget"
 
 
-def looks(block_ends_s: Sequence[float], budget_s: float, alpha: float) -> list[Look]:
+def looks(block_ends_s: Sequence[float], budget_s: float, alpha: float, kept_back_s: float = 0.0) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.
 
-    None follows the last one, even if a block was completed after it.
+    None follows the last one, even if a block was completed after it. `kept_back_s`: of the budget, for what follows
+    the last look.
     """
     found: list[Look] = []
     spent = 0.0
     for blocks in range(FIRST_LOOK, len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
         block_s = elapsed_s - block_ends_s[blocks - 2]
-        is_last = elapsed_s + block_s > budget_s
+        is_last = elapsed_s + block_s + kept_back_s > budget_s
         reached = alpha if is_last else alpha * elapsed_s / budget_s
         found.append(Look(blocks, elapsed_s, reached - spent, is_last))
         spent = reached

@@ -11,7 +11,7 @@ further degrees of freedom: those that the other contenders of the workload add 
 workloads (see `lending`). s² / b is a floor for contenders that vary more than the others, f for blocks that agree by
 luck.
 
-**Groups.** Contenders that were not resident together have no round in common. Each group contains the baseline, so
+**Shifts.** Contenders that were not resident together have no round in common. The baseline is beside every shift, so
 they are compared by way of it, block by block: d_ij = d_i0 − d_j0. Such differences vary more; they lend only to each
 other.
 """

@@ -21,7 +21,8 @@ def precision(of: StudyRecords, found: Standing, baseline: Contender | None) -> 
         return None
     confidence = of.study.measure.confidence
     noise = variance_components(found.speeds)
-    ends_s = block_ends(of.trials, of.instances)
+    ends = block_ends(of.trials, of.instances)
+    ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
     half_width = median(pair.half_width(confidence) for pair in pairs)
     return Precision(
         blocks=max(pair.blocks for pair in pairs),

@@ -18,6 +18,9 @@ from bitbench.statistics.log_speeds import Floats, LogSpeeds, Turn, log_speeds, 
 from bitbench.statistics.looks import FIRST_LOOK, End, Look, continuing, end, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios
 
+# Of two contenders none is the best of many: the baseline was given, and the other is chosen only if it is faster.
+LEAST_TO_CONFIRM = 3
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -77,13 +80,14 @@ def standing(
     """`trials`: all of the study; those that do not count are passed over."""
     counted = [trial for trial in trials if trial.counts]
     blocks = sorted({trial.block for trial in counted})
-    taken = _looks(plan, len(blocks), block_ends(trials, instances))
+    ends_s = block_ends(trials, instances)
+    taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])
     claims: dict[str, Claims] = {}
     ended: End | None = None
     for look in taken:
         known = set(blocks[: look.blocks])
-        speeds, _ = _speeds([trial for trial in counted if trial.block in known], headline)
-        for workload, table in paired_ratios(speeds, baseline).items():
+        seen = [trial for trial in counted if trial.block in known]
+        for workload, table in pair_tables(seen, headline, baseline).items():
             claims[workload] = claim(
                 table,
                 baseline,
@@ -96,6 +100,12 @@ def standing(
             break
     speeds, explained = _speeds(counted, headline)
     return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, taken, ended, explained)
+
+
+def pair_tables(trials: Sequence[TrialRecord], headline: Headline, baseline: Contender | None) -> dict[str, PairTable]:
+    """By workload, from the trials that count: the same for every question that is asked about them."""
+    speeds, _ = _speeds([trial for trial in trials if trial.counts], headline)
+    return paired_ratios(speeds, baseline)
 
 
 def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
@@ -112,9 +122,18 @@ def _looks(plan: Plan, blocks: int, ends_s: Sequence[float]) -> list[Look]:
     alpha = 1 - measure.confidence
     if plan.imported_from is not None:  # it was all there at once
         return [Look(blocks, 0.0, alpha, is_last=True)] if blocks >= FIRST_LOOK else []
-    if measure.budget is not None:
-        return looks(ends_s[:blocks], measure.budget, alpha)
-    return _looks_by_count(measure, blocks, alpha)
+    if measure.budget is None:
+        return _looks_by_count(measure, blocks, alpha)
+    taken = looks(ends_s, measure.budget, alpha, kept_back(plan) * ends_s[0] if ends_s else 0.0)
+    if taken and taken[-1].blocks < len(ends_s):  # records from before anything was kept back
+        return looks(ends_s, measure.budget, alpha)
+    return taken
+
+
+def kept_back(plan: Plan) -> float:
+    """For confirming the choice, of a budget: two of the contenders once more, as a share of a block of all."""
+    contenders = len({cell.contender for cell in plan.cells})
+    return 2 / contenders if plan.study.measure.budget is not None and contenders >= LEAST_TO_CONFIRM else 0.0
 
 
 def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
@@ -136,7 +155,7 @@ def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str
     speeds: dict[str, LogSpeeds] = {}
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.cell.workload for trial in trials):
-        turns = _turns([trial for trial in trials if trial.cell.workload == workload])
+        turns = turns_of([trial for trial in trials if trial.cell.workload == workload])
         figures = {turn: getattr(trial.metrics, headline.metric) for turn, trial in turns.items()}
         found = log_speeds(figures, higher_is_better=headline.higher_is_better)
         if len(found.contenders) < 2:
@@ -148,7 +167,7 @@ def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str
     return speeds, explained
 
 
-def _turns(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
+def turns_of(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
     """Where trials did not alternate, a round is a trial's place among those of its block that count."""
     places: Counter[tuple[Contender, int]] = Counter()
     found = {}

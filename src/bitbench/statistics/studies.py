@@ -124,7 +124,7 @@ def _compared(
         confidence=measure.confidence,
         definitions=definitions,
         cells=(
-            *(cell for metric in wanted for cell in _verdicts(pairs, changes, metric, measure.confidence)),
+            *(cell for metric in wanted for cell in compared_cells(pairs, changes, metric, measure.confidence)),
             *quality.cells,
         ),
         unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
@@ -132,7 +132,8 @@ def _compared(
     )
 
 
-def _verdicts(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
+def compared_cells(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
+    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
     adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
@@ -145,13 +146,15 @@ def _verdicts(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: 
             before=estimate(change.before, confidence),
             after=estimate(change.after, confidence),
             ratio=ratio,
-            verdict=verdict_of(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric]),
+            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric])
+            if change.fewest_starts >= changes.least_starts
+            else Verdict.UNKNOWN,
         )
         for (pair, change), ratio, p_value in zip(both, ratios, adjusted, strict=True)
     ]
 
 
-def verdict_of(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
     if ratio is None or ratio.interval is None:
         return Verdict.UNKNOWN
     if not is_apart:

@@ -11,6 +11,7 @@ from bitbench.core.found.metrics import HEADLINES, METRICS
 from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
@@ -51,7 +52,7 @@ def summarize(of: StudyRecords) -> StudySummary:
             summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
             for contender in plan.contenders
         ),
-        rankings=tuple(_rank(plan, workload.name, speeds, baseline) for workload in plan.study.workloads),
+        rankings=_rankings(of, speeds, baseline),
         precision=precision(of, speeds.standing, baseline),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
@@ -132,7 +133,7 @@ def _summarize_cell(plan: Plan, cell: Cell, records: Sequence[TrialRecord], spee
     return CellSummary(
         cell=cell,
         metrics=estimates,
-        runs=tuple(_run(record, plan.study.objectives) for record in records if record.kind == "measured"),
+        runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
@@ -204,6 +205,12 @@ def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> 
 def _mean_latency(metrics: Iterable[TrialMetrics]) -> float | None:
     known = [one.latency_s for one in metrics if one.latency_s is not None]
     return float(np.mean(known)) if known else None
+
+
+def _rankings(of: StudyRecords, speeds: Speeds, baseline: Contender | None) -> tuple[Ranking, ...]:
+    confirmed = confirmations(of.trials, speeds.standing, baseline, speeds.confidence)
+    rankings = (_rank(of.plan, workload.name, speeds, baseline) for workload in of.study.workloads)
+    return tuple(one.model_copy(update={"confirmed": confirmed.get(one.workload)}) for one in rankings)
 
 
 def _rank(plan: Plan, workload: str, speeds: Speeds, baseline: Contender | None) -> Ranking:

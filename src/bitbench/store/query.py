@@ -62,6 +62,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "cell": f"STRUCT(contender {_CONTENDER}, workload VARCHAR)",
         "block": "INTEGER",
         "index": "INTEGER",
+        "purpose": "VARCHAR",
         "duration_s": "DOUBLE",
         "metrics": _struct(dict.fromkeys(TrialMetrics.model_fields, "DOUBLE")),
         "memory": _struct(dict.fromkeys(Memory.model_fields, "BIGINT")),

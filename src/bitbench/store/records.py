@@ -114,7 +114,7 @@ def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
 
 
 def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
-    """Raises StoreError for a cell whose engine, variant or workload is nowhere in the plan: nothing is known of it."""
+    """Raises StoreError for a cell whose engine, variant or workload is nowhere in the plan."""
     engines = {setup.name for setup in plan.study.engines}
     variants = {variant.name for variant in plan.variants}
     workloads = {workload.name for workload in plan.study.workloads}

@@ -95,6 +95,12 @@ TRIALS = QueryTable(
         TableColumn("instance", "VARCHAR", "the start of the engine that it ran in", "instance_id"),
         _same("block", "INTEGER", "round of starts"),
         _same("index", "INTEGER", "number within its block"),
+        TableColumn(
+            "purpose",
+            "VARCHAR",
+            "selection; or confirmation: of the chosen contender after the choice, in no other figure",
+            "coalesce(purpose, 'selection')",
+        ),
         _STARTED,
         _same("duration_s", "DOUBLE", "how long it took"),
         *_OUTCOME,

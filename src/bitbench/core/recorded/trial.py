@@ -6,12 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender
+from bitbench.core.cell import Cell, Contender, Purpose
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
-#   1  first published form; `kernel_choices`, `was_running`, and of trials `round` to `idle_cores`, came later and have
-#      their defaults in lines from before; so has `clock_step_s` of a client, and the outcome `disturbed` is newer, too
+#   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
+#      later and have their defaults in lines from before; so has `clock_step_s` of a client, and the outcome
+#      `disturbed` is newer, too
 
 
 class Outcome(StrEnum):
@@ -111,6 +112,7 @@ class TrialRecord(Record):
     cell: Cell
     block: int
     index: int  # within its block, counted over all instances that worked on that block
+    purpose: Purpose = Purpose.SELECTION  # that of its block
     # Trials of one round of a block were run in turn, with their engines resident; None: one visit after the other.
     round: int | None = None
     probe_before_s: float | None = None  # a fixed piece of work just before and just after: how fast the machine was
@@ -135,7 +137,18 @@ class TrialRecord(Record):
     @property
     def counts(self) -> bool:
         """Whether it enters a figure."""
-        return self.kind == "measured" and self.outcome is Outcome.OK
+        return self.selects and self.outcome is Outcome.OK
+
+    @property
+    def selects(self) -> bool:
+        """Whether it was made to enter figures, whatever became of it."""
+        return self.kind == "measured" and self.purpose is Purpose.SELECTION
+
+    @property
+    def confirms(self) -> bool:
+        """Whether it enters the ratio that confirms a choice, and no other figure."""
+        is_measured = self.kind == "measured" and self.outcome is Outcome.OK
+        return is_measured and self.purpose is Purpose.CONFIRMATION
 
 
 class KernelPath(StrEnum):

@@ -29,7 +29,7 @@ def trial_columns() -> list[str]:
 
 _NAMES = (
     "study", "trial", "kind", "variant", "engine", "workload", "concurrency", "input_tokens", "output_tokens",
-    "instance", "block", "index", "started_at", "duration_s", "outcome", "outlier",
+    "instance", "block", "index", "purpose", "started_at", "duration_s", "outcome", "outlier",
 )  # fmt: skip
 _ENDING = ("requests", "failed_requests", "cause")
 
@@ -57,6 +57,7 @@ def trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dic
                 "instance": trial.instance_id,
                 "block": trial.block,
                 "index": trial.index,
+                "purpose": trial.purpose.value,
                 "started_at": trial.started_at,
                 "duration_s": trial.duration_s,
                 "outcome": trial.outcome.value,

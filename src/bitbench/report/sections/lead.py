@@ -13,7 +13,15 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, listing, names, plural, say, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, number, size, unit_of
-from bitbench.report.sections.ranked import entry_of, estimate_of, may_be_best, ratio_to_baseline, versus_baseline
+from bitbench.report.sections.ranked import (
+    confirmed_ratio,
+    entry_of,
+    estimate_of,
+    may_be_best,
+    quoted_ratio,
+    ratio_to_baseline,
+    versus_baseline,
+)
 
 MAX_NAMED = 4  # of a tie, in a sentence or a cell
 TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
@@ -138,10 +146,11 @@ def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
 
 
 def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]) -> Lead:
-    def merit(one: Contender) -> tuple[bool, int, int]:
-        """Not flagged; then significantly ahead on more workloads; then better places."""
+    def merit(one: Contender) -> tuple[bool, int, int, int]:
+        """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
         places = [[entry.contender for entry in ranking.entries].index(one) for ranking in found.compared]
-        return one not in found.flagged, sum(one in won for won in found.ahead.values()), -sum(places)
+        confirmed = sum(confirmed_ratio(ranking, one) is not None for ranking in found.compared)
+        return one not in found.flagged, sum(one in won for won in found.ahead.values()), confirmed, -sum(places)
 
     best = max(choices, key=merit)
     tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
@@ -211,14 +220,24 @@ def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
+    if confirmed := [one for one in ahead if confirmed_ratio(one, best)]:
+        yield _confirmed(confirmed, best)
     if rest := [one for one in known if one not in ahead]:
         yield _not_significant(found.summary, rest, best)
 
 
+def _confirmed(rankings: Sequence[Ranking], best: Contender) -> Phrase:
+    """What the blocks that chose it gave: `before that, 1.42×`."""
+    entries = [entry for ranking in rankings if (entry := entry_of(ranking, best)) and entry.ratio_to_baseline]
+    before = [number(entry.ratio_to_baseline.value, Unit.RATIO) for entry in entries if entry.ratio_to_baseline]
+    where = () if len(rankings) == 1 else say(" on ", listing(names(one.workload for one in rankings)))
+    return say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
+               listing(before[:MAX_NAMED]), ".")  # fmt: skip
+
+
 def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySummary) -> Phrase:
     """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
-    entry = entry_of(ranking, best)
-    ratio = entry.ratio_to_baseline if entry else None
+    ratio = quoted_ratio(ranking, best)
     assert ratio is not None  # it is ahead
     interval = ratio.interval
     ends = [number(end, Unit.RATIO) for end in ((interval.low, interval.high) if interval else ())]

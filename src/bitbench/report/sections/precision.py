@@ -1,11 +1,16 @@
 """How exact the ratios are, where their noise comes from, and what one more block would cost and bring."""
 
+from collections.abc import Iterator
 from math import exp
 
 from bitbench.core.found.summary import Precision, StudySummary
 from bitbench.ground.units import show_duration
-from bitbench.report.document.model import Bullets, Phrase, Quantity, Section, Unit
+from bitbench.report.document.model import Bullets, Name, Phrase, Quantity, Section, Unit
+from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import plural, say
+from bitbench.report.labels import Labels
+from bitbench.report.quantities import times
+from bitbench.report.sections.ranked import entry_of
 
 
 def precision_section(summary: StudySummary) -> Section | None:
@@ -13,7 +18,7 @@ def precision_section(summary: StudySummary) -> Section | None:
     found = summary.precision
     if found is None or summary.imported_from:
         return None
-    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
+    return Section(say("How exact it is"), (Bullets((*_sentences(found), *_confirmed(summary))),))
 
 
 def _sentences(found: Precision) -> list[Phrase]:
@@ -29,6 +34,17 @@ def _sentences(found: Precision) -> list[Phrase]:
         cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
         said.append(say(cost, _relative(found.next_half_width), "."))
     return said
+
+
+def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
+    """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
+    labels = Labels.of(summary, MAX_NAME)
+    for ranking in summary.rankings:
+        if (found := ranking.confirmed) is None or (entry := entry_of(ranking, found.contender)) is None:
+            continue
+        where = say(" on ", Name(ranking.workload), ": ")
+        yield say("Confirmed with fresh starts, ", Name(labels[found.contender]), where, times(found.ratio),
+                  " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
 
 
 def _share(value: float) -> Quantity:

@@ -2,7 +2,15 @@
 
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.metrics import find
-from bitbench.core.found.summary import CellSummary, Estimate, MetricDefinition, Ranking, RankingEntry, StudySummary
+from bitbench.core.found.summary import (
+    CellSummary,
+    Estimate,
+    MetricDefinition,
+    Ranking,
+    RankingEntry,
+    Ratio,
+    StudySummary,
+)
 from bitbench.report.document.model import Quantity
 from bitbench.report.document.tables import ColumnOf, number_column
 from bitbench.report.document.words import Words, counted
@@ -55,9 +63,21 @@ def rank(entry: RankingEntry | None) -> str | None:
     return f"{entry.rank_low}–{entry.rank_high} (tie)"
 
 
-def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
+def quoted_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+    """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
+    if (confirmed := confirmed_ratio(ranking, contender)) is not None:
+        return confirmed
     entry = entry_of(ranking, contender)
-    return times(entry.ratio_to_baseline) if entry else None
+    return entry.ratio_to_baseline if entry else None
+
+
+def confirmed_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+    found = ranking.confirmed
+    return found.ratio if found is not None and found.contender == contender else None
+
+
+def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
+    return times(quoted_ratio(ranking, contender))
 
 
 def memory_metric(summary: StudySummary) -> str:

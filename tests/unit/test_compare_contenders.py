@@ -1,0 +1,80 @@
+"""Contenders of one study: a pair has one ratio and one interval, whichever command is asked."""
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.comparison import ComparedCell
+from bitbench.core.found.recommendation import Limits
+from bitbench.core.found.summary import Ratio
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.statistics.changes import Changes, Pair, changes_within
+from bitbench.statistics.recommend import recommend
+from bitbench.statistics.studies import compare_contenders
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
+SPEEDS = {"plain": 100.0, "quick": 130.0, "twin": 101.0, "slow": 70.0}
+
+
+def study(headline: str = "output_throughput") -> StudyRecords:
+    """Three blocks of three rounds; what a block shares varies by 20 %, a trial by 2 %."""
+    measure = Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3), headline=headline)  # type: ignore[arg-type]
+    plan: Plan = make_plan(list(SPEEDS), [WORKLOAD], measure, baseline="plain")
+    rng = np.random.default_rng(3)
+    moods = rng.normal(0, 0.2, (3, 3))
+    trials = [
+        make_trial(cell, block, index, round=index, metrics=speed_metrics(WORKLOAD, float(speed)))
+        for cell in plan.cells
+        for block in range(3)
+        for index in range(3)
+        if (speed := SPEEDS[cell.contender.engine] * np.exp(moods[block, index] + rng.normal(0, 0.02)))
+    ]
+    return make_records(plan, trials)
+
+
+def named(engine: str) -> Contender:
+    return Contender(variant=NO_MODEL, engine=engine)
+
+
+def compared(of: StudyRecords, before: str, after: str) -> ComparedCell:
+    (cell,) = compare_contenders(of, [(named(before), named(after))], metrics=(), conditions=()).cells
+    return cell
+
+
+def interval(ratio: Ratio | None) -> tuple[float, float, float]:
+    assert ratio is not None
+    assert ratio.interval is not None
+    return ratio.value, ratio.interval.low, ratio.interval.high
+
+
+@pytest.mark.parametrize("headline", ["output_throughput", "latency"])
+@pytest.mark.parametrize("engine", ["quick", "twin", "slow"])
+def test_report_recommend_and_compare_say_the_same_of_a_pair(headline: str, engine: str) -> None:
+    of = study(headline)
+    summary = summarize(of)
+    (entry,) = [one for one in summary.rankings[0].entries if one.contender == named(engine)]
+    (choice,) = recommend(summary, Limits()).choices
+    reported = interval(entry.ratio_to_baseline)
+    assert interval(choice.of(named(engine)).ratio_to_baseline) == reported
+    assert interval(compared(of, "plain", engine).ratio) == reported
+    value, low, high = interval(compared(of, engine, "plain").ratio)
+    assert (1 / value, 1 / high, 1 / low) == pytest.approx(reported)
+
+
+def test_what_a_block_shares_cancels() -> None:
+    """By the two samples alone, 30 % would be lost in what the blocks share."""
+    of = study()
+    value, low, high = interval(compared(of, "plain", "quick").ratio)
+    assert low < 1.3 < high
+    assert high / low < 1.1
+    alone = Changes(changes_within(of).samples)
+    cells = {cell.contender.engine: cell for cell in of.plan.cells}
+    change = alone.find(Pair(cells["plain"], cells["quick"]), "output_throughput")
+    assert change is not None
+    _, low, high = interval(change.ratio(0.95))
+    assert low < 1 < value < high
