@@ -1,5 +1,4 @@
-"""`bitbench kernels --quick` with real torch: the seed's table, and a VPTQ kernel that is faster than torch on the levels
-that this is claimed for.
+"""`bitbench kernels --quick` with real torch: the seed's table, and how fast VPTQ is where a speed is claimed.
 
 Needs: bitbench env create transformers.
 """
@@ -34,9 +33,8 @@ COLUMNS = (
 )
 
 
-# At most so much of F.linear's time in bfloat16, by instruction set. Medians of 30 shapes are 0.29, 0.46 and 0.52
-# (docs/kernels.md); the rest is what a busy machine does to a ratio within rounds. Without bfloat16 instructions torch is
-# slower, and the ratio smaller.
+# At most so much of F.linear's time in bfloat16, by instruction set. docs/kernels.md has the medians, about 0.3, 0.5
+# and 0.55; the rest is what a busy machine does to a ratio within rounds.
 CLAIMS = {"avx512vbmi": 0.6, "avx512": 0.8, "avx2": 0.9}
 
 

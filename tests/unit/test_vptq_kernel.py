@@ -1,6 +1,6 @@
 """The CPU kernel against double precision, on every instruction set that this machine has.
 
-`BITBENCH_ISA=avx2 pytest tests/unit/test_vptq_kernel.py` leaves out what is better than AVX2, as if the processor lacked it.
+`BITBENCH_ISA=avx2 pytest tests/unit/test_vptq_kernel.py` skips what is better than AVX2, as if the processor lacked it.
 """
 
 import os

@@ -2,9 +2,9 @@
 
 
 def usable_isas() -> tuple[str, ...]:
-    """Those that this processor runs, best first, from the one that BITBENCH_ISA names on; empty without the native part.
+    """Those that this processor runs, best first, from the one that BITBENCH_ISA names on.
 
-    Raises ValueError where BITBENCH_ISA names one that it does not run.
+    Empty without the native part. Raises ValueError where BITBENCH_ISA names one that it does not run.
     """
     try:
         from bitbench._native import vptq_isas
