@@ -8,10 +8,6 @@
 
 #include "matrix.hpp"
 
-// The compiler stops inlining where a file grows as much as this one does by its templates; a call per lookup doubles
-// the time.
-#define BITBENCH_INLINE [[gnu::always_inline]] inline
-
 namespace bitbench::vptq {
 namespace {
 

@@ -13,9 +13,6 @@
 #include "quantize_row.hpp"
 #include "strip.hpp"
 
-// A call per lookup would double the time.
-#define BITBENCH_INLINE [[gnu::always_inline]] inline
-
 namespace bitbench::vptq {
 namespace {
 

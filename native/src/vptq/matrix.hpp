@@ -25,6 +25,10 @@
 #include <cstdint>
 #include <vector>
 
+// The compiler stops inlining where a file grows as much as those of the instruction sets do by their templates; a call
+// per lookup doubles the time.
+#define BITBENCH_INLINE [[gnu::always_inline]] inline
+
 namespace bitbench::vptq {
 
 inline constexpr int kVector = 8;    // outputs in a vector
