@@ -99,11 +99,15 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
         sorted(rows, key=_table_order),
         *shape_columns(_timing),
         *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
-        *([words_column("isa", lambda row: Name(row.timing.isa or UNKNOWN))] if several_isas else []),
+        *([words_column("isa", _isa)] if several_isas else []),
         time_column("vptq", lambda row: _value(row.seconds)),
         *(column for name in summary.baselines for column in other(name)),
         *_EXPLAINING,
     )
+
+
+def _isa(row: KernelFigures) -> Words:
+    return Name(row.timing.isa) if row.timing.isa else UNKNOWN
 
 
 def _point(row: KernelFigures) -> tuple[str, int, int, int]:
