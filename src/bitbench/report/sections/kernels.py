@@ -107,7 +107,7 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
 
 
 def _isa(row: KernelFigures) -> Words:
-    return Name(row.timing.isa) if row.timing.isa else UNKNOWN
+    return Name(row.timing.isa) if row.timing.isa else None
 
 
 def _point(row: KernelFigures) -> tuple[str, int, int, int]:
