@@ -94,10 +94,10 @@ template <int Shuffles>
 int main() {
     for (const Isa* isa : usable_isas())
         for (const auto [main_bits, residual_bits] : {std::pair{12, 8}, {12, 9}, {13, 8}, {13, 9}, {16, 8}})
-            std::printf("%-8s %5d/%d: %.2f cycles per vector, with 16-bit activations %.2f\n", isa->name,
+            std::printf("%-10s %5d/%d: %.2f cycles per vector, with 16-bit activations %.2f\n", isa->name,
                         1 << main_bits, 1 << residual_bits, cycles_per_vector(*isa, main_bits, residual_bits, false),
                         cycles_per_vector(*isa, main_bits, residual_bits, true));
-    if (isa_named("avx512") != nullptr)
+    if (isa_named("avx512vbmi") != nullptr)
         std::printf("a gather of 8 entries: %.2f cycles; with 2, 3, 4, 5 shuffles beside it: %.2f %.2f %.2f %.2f\n",
                     cycles_per_gather<0>(), cycles_per_gather<2>(), cycles_per_gather<3>(), cycles_per_gather<4>(),
                     cycles_per_gather<5>());

@@ -102,11 +102,17 @@ class VptqMatrix:
     def multiply(self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = "") -> None:
         """y = x W^T + bias. Dense float32 or bfloat16 arrays of torch or numpy, used in place."""
 
-    def multiply_at(self, x: int, y: int, *, rows: int, bfloat16: bool, activation_bits: int, threads: int) -> None:
+    def multiply_at(
+        self, x: int, y: int, *, rows: int, bfloat16: bool, activation_bits: int, threads: int, isa: str = ""
+    ) -> None:
         """The same from addresses of dense rows. Nothing can be checked: `bitbench.vptq.multiply` is who calls it."""
 
 def vptq_isas() -> list[str]:
-    """The instruction sets of the VPTQ kernel that this machine can run, best first."""
+    """The instruction sets of the VPTQ kernel that this machine can run, best first.
+
+    With BITBENCH_ISA in the environment, from the one that it names on; raises ValueError where the processor does not
+    run that one.
+    """
 
 def openmp_runtime() -> str:
     """The file of the OpenMP runtime whose threads are used; empty while none is loaded."""

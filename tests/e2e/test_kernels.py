@@ -1,4 +1,4 @@
-"""`bitbench kernels --quick` with real torch: the seed's table, and a VPTQ kernel that is faster than torch.
+"""`bitbench kernels --quick` with real torch: the seed's table, and how fast VPTQ is where a speed is claimed.
 
 Needs: bitbench env create transformers.
 """
@@ -11,6 +11,7 @@ from bitbench.core.recorded.kernel import KernelRun
 from bitbench.report.document.markdown import markdown
 from bitbench.report.sections.kernels import kernel_document
 from bitbench.statistics.kernels import summarize_kernels
+from bitbench.vptq.instruction_sets import usable_isas
 from tests.command_line import bitbench
 
 COLUMNS = (
@@ -32,9 +33,12 @@ COLUMNS = (
 )
 
 
-def test_a_quick_look_has_the_seeds_table_and_vptq_is_faster(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+# At most so much of F.linear's time in bfloat16, by instruction set. docs/kernels.md has the medians, about 0.3, 0.5
+# and 0.55; the rest is what a busy machine does to a ratio within rounds.
+CLAIMS = {"avx512vbmi": 0.6, "avx512": 0.8, "avx2": 0.9}
+
+
+def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(capsys, "kernels", "--quick", "--into", str(tmp_path))
     assert said.exit_code == 0, said.err
     written = (tmp_path / "kernels.md").read_text(encoding="utf-8")
@@ -51,6 +55,17 @@ def test_a_quick_look_has_the_seeds_table_and_vptq_is_faster(
     ]
     vptq = [one for one in summary.figures if one.timing.case.startswith("vptq")]
     assert all(one.timing.error is not None and one.timing.error < 0.02 for one in vptq)
-    if run.machine.isa == "avx512":
-        # It takes a third of torch's time here; half is far beyond what a busy machine does to a ratio within rounds.
-        assert all(one.ratios["torch-linear"].value < 0.6 for one in vptq)
+
+
+def test_each_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    levels = [isa for isa in CLAIMS if isa in usable_isas()]
+    if not levels:
+        pytest.skip(f"no speed is claimed for {', '.join(usable_isas()) or 'a machine without the native part'}")
+    cases = ("--cases", "vptq-4096-256", "--isa", ",".join(levels))
+    said = bitbench(capsys, "kernels", "--quick", *cases, "--into", str(tmp_path))
+    assert said.exit_code == 0, said.err
+    run = KernelRun.model_validate_json((tmp_path / "records.json").read_text(encoding="utf-8"))
+    vptq = [one for one in summarize_kernels(run, ["torch-linear"]).figures if one.timing.isa]
+    assert {one.timing.isa for one in vptq} == set(levels)
+    for one in vptq:
+        assert one.ratios["torch-linear"].value < CLAIMS[str(one.timing.isa)], one.timing.case

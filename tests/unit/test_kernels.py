@@ -27,7 +27,7 @@ MACHINE = KernelMachine(
     cpu_model="A processor",
     threads=2,
     torch="2.13",
-    isa="avx512",
+    isa="avx512vbmi",
     read_bytes_per_s=20e9,
     flops_per_s=1e12,
     warm=False,
@@ -165,6 +165,30 @@ def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> N
     assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
 
 
+def test_a_table_of_several_instruction_sets_names_that_of_each_row() -> None:
+    labels = {"main_centroids": 4096, "residual_centroids": 256, "activation_bits": 8}
+    timings = [
+        timing(f"vptq-4096-256-{isa}", (seconds,) * 9, **labels).model_copy(update={"isa": isa})
+        for isa, seconds in (("avx2", 4e-5), ("avx512vbmi", 2e-5))
+    ]
+    run = KernelRun(machine=MACHINE, timings=(timing("torch-linear", (1e-4,) * 9), *timings))
+    text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
+    table = text.split("Vector-quantized kernels")[1]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    column = cells[0].index("isa")
+    assert [row[column] for row in cells[2:4]] == ["`avx2`", "`avx512vbmi`"]
+
+
+def test_an_instruction_set_that_the_processor_does_not_run_is_named_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = bitbench(capsys, "kernels", "--isa", "mmx")
+    assert (answer.exit_code, answer.out) == (1, "")
+    assert "This processor does not run mmx; choose from: " in answer.err
+
+
 def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     """1024 x 1024 weights are 131,072 vectors; two threads need 20 us for them: 0.31 ns of one thread each."""
     text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
@@ -259,7 +283,15 @@ def test_a_report_of_the_records_makes_table_and_figure_again(
 
 def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = [1024, 1024]
-    about = {"event": "case", "shape": shape, "batch": 1, "labels": {}, "weight_bytes": 2**20, "error": 0.0}
+    about = {
+        "event": "case",
+        "shape": shape,
+        "batch": 1,
+        "labels": {},
+        "isa": None,
+        "weight_bytes": 2**20,
+        "error": 0.0,
+    }
     point = {"event": "point", "shape": shape, "batch": 1}
     right, now_and_then = about | {"name": "right", "cause": None}, about | {"name": "now-and-then"}
     events = [

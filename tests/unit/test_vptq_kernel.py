@@ -1,4 +1,12 @@
-"""The CPU kernel against double precision, on every instruction set that this machine has."""
+"""The CPU kernel against double precision, on every instruction set that this machine has.
+
+`BITBENCH_ISA=avx2 pytest tests/unit/test_vptq_kernel.py` skips what is better than AVX2, as if the processor lacked it.
+"""
+
+import os
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +22,19 @@ native = pytest.importorskip("bitbench._native", reason="the native part was not
 CHUNK = 1024  # columns that share an activation scale
 STEPS = {8: 127, 16: 127 * 256}
 ISAS = native.vptq_isas()
+KNOWN_ISAS = {
+    "x86_64": ("avx512vbmi", "avx512", "avxvnni", "avx2", "portable"),
+    "aarch64": ("neon-i8mm", "neon-dot", "neon", "portable"),
+}.get(platform.machine(), ("portable",))
+on_every_isa = pytest.mark.parametrize(
+    "isa",
+    [
+        pytest.param(
+            isa, marks=pytest.mark.skipif(isa not in ISAS, reason=f"no {isa} in this processor or BITBENCH_ISA")
+        )
+        for isa in KNOWN_ISAS
+    ],
+)
 
 
 def run(matrix: packed.PackedMatrix, x: layout.Floats, bits: int, isa: str = "") -> layout.Floats:
@@ -52,7 +73,7 @@ def test_the_error_is_that_of_rounding_the_activations(
     assert np.all(np.abs(run(matrix, x, bits, isa) - wanted) <= rounding_bound(matrix, x, bits))
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize(("bits", "allowed"), [(8, 0.02), (16, 2e-4)])
 @pytest.mark.parametrize("sizes", [(4096, 256), (4096, 512), (8192, 256), (8192, 512), (65536, 256)])
 def test_the_relative_error_is_small(sizes: tuple[int, int], bits: int, allowed: float, isa: str) -> None:
@@ -75,7 +96,7 @@ def test_the_instruction_sets_agree(sizes: tuple[int, int], bits: int, seed: int
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=2e-3)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 @pytest.mark.parametrize("bits", [8, 16])
 def test_rows_of_a_batch_do_not_touch_each_other(bits: int, isa: str) -> None:
     rng = np.random.default_rng(3)
@@ -88,7 +109,7 @@ def test_rows_of_a_batch_do_not_touch_each_other(bits: int, isa: str) -> None:
     assert np.all(np.abs(together - alone) <= 1e-5 * scale)
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@on_every_isa
 def test_zeros_give_the_bias_and_what_is_not_finite_stays_so(isa: str) -> None:
     rng = np.random.default_rng(4)
     layer = make_layer(rng, out_features=10, columns_per_group=100, biased=True)
@@ -98,6 +119,40 @@ def test_zeros_give_the_bias_and_what_is_not_finite_stays_so(isa: str) -> None:
     for odd in (np.inf, -np.inf, np.nan):
         x[0, 17] = odd
         assert not np.isfinite(run(matrix, x, 8, isa)).any()
+
+
+@on_every_isa
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_of_the_largest_weights_and_activations_are_exact(sign: int, batch: int, bits: int, isa: str) -> None:
+    layer = make_layer(np.random.default_rng(8), out_features=8, columns_per_group=2100, sizes=(4096, 512))
+    layer.centroids[:] = sign
+    assert layer.residual_centroids is not None
+    layer.residual_centroids[:] = -sign / 4
+    matrix = packed.pack_layer(layer)
+    x = np.full((batch, layer.in_features), 3.0, dtype=np.float32)
+    wanted = layout.multiply(packed.dequantize(matrix), x)
+    np.testing.assert_allclose(run(matrix, x, bits, isa), wanted, rtol=1e-5)
+
+
+@on_every_isa
+def test_a_lower_instruction_set_can_be_forced(isa: str) -> None:
+    assert isas_of_a_process(isa) == ISAS[ISAS.index(isa) :]
+
+
+def test_one_that_the_processor_does_not_run_cannot_be_forced() -> None:
+    with pytest.raises(AssertionError, match=f"ValueError: BITBENCH_ISA=mmx names no .* choose one of: .*{ISAS[-1]}"):
+        isas_of_a_process("mmx")
+
+
+def isas_of_a_process(best: str) -> list[str]:
+    command = [sys.executable, "-c", "from bitbench._native import vptq_isas; print(*vptq_isas())"]
+    child = subprocess.run(
+        command, env=os.environ | {"BITBENCH_ISA": best}, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout.split()
 
 
 def test_an_array_of_the_wrong_size_is_refused() -> None:

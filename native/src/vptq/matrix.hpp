@@ -17,13 +17,17 @@
 //   16 bit, both    four parts      part h holds g = 2h in its lower and g = 2h + 1 in its upper halves
 //
 // Codebooks are int8, entries of 8 bytes, as many as their index can name: no index leads outside. A residual of 256
-// entries also lies as 8 planes of 256 bytes (one per output), because AVX-512 looks it up in registers.
+// entries also lies as 8 planes of 256 bytes (one per output), because AVX-512 with VBMI looks it up in registers.
 // All codebook bytes carry an offset of 128: the dot-product instruction multiplies unsigned with signed bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+// The compiler stops inlining where a file grows as much as those of the instruction sets do by their templates; a call
+// per lookup doubles the time.
+#define BITBENCH_INLINE [[gnu::always_inline]] inline
 
 namespace bitbench::vptq {
 
@@ -115,6 +119,11 @@ struct Isa {
 
 const Isa& portable();
 const Isa& avx2();
+const Isa& avxvnni();
 const Isa& avx512();
+const Isa& avx512vbmi();
+const Isa& neon();
+const Isa& neon_dot();
+const Isa& neon_i8mm();
 
 }  // namespace bitbench::vptq

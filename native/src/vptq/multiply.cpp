@@ -4,6 +4,16 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#if defined(BITBENCH_X86)
+#include <cpuid.h>
+#elif defined(BITBENCH_ARM64)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #include "../parallel.hpp"
 
@@ -183,17 +193,54 @@ Floats rows_from(Floats values, std::size_t elements) {
     return {static_cast<std::byte*>(values.data) + bytes, values.is_bfloat16};
 }
 
-std::vector<const Isa*> find_isas() {
+constexpr const char* kBestIsa = "BITBENCH_ISA";  // an environment variable: better ones are then left out
+
+#if defined(BITBENCH_X86)
+// GCC 12 knows no name for it. The operating system needs to save no more than it does for AVX2.
+bool has_avx_vnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
+}
+#endif
+
+// What the processor can run, best first.
+std::vector<const Isa*> runnable_isas() {
     std::vector<const Isa*> found;
-#ifdef BITBENCH_X86
+#if defined(BITBENCH_X86)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("avx512vnni"))
-        found.push_back(&avx512());
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2());
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                            __builtin_cpu_supports("avx512vnni");
+    if (has_avx512 && __builtin_cpu_supports("avx512vbmi")) found.push_back(&avx512vbmi());
+    if (has_avx512) found.push_back(&avx512());
+    if (has_avx2 && has_avx_vnni()) found.push_back(&avxvnni());
+    if (has_avx2) found.push_back(&avx2());
+#elif defined(BITBENCH_ARM64)
+    if (getauxval(AT_HWCAP2) & HWCAP2_I8MM) found.push_back(&neon_i8mm());
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back(&neon_dot());
+    found.push_back(&neon());
 #endif
     found.push_back(&portable());
+    return found;
+}
+
+auto named(const auto& isas, std::string_view name) {
+    return std::ranges::find_if(isas, [name](const Isa* isa) { return name == isa->name; });
+}
+
+std::vector<const Isa*> find_isas() {
+    std::vector<const Isa*> found = runnable_isas();
+    const char* best = std::getenv(kBestIsa);
+    if (best == nullptr || *best == '\0') return found;
+    const auto first = named(found, best);
+    if (first == found.end()) {
+        std::string names;
+        for (const Isa* isa : found) names += std::string(names.empty() ? "" : ", ") + isa->name;
+        throw std::invalid_argument(std::string(kBestIsa) + "=" + best +
+                                    " names no instruction set that this processor runs; choose one of: " + names);
+    }
+    found.erase(found.begin(), first);
     return found;
 }
 
@@ -206,7 +253,7 @@ std::span<const Isa* const> usable_isas() {
 
 const Isa* isa_named(std::string_view name) {
     const auto isas = usable_isas();
-    const auto found = std::ranges::find_if(isas, [name](const Isa* isa) { return name == isa->name; });
+    const auto found = named(isas, name);
     return found == isas.end() ? nullptr : *found;
 }
 

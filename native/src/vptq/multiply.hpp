@@ -14,7 +14,8 @@ struct Floats {
     bool is_bfloat16;
 };
 
-// Those that this machine can run, best first; the last one is always "portable".
+// Those that this machine can run, best first; the last one is always "portable". With BITBENCH_ISA in the environment
+// the one that it names is the best; throws std::invalid_argument where the processor does not run that one.
 std::span<const Isa* const> usable_isas();
 
 // Null where there is none of this name here.

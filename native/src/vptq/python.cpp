@@ -89,9 +89,11 @@ class OwningMatrix {
         run(floats_of(x), floats_of(y), int(batch), activation_bits, threads, isa);
     }
 
-    void multiply_at(std::uintptr_t x, std::uintptr_t y, int rows, bool bfloat16, int activation_bits, int threads) const {
+    void multiply_at(std::uintptr_t x, std::uintptr_t y, int rows, bool bfloat16, int activation_bits, int threads,
+                     const std::string& isa) const {
         require(x != 0 && y != 0 && rows > 0, "x and y are addresses of at least one row");
-        run({reinterpret_cast<void*>(x), bfloat16}, {reinterpret_cast<void*>(y), bfloat16}, rows, activation_bits, threads, "");
+        const Floats from{reinterpret_cast<void*>(x), bfloat16}, to{reinterpret_cast<void*>(y), bfloat16};
+        run(from, to, rows, activation_bits, threads, isa);
     }
 
   private:
@@ -152,8 +154,8 @@ void add_to(nb::module_& module) {
              "activation_bits"_a = 8, "threads"_a = 1, "isa"_a = "")
         // The same for who knows what lies there: to ask a tensor of torch for DLPack takes 3 us, twice per product.
         .def("multiply_at", &OwningMatrix::multiply_at, "x"_a, "y"_a, nb::kw_only(), "rows"_a, "bfloat16"_a,
-             "activation_bits"_a, "threads"_a);
-    module.def("vptq_isas", &isa_names, "The instruction sets that this machine can run, best first.");
+             "activation_bits"_a, "threads"_a, "isa"_a = "");
+    module.def("vptq_isas", &isa_names, "The instruction sets that this machine can run, best first, from the one that BITBENCH_ISA names on.");
     module.def("openmp_runtime", &openmp_runtime,
                "The file of the OpenMP runtime whose threads are used; empty while none is loaded.");
 }

@@ -1,4 +1,4 @@
-// Reads the indices of a strip one by one. Included by the file of each instruction set, hence internal linkage.
+// Reads the indices of a strip. Included by the file of each instruction set, hence internal linkage.
 #pragma once
 
 #include <cstring>
@@ -8,59 +8,80 @@
 namespace bitbench::vptq {
 namespace {
 
-inline std::uint32_t dword(const std::uint8_t* at, int i) {
-    std::uint32_t value;
-    std::memcpy(&value, at + 4 * i, sizeof value);
-    return value;
+// The dwords of a part, in whatever registers there are.
+using Part = std::uint32_t __attribute__((vector_size(32)));
+using EightBytes = std::uint8_t __attribute__((vector_size(8)));
+
+// Parts that follow each other.
+template <class... Parts>
+[[gnu::always_inline]] inline void load(const std::uint8_t* at, Parts&... parts) {
+    ((std::memcpy(&parts, at, sizeof parts), at += sizeof parts), ...);
 }
 
+[[gnu::always_inline]] inline void load_bytes(const std::uint8_t* at, Part& part) {
+    EightBytes bytes;
+    std::memcpy(&bytes, at, sizeof bytes);
+    part = __builtin_convertvector(bytes, Part);
+}
+
+struct IndexWriter {
+    std::uint32_t* index;
+
+    [[gnu::always_inline]] void put(int g, const Part& indices) const {
+        std::memcpy(index + 8 * g, &indices, sizeof indices);
+    }
+};
+
 inline void read16(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
-    for (int h = 0; h < 4; ++h)
-        for (int i = 0; i < 8; ++i) {
-            const std::uint32_t pair = dword(at + 32 * h, i);
-            index[16 * h + i] = pair & 0xffff;
-            index[16 * h + 8 + i] = pair >> 16;
-        }
+    const IndexWriter to{index};
+    for (int h = 0; h < 4; ++h) {
+        Part pairs;
+        load(at + 32 * h, pairs);
+        to.put(2 * h, pairs & 0xffff);
+        to.put(2 * h + 1, pairs >> 16);
+    }
 }
 
 inline void read12(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
-    for (int i = 0; i < 8; ++i) {
-        const std::uint32_t a = dword(at, i), b = dword(at + 32, i), c = dword(at + 64, i);
-        index[i] = a >> 8 & 0xfff;
-        index[8 + i] = a >> 20;
-        index[16 + i] = b >> 8 & 0xfff;
-        index[24 + i] = b >> 20;
-        index[32 + i] = c >> 8 & 0xfff;
-        index[40 + i] = c >> 20;
-        index[48 + i] = (a & 0xff) | (c & 0xf) << 8;
-        index[56 + i] = (b & 0xff) | (c & 0xf0) << 4;
-    }
+    const IndexWriter to{index};
+    Part a, b, c;
+    load(at, a, b, c);
+    to.put(0, a >> 8 & 0xfff);
+    to.put(1, a >> 20);
+    to.put(2, b >> 8 & 0xfff);
+    to.put(3, b >> 20);
+    to.put(4, c >> 8 & 0xfff);
+    to.put(5, c >> 20);
+    to.put(6, (a & 0xff) | (c & 0xf) << 8);
+    to.put(7, (b & 0xff) | (c & 0xf0) << 4);
 }
 
 inline void read13(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
-    for (int i = 0; i < 8; ++i) {
-        const std::uint32_t a = dword(at, i), b = dword(at + 32, i), c = dword(at + 64, i), e = at[96 + i];
-        index[i] = a & 0x1fff;
-        index[8 + i] = a >> 19;
-        index[16 + i] = b & 0x1fff;
-        index[24 + i] = b >> 19;
-        index[32 + i] = c & 0x1fff;
-        index[40 + i] = c >> 19;
-        index[48 + i] = (a >> 13 & 0x3f) | (b >> 7 & 0xfc0) | (e & 1) << 12;
-        index[56 + i] = (c >> 13 & 0x3f) | (e >> 1) << 6;
-    }
+    const IndexWriter to{index};
+    Part a, b, c, e;
+    load(at, a, b, c);
+    load_bytes(at + 96, e);
+    to.put(0, a & 0x1fff);
+    to.put(1, a >> 19);
+    to.put(2, b & 0x1fff);
+    to.put(3, b >> 19);
+    to.put(4, c & 0x1fff);
+    to.put(5, c >> 19);
+    to.put(6, (a >> 13 & 0x3f) | (b >> 7 & 0xfc0) | (e & 1) << 12);
+    to.put(7, (c >> 13 & 0x3f) | (e >> 1) << 6);
 }
 
 inline void read9(const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {
-    for (int i = 0; i < 8; ++i) {
-        const std::uint32_t a = dword(at, i), b = dword(at + 32, i), e = at[64 + i];
-        for (int j = 0; j < 3; ++j) {
-            index[8 * j + i] = a >> 9 * j & 0x1ff;
-            index[8 * (3 + j) + i] = b >> 9 * j & 0x1ff;
-        }
-        index[48 + i] = a >> 27 | (e & 0xf) << 5;
-        index[56 + i] = b >> 27 | (e >> 4) << 5;
+    const IndexWriter to{index};
+    Part a, b, e;
+    load(at, a, b);
+    load_bytes(at + 64, e);
+    for (int j = 0; j < 3; ++j) {
+        to.put(j, a >> 9 * j & 0x1ff);
+        to.put(3 + j, b >> 9 * j & 0x1ff);
     }
+    to.put(6, a >> 27 | (e & 0xf) << 5);
+    to.put(7, b >> 27 | (e >> 4) << 5);
 }
 
 inline void read_main(const Segment& segment, const std::uint8_t* at, std::uint32_t (&index)[kStrip]) {

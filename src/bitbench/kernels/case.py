@@ -3,9 +3,9 @@
 A case is found through the entry points of the group `bitbench.kernels`, so another package can add its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +39,9 @@ class WeightPool(Protocol):
     def bfloat16_at(self, offset: int, count: int) -> "torch.Tensor":
         """Normally distributed; wraps around at the end."""
 
+    def float32_at(self, offset: int, count: int) -> "torch.Tensor":
+        """The same memory, two numbers read as one: normally distributed, too."""
+
     @property
     def threads(self) -> int: ...
 
@@ -52,6 +55,7 @@ class Prepared:
         [slice], "npt.NDArray[np.float64]"
     ]  # rows of copy 0 as float64 [rows, in]; rows start at multiples of 64
     weight_bytes: int  # of one copy: weights, scales, codebooks
+    isa: str | None = None  # the instruction set that it runs on, where the case has several
 
 
 class Case(Protocol):
@@ -72,6 +76,9 @@ class Case(Protocol):
 
     def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared: ...
 
+    def held_to(self, isas: Sequence[str]) -> "Sequence[Case]":
+        """One case per instruction set, with names of their own; itself where it does not choose among several."""
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -86,3 +93,6 @@ class Traits:
     batches: tuple[int, int] = (1, 4096)
     labels: dict[str, int] = field(default_factory=dict)
     on_request: bool = False
+
+    def held_to(self, isas: Sequence[str]) -> Sequence[Self]:  # noqa: ARG002
+        return (self,)

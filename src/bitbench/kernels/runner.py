@@ -46,6 +46,7 @@ class KernelJob:
     seed: int = 0
     threads: int | None = None  # None: what torch chooses
     device: KernelDevice = KernelDevice.CPU
+    isas: tuple[str, ...] = ()  # one case for each where a case has several; empty: the best one
 
 
 def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
@@ -91,6 +92,7 @@ def _timing(case: Json) -> KernelTiming:
         out_features=case["shape"][1],
         batch=case["batch"],
         labels=case["labels"],
+        isa=case["isa"],
         weight_bytes=case["weight_bytes"],
         error=case["error"],
         cause=case["cause"],
@@ -135,6 +137,7 @@ def _as_json(job: KernelJob) -> Json:
         "batches": list(job.batches),
         "threads": job.threads,
         "device": job.device,
+        "isas": list(job.isas),
         "warm": job.warm,
         "cold_bytes": COLD_BYTES,
         "passes": job.effort.passes,

@@ -1,4 +1,4 @@
-"""What torch itself offers: bfloat16, and weight-only int8 and int4."""
+"""What torch itself offers: bfloat16, float32, and weight-only int8 and int4."""
 
 from dataclasses import dataclass
 
@@ -40,6 +40,31 @@ class TorchLinear(_Bfloat16):
 
     def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         weights = self._weights(shape, copies, pool)
+        return Prepared(
+            run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
+            reference=lambda rows: _rows(weights[0], rows),
+            weight_bytes=self.weight_bytes(shape),
+        )
+
+
+@dataclass(frozen=True)
+class TorchLinearFloat32(Traits):
+    """`F.linear` in float32: quicker than bfloat16 where the processor has no instructions for that."""
+
+    name: str = "torch-linear-f32"
+    dtype: str = "float32"
+    check_dtype: str = "float32"
+    on_request: bool = True  # twice the memory of bfloat16
+
+    def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
+        return None
+
+    def weight_bytes(self, shape: Shape) -> int:
+        return 4 * shape.in_features * shape.out_features
+
+    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+        count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
+        weights = [pool.float32_at(copy * count, count).view(form) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
             reference=lambda rows: _rows(weights[0], rows),

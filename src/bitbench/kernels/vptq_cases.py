@@ -1,12 +1,14 @@
 """VPTQ on the CPU: our native kernel, with activations rounded to 8 or 16 bits."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from bitbench.kernels.case import Prepared, Shape, Traits, WeightPool
 from bitbench.vptq import packed
+from bitbench.vptq.instruction_sets import usable_isas
 from bitbench.vptq.multiply import multiply
 
 
@@ -17,6 +19,7 @@ class VptqCase(Traits):
     main: int = 4096
     residual: int = 256
     activation_bits: int = 8
+    isa: str | None = None  # None: the best one of this processor
     needs: tuple[str, ...] = ("the native part of bitbench",)
     check_dtype: str = "float32"
 
@@ -25,7 +28,13 @@ class VptqCase(Traits):
             import bitbench._native  # noqa: F401
         except ImportError as error:
             return f"the native part of bitbench cannot be loaded here ({error})"
+        usable = usable_isas()
+        if self.isa is not None and self.isa not in usable:
+            return f"this processor does not run {self.isa}, only {', '.join(usable)}"
         return None
+
+    def held_to(self, isas: Sequence[str]) -> "tuple[VptqCase, ...]":
+        return tuple(replace(self, name=f"{self.name}-{isa}", isa=isa) for isa in isas)
 
     def weight_bytes(self, shape: Shape) -> int:
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
@@ -33,12 +42,13 @@ class VptqCase(Traits):
     def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
         kernels = [packed.native_matrix(matrix) for matrix in matrices]
+        isa = self.isa or usable_isas()[0]
 
         def run(x: torch.Tensor, copy: int) -> torch.Tensor:
             bits, threads = self.activation_bits, pool.threads
-            return multiply(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads)
+            return multiply(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa)
 
-        return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape))
+        return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape), isa)
 
     def _stream_bytes(self, shape: Shape) -> int:
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)

@@ -16,15 +16,20 @@ from bitbench.kernels.shapes import parse_shapes
 from bitbench.models import library
 from bitbench.probes.host import collect_host_facts, has_cuda
 from bitbench.statistics.kernels import summarize_kernels
+from bitbench.vptq.instruction_sets import usable_isas
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = ("torch-linear", "torch-mv")
+FURTHER_BASELINES = ("torch-linear-f32",)  # only where a run has them
 RECORDS_FILE = "records.json"
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
+    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed.
+
+    Cases of the native kernel are timed once on each of `isas`, without them on the best one.
+    """
 
     shapes: str = "seed"
     batches: tuple[int, ...] = (1,)
@@ -34,6 +39,7 @@ class KernelOptions:
     quick: bool = False
     warm: bool = False
     threads: int | None = None
+    isas: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -57,13 +63,13 @@ def kernel_records(folder: Path) -> Path | None:
 
 
 def read_kernels(path: Path) -> KernelSummary:
-    """Records of an earlier run, against those of the usual baselines that it has."""
+    """Records of an earlier run, against those of the baselines that it has."""
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
     except ValidationError as error:
         raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}
-    return summarize_kernels(run, [name for name in BASELINES if name in cases])
+    return summarize_kernels(run, [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases])
 
 
 def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
@@ -83,4 +89,16 @@ def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
         seed=options.seed,
         threads=options.threads,
         device=options.device,
+        isas=_checked(options.isas),
     )
+
+
+def _checked(isas: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        usable = usable_isas()
+    except ValueError as error:  # BITBENCH_ISA
+        raise KernelError(f"{error}.") from None
+    for isa in isas:
+        if isa not in usable:
+            raise KernelError(f"This processor does not run {isa}; choose from: {', '.join(usable) or 'none'}.")
+    return isas

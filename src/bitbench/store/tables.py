@@ -184,7 +184,7 @@ KERNELS = QueryTable(
         _same("cpu_model", "VARCHAR", "processor"),
         _same("threads", "INTEGER", "threads that it used"),
         _same("torch", "VARCHAR", "version of torch"),
-        _same("isa", "VARCHAR", "instruction set of the native kernel"),
+        _same("isa", "VARCHAR", "instruction set of the native kernel; before format 4 avx512 means avx512vbmi"),
         _same("imported_from", "VARCHAR", "tool, where bitbench did not measure it"),
     ),
 )

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from bitbench.vptq import layout, packed
+from bitbench.vptq.instruction_sets import usable_isas
 from bitbench.vptq.layout import VptqLayer
 from bitbench.vptq.multiply import multiply
 
@@ -23,11 +24,7 @@ ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no 
 
 def isa() -> str | None:
     """The instruction set that the native kernel uses here; None where there is no native part."""
-    try:
-        from bitbench._native import vptq_isas
-    except ImportError:
-        return None
-    return vptq_isas()[0]
+    return next(iter(usable_isas()), None)
 
 
 def native_fault(layer: VptqLayer) -> str | None:

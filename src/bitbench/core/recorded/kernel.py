@@ -5,8 +5,9 @@ from pydantic import Field
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Record
 
-# 3: device, device_name, cuda; 2: rounds of each pass; 1: the first
-KERNEL_FORMAT = 3
+# 4: isa of each timing, where avx512 no longer means VBMI, which is avx512vbmi; 3: device, device_name, cuda;
+# 2: rounds of each pass; 1: the first
+KERNEL_FORMAT = 4
 
 
 class KernelMachine(Record):
@@ -19,7 +20,7 @@ class KernelMachine(Record):
     cpu_model: str
     threads: int
     torch: str
-    isa: str | None = None  # that the native kernel chose
+    isa: str | None = None  # the best one that the native kernel could choose
     openmp: str | None = None  # the runtime whose threads it uses
     read_bytes_per_s: float
     flops_per_s: float
@@ -36,6 +37,7 @@ class KernelTiming(Record):
     out_features: int
     batch: int
     labels: dict[str, int] = Field(default_factory=dict)
+    isa: str | None = None  # the instruction set that it ran on, where the case has several
     weight_bytes: int
     error: float | None  # relative, against double precision; None where it could not run
     cause: str | None = None  # why there are no seconds

@@ -59,6 +59,8 @@ class FilledPool:
         numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
         fill(self._bytes, numbers.to(device))
         fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
+        # Of two bfloat16 numbers the second gives sign, exponent and upper digits, the first only further digits.
+        self._float32 = self._bfloat16[: size_bytes // 4 * 2].view(torch.float32)
         self._huge_pages: Any = None
         self._from_numpy = torch.from_numpy
 
@@ -74,6 +76,9 @@ class FilledPool:
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return cut(self._bfloat16, offset, count)
+
+    def float32_at(self, offset: int, count: int) -> Any:
+        return cut(self._float32, offset, count)
 
 
 class PoolPart:
@@ -91,6 +96,9 @@ class PoolPart:
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
         return self._pool.bfloat16_at(self._first_byte // 2 + offset, count)
+
+    def float32_at(self, offset: int, count: int) -> Any:
+        return self._pool.float32_at(self._first_byte // 4 + offset, count)
 
 
 def fill(target: Any, piece: Any) -> None:
@@ -124,7 +132,8 @@ class KernelBench:
         torch.set_num_threads(self._threads)
         self._device = open_device(job["device"], torch, warm=job["warm"])
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        self._cases = [case for case in self._importable() if job["all_cases"] or self._is_usual(case)]
+        usual = [case for case in self._importable() if job["all_cases"] or self._is_usual(case)]
+        self._cases = [one for case in usual for one in (case.held_to(job["isas"]) if job["isas"] else (case,))]
         self._shapes = [Shape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
@@ -181,12 +190,12 @@ class KernelBench:
         prepared = {}
         for place, case in enumerate(self._cases):
             cause = self._why_not(case, shape, batch)
-            error = None
+            error = isa = None
             if cause is None:
                 copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
                 try:
                     made = case.prepare(shape, copies, PoolPart(pool, place * pool.size_bytes // len(self._cases)))
-                    error = self._error(case, made, shape, batch)
+                    isa, error = made.isa, self._error(case, made, shape, batch)
                 except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
                 else:
@@ -202,6 +211,7 @@ class KernelBench:
                 error=error,
                 cause=cause,
                 labels=case.labels,
+                isa=isa,
                 weight_bytes=case.weight_bytes(shape),
             )
         self._reports.send(
@@ -229,8 +239,10 @@ class KernelBench:
 
     def _times(self, prepared: Json, shape: Any, batch: int) -> dict[str, list[float]]:
         """Seconds per round; a round runs each case once. The first round warms up and does not count."""
-        inputs = {name: self._activations(shape, batch).to(self._device.name) for name in prepared}
-        for name, (_, made, _) in prepared.items():
+        inputs = {}
+        for name, (case, made, _) in prepared.items():
+            dtype = getattr(self._torch, case.dtype)
+            inputs[name] = self._activations(shape, batch).to(device=self._device.name, dtype=dtype)
             made.run(inputs[name], 0)  # may compile for this type of activations
         seconds: dict[str, list[float]] = {name: [] for name in prepared}
         order = list(prepared)

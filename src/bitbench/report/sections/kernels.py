@@ -24,7 +24,11 @@ TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 _CODEBOOKS = ("main_centroids", "residual_centroids")
 _VECTOR = 8  # weights in a vector of the cases that have codebooks
-_TORCH_NAMES = {"torch-linear": "torch", "torch-mv": "torch.mv"}  # as the columns of such tables are called
+_TORCH_NAMES = {
+    "torch-linear": "torch",
+    "torch-mv": "torch.mv",
+    "torch-linear-f32": "torch float32",
+}  # as the columns of such tables are called
 
 
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
@@ -83,6 +87,7 @@ def _place(machine: KernelMachine) -> Phrase:
 
 def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> Table:
     """The columns that such tables are published with."""
+    several_isas = len({row.timing.isa for row in rows}) > 1
     several_bits = len({row.timing.labels["activation_bits"] for row in rows}) > 1
     medians = {_point(row): row.seconds for row in summary.figures}
 
@@ -94,10 +99,15 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
         sorted(rows, key=_table_order),
         *shape_columns(_timing),
         *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
+        *([words_column("isa", _isa)] if several_isas else []),
         time_column("vptq", lambda row: _value(row.seconds)),
         *(column for name in summary.baselines for column in other(name)),
         *_EXPLAINING,
     )
+
+
+def _isa(row: KernelFigures) -> Words:
+    return Name(row.timing.isa) if row.timing.isa else None
 
 
 def _point(row: KernelFigures) -> tuple[str, int, int, int]:

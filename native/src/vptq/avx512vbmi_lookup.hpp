@@ -1,4 +1,4 @@
-// Reads the indices of a strip and looks the entries up, with AVX-512. Only avx512.cpp includes this.
+// Reads the indices of a strip and looks the entries up, with AVX-512. Only avx512vbmi.cpp includes this.
 #pragma once
 
 #include <immintrin.h>
@@ -7,10 +7,6 @@
 #include <utility>
 
 #include "matrix.hpp"
-
-// The compiler stops inlining where a file grows as much as this one does by its templates; a call per lookup doubles
-// the time.
-#define BITBENCH_INLINE [[gnu::always_inline]] inline
 
 namespace bitbench::vptq {
 namespace {
