@@ -40,6 +40,7 @@ class Workshop:
             recipe=recipe.name,
             path=found.path,
             content_hash=found.content_hash,
+            commit=found.commit,
             weight_bytes=found.weight_bytes,
             form=recipe.form,
             facts=found.facts,

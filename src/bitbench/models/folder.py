@@ -1,6 +1,5 @@
 """What the folder of a model says about itself, read without torch and without loading weights."""
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -62,11 +61,6 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder} contains no .safetensors file; save the model as safetensors, the only format bitbench reads."
         )
     return files
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kv_heads(config: Mapping[str, Any]) -> int | None:

@@ -106,7 +106,7 @@ def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
             raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
         lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
         needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
-        names[model] = name if needed == 1 else Path(*parts[-needed:]).as_posix()
+        names[model] = Path(*parts[-needed:]).as_posix() if others else name
     return names
 
 
@@ -114,7 +114,8 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(
-            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder", ("engines",)
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            ("engines",),
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):

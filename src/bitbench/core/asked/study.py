@@ -142,7 +142,9 @@ class Study(Spec):
     bitbench: Literal[1] = Field(default=STUDY_FORMAT, description="version of this file's format")
     name: Name
     description: str = ""
-    models: tuple[str, ...] = Field(default=(), description="a name from `bitbench model list`, or a folder")
+    models: tuple[str, ...] = Field(
+        default=(), description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder"
+    )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     engines: tuple[EngineSetup, ...] = Field(min_length=1)
     workloads: tuple[Workload, ...] = Field(
