@@ -220,6 +220,22 @@ def test_a_study_shows_the_hub_and_its_plan_has_the_commit(python: Path, server:
     assert (variant.name, variant.commit) == ("Tiny-1B/bf16", FIRST)
 
 
+def test_checkpoints_of_a_hub_beside_their_model(python: Path, server: HubServer, home: Path) -> None:
+    files = server.repositories[NAME].commits[FIRST]
+    config = {**json.loads(files["config.json"]), "quantization_config": {"quant_method": "fp8"}}
+    quantized = {**files, "config.json": json.dumps(config).encode()}
+    server.repositories["other/Tiny-FP8"] = Repository({SECOND: quantized}, {"main": SECOND})
+    server.repositories["other/Tiny-GGUF"] = Repository({SECOND: {"Tiny.Q8_0.gguf": b"GGUF"}}, {"main": SECOND})
+    names = ["other/Tiny-FP8", "other/Tiny-GGUF:Q8_0"]
+    for name in (NAME, *names):
+        get(python, home, name)
+    file = home.parent / "s.yaml"
+    variants = ", ".join(f"{{of: {NAME}, checkpoint: '{name}'}}" for name in names)
+    file.write_text(f"{STUDY}variants: [{variants}]\n")
+    found = [(variant.name, variant.commit) for variant in Lab(home).plan(file).variants]
+    assert found == [("Tiny-1B/bf16", FIRST), ("Tiny-1B/w8a8-fp8", SECOND), ("Tiny-1B/gguf-q8_0", SECOND)]
+
+
 def test_two_revisions_of_a_model_have_different_names(python: Path, server: HubServer, home: Path) -> None:
     get(python, home)
     get(python, home, f"{NAME}@{SECOND}")

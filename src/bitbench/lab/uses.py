@@ -55,7 +55,7 @@ def _recipes(study: Study, folder: Path) -> Iterator[Use]:
 
 
 def _models(study: Study, home: Path) -> Iterator[Use]:
-    for model in study.models:
+    for model in (*study.models, *(variant.checkpoint for variant in study.variants)):
         if model not in CATALOG:
             yield _model(model, home)
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from bitbench import environments
 from bitbench.core.asked.recipe import COMPRESSED_TENSORS, Backend, Recipe
+from bitbench.core.asked.study import Checkpoint
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import Variant
 from bitbench.ground.errors import BitbenchError, ModelError, QuantizeError, RecipeError
 from bitbench.ground.units import show_duration
+from bitbench.lab.checkpoints import checkpoint_variant, named_by_content
 from bitbench.models import library
 from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
@@ -31,9 +33,13 @@ class Workshop:
         self._model = cache(lambda reference: library.resolve(reference, home))
         self._orders: dict[Asked, variants.Order] = {}
 
-    def variant(self, model: str, recipe_reference: str) -> Variant:
-        """As it lies on disk; its path is None where it has still to be made."""
-        recipe, found = self._recipe(recipe_reference), self._model(model)
+    def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
+        """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
+        where it has still to be made."""
+        found = self._model(model)
+        if isinstance(wanted, Checkpoint):
+            return checkpoint_variant(wanted, found, self._home)
+        recipe = self._recipe(wanted)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,
@@ -46,7 +52,7 @@ class Workshop:
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant.model_copy(update={"form": found.facts.quantization or recipe.form})
+            return variant if found.quantization is None else named_by_content(variant, found.quantization)
         if recipe.backend is Backend.ENGINE:
             return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)

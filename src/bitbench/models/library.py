@@ -12,9 +12,11 @@ from bitbench.models.fetch import fetch
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
+from bitbench.models.quantized import Quantization, read_quantization
 
-__all__ = ["KnownModel", "ResolvedModel", "fetch", "find_on_hub", "list_models", "resolve"]
+__all__ = ["KnownModel", "ResolvedModel", "fetch", "find_on_hub", "list_models", "resolve", "resolve_gguf"]
 
+GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
 _HASHED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
@@ -27,6 +29,7 @@ class ResolvedModel:
     weight_bytes: int
     content_hash: str
     commit: str | None = None  # of the hub's repository that it came from
+    quantization: Quantization | None = None  # how it is stored; None: it is not quantized
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,25 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
         facts=read_facts(folder),
         weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
         content_hash=_hash_of(folder, home),
+        commit=downloaded.commit if downloaded else None,
+        quantization=read_quantization(folder),
+    )
+
+
+def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
+    """A downloaded GGUF file, a file or a folder with one, which needs no config.json; None for any other model."""
+    downloaded = find_on_hub(reference, home)
+    place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
+    files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
+    if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
+        return None
+    digest = hashlib.sha256("".join(sorted(remembered_hashes(files, home).values())).encode())
+    return ResolvedModel(
+        name=downloaded.reference.name if downloaded else place.stem,
+        path=place,
+        facts=ModelFacts(quantization=GGUF),
+        weight_bytes=sum(file.stat().st_size for file in files),
+        content_hash=digest.hexdigest(),
         commit=downloaded.commit if downloaded else None,
     )
 

@@ -1,0 +1,76 @@
+"""Variants that somebody else made: what they are, and whether they can be of the model that a study says."""
+
+import re
+from pathlib import Path
+
+from bitbench.core.asked.recipe import DENSE_GGUF_TYPES, GGUF_TYPES
+from bitbench.core.asked.study import Checkpoint
+from bitbench.core.recorded.variant import DENSE, ModelFacts, Variant
+from bitbench.models import library
+from bitbench.models.library import ResolvedModel
+from bitbench.models.quantized import Quantization
+from bitbench.quantize.gguf_header import read_tensors
+
+_SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
+# Quantizing changes none of them. Vocabularies are padded by some tools, and are no sign of another model.
+_KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention heads", "kv_heads": "key/value heads"}
+
+
+def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel, home: Path) -> Variant:
+    """It has the model's facts, which a packed checkpoint cannot tell, and its own files. Raises ModelError."""
+    gguf = library.resolve_gguf(wanted.checkpoint, home)
+    found = gguf or library.resolve(wanted.checkpoint, home)
+    variant = Variant(
+        name="",
+        model=wanted.of,
+        recipe=found.name,
+        path=found.path,
+        content_hash=found.content_hash,
+        commit=found.commit,
+        checkpoint=wanted.checkpoint,
+        weight_bytes=found.weight_bytes,
+        form=DENSE,
+        facts=model.facts.model_copy(update={"quantization": found.facts.quantization}),
+        refusal=None if gguf else _refusal(wanted, found.facts, model.facts),
+    )
+    if gguf is not None:
+        variant = _named_gguf(variant, gguf.path)
+    elif found.quantization is not None:
+        variant = named_by_content(variant, found.quantization)
+    return _renamed(variant, model.name, wanted.name or variant.recipe)
+
+
+def named_by_content(variant: Variant, quantization: Quantization) -> Variant:
+    """Whatever a folder or its recipe is called."""
+    named = _renamed(variant, variant.model_name, quantization.label)
+    return named.model_copy(update={"form": quantization.form})
+
+
+def _renamed(variant: Variant, model_name: str, recipe: str) -> Variant:
+    return variant.model_copy(update={"name": f"{model_name}/{recipe}", "recipe": recipe})
+
+
+def _named_gguf(variant: Variant, place: Path) -> Variant:
+    """By the type in the file's name, or else by that of most weights."""
+    first = place if place.is_file() else sorted(place.glob("*.gguf"))[0]
+    spelled = _SPELLED.search(first.stem)
+    kind = spelled[1].upper() if spelled else _most_common_type(first)
+    is_dense = kind in (*DENSE_GGUF_TYPES, "F32")
+    return variant.model_copy(
+        update={"recipe": f"gguf-{kind.lower()}", "form": f"gguf/{DENSE}" if is_dense else "gguf"}
+    )
+
+
+def _most_common_type(file: Path) -> str:
+    weights: dict[str, int] = {}
+    for tensor in read_tensors(file):
+        weights[tensor.type] = weights.get(tensor.type, 0) + tensor.weights
+    return max(weights, key=lambda kind: weights[kind]).upper() if weights else "unknown"
+
+
+def _refusal(wanted: Checkpoint, found: ModelFacts, model: ModelFacts) -> str | None:
+    for field, words in _KEPT.items():
+        there, here = getattr(found, field), getattr(model, field)
+        if None not in (there, here) and there != here:
+            return f"{wanted.checkpoint} was not made from {wanted.of}: {words} {there} there, {here} here"
+    return None
