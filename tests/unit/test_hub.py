@@ -94,6 +94,7 @@ def test_a_moved_branch_is_said_and_a_commit_asks_nobody(python: Path, server: H
     assert (moved.moved_from, moved.model.commit) == (FIRST, SECOND)
     assert server.downloads("model.safetensors") == [""]  # the same content in both
     assert library.resolve(NAME, home).content_hash != library.resolve(f"{NAME}@{FIRST}", home).content_hash
+    assert [str(model.reference) for model in hub.list_downloaded(home)] == [f"{NAME}@{FIRST}", NAME]
     server.asked.clear()
     assert get(python, home, f"{NAME}@{FIRST}").model.path == old.model.path
     assert server.asked == []

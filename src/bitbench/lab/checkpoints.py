@@ -8,7 +8,6 @@ from bitbench.core.asked.study import Checkpoint
 from bitbench.core.recorded.variant import DENSE, ModelFacts, Variant
 from bitbench.models import library
 from bitbench.models.library import ResolvedModel
-from bitbench.models.quantized import Quantization
 from bitbench.quantize.gguf_header import read_tensors
 
 _SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
@@ -20,45 +19,35 @@ def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel, home: Path) -> 
     """It has the model's facts, which a packed checkpoint cannot tell, and its own files. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
     found = gguf or library.resolve(wanted.checkpoint, home)
-    variant = Variant(
-        name="",
+    label, form = _gguf_content(gguf.path) if gguf else _content(found)
+    recipe = wanted.name or label
+    return Variant(
+        name=f"{model.name}/{recipe}",
         model=wanted.of,
-        recipe=found.name,
+        recipe=recipe,
         path=found.path,
         content_hash=found.content_hash,
         commit=found.commit,
         checkpoint=wanted.checkpoint,
         weight_bytes=found.weight_bytes,
-        form=DENSE,
+        form=form,
         facts=model.facts.model_copy(update={"quantization": found.facts.quantization}),
         refusal=None if gguf else _refusal(wanted, found.facts, model.facts),
     )
-    if gguf is not None:
-        variant = _named_gguf(variant, gguf.path)
-    elif found.quantization is not None:
-        variant = named_by_content(variant, found.quantization)
-    return _renamed(variant, model.name, wanted.name or variant.recipe)
 
 
-def named_by_content(variant: Variant, quantization: Quantization) -> Variant:
-    """Whatever a folder or its recipe is called."""
-    named = _renamed(variant, variant.model_name, quantization.label)
-    return named.model_copy(update={"form": quantization.form})
+def _content(found: ResolvedModel) -> tuple[str, str]:
+    """What to call it, and its form; one that is not quantized has nothing but its name."""
+    stored = found.quantization
+    return (found.name, DENSE) if stored is None else (stored.label, stored.form)
 
 
-def _renamed(variant: Variant, model_name: str, recipe: str) -> Variant:
-    return variant.model_copy(update={"name": f"{model_name}/{recipe}", "recipe": recipe})
-
-
-def _named_gguf(variant: Variant, place: Path) -> Variant:
+def _gguf_content(place: Path) -> tuple[str, str]:
     """By the type in the file's name, or else by that of most weights."""
     first = place if place.is_file() else sorted(place.glob("*.gguf"))[0]
     spelled = _SPELLED.search(first.stem)
     kind = spelled[1].upper() if spelled else _most_common_type(first)
-    is_dense = kind in (*DENSE_GGUF_TYPES, "F32")
-    return variant.model_copy(
-        update={"recipe": f"gguf-{kind.lower()}", "form": f"gguf/{DENSE}" if is_dense else "gguf"}
-    )
+    return f"gguf-{kind.lower()}", f"gguf/{DENSE}" if kind in (*DENSE_GGUF_TYPES, "F32") else "gguf"
 
 
 def _most_common_type(file: Path) -> str:

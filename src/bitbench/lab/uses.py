@@ -63,7 +63,7 @@ def _models(study: Study, home: Path) -> Iterator[Use]:
 def _model(model: str, home: Path) -> Use:
     """A hub's is downloaded by nobody but a person, with `bitbench model get`: it is shown, not asked about."""
     path = Path(model).expanduser()
-    named = None if path.is_dir() else parse_reference(model)
+    named = None if path.exists() else parse_reference(model)
     if named is not None:
         downloaded = library.find_on_hub(model, home)
         contains = downloaded is not None and has_code(downloaded.path)

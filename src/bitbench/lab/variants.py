@@ -12,8 +12,9 @@ from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import Variant
 from bitbench.ground.errors import BitbenchError, ModelError, QuantizeError, RecipeError
 from bitbench.ground.units import show_duration
-from bitbench.lab.checkpoints import checkpoint_variant, named_by_content
+from bitbench.lab.checkpoints import checkpoint_variant
 from bitbench.models import library
+from bitbench.models.quantized import Quantization
 from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
@@ -52,7 +53,7 @@ class Workshop:
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant if found.quantization is None else named_by_content(variant, found.quantization)
+            return variant if found.quantization is None else _as_stored(variant, found.quantization)
         if recipe.backend is Backend.ENGINE:
             return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
@@ -121,6 +122,12 @@ def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
 
 def _asked(variant: Variant) -> Asked:
     return variant.model, variant.recipe
+
+
+def _as_stored(variant: Variant, stored: Quantization) -> Variant:
+    """A model that comes quantized is named by what it holds, not by the recipe that leaves it as it is."""
+    name = f"{variant.model_name}/{stored.label}"
+    return variant.model_copy(update={"name": name, "recipe": stored.label, "form": stored.form})
 
 
 def _at_load(base: Variant, recipe: Recipe) -> Variant:

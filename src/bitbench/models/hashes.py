@@ -16,11 +16,12 @@ def hash_file(path: Path) -> str:
 
 
 def remembered_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
+    """Two links to one file are hashed once."""
     cache = _read(home / _CACHE)
     known, found = dict(cache), {}
     for path in files:
         state = path.stat()
-        key = f"{path}|{state.st_size}|{state.st_mtime_ns}"
+        key = f"{path.resolve()}|{state.st_size}|{state.st_mtime_ns}"
         if key not in known:
             known[key] = hash_file(path)
         found[path] = known[key]

@@ -5,7 +5,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -59,7 +59,7 @@ def download(
     before = _revisions(reference, home).get(reference.revision)
     model = HubModel(reference, _folder(reference, commit, home), commit)
     if not _is_complete(model.path):
-        files = choose_files([HubFile(**file) for file in listed["files"]], reference)
+        files = _chosen(listed, reference)
         job = {"task": "download", **asked, "commit": commit, "files": [asdict(file) for file in files]}
         fetched = _ask(python, job, on_progress)["paths"]
         paths = {file: Path(fetched[file.name]) for file in files}
@@ -79,10 +79,13 @@ def find(reference: HubReference, home: Path) -> HubModel | None:
 
 
 def list_downloaded(home: Path) -> tuple[HubModel, ...]:
+    """Each by the name that finds it: by its commit where the branch has moved on."""
     found = []
     for manifest in sorted((home.absolute() / FOLDER).glob(f"*/*/{MANIFEST}")):
         content = _read(manifest)
         reference = HubReference(content["repository"], content["revision"], content["file"])
+        if _revisions(reference, home).get(reference.revision) != content["commit"]:
+            reference = replace(reference, revision=content["commit"])
         if _is_complete(manifest.parent):
             found.append(HubModel(reference, manifest.parent, content["commit"]))
     return tuple(found)
@@ -100,11 +103,23 @@ def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda 
     return last
 
 
+def _chosen(listed: Mapping[str, Any], reference: HubReference) -> tuple[HubFile, ...]:
+    try:
+        return choose_files([HubFile(**file) for file in listed["files"]], reference)
+    except ModelError as error:
+        if not listed["from_cache"]:
+            raise
+        raise ModelError(
+            f"The shared cache has only a part of {reference}, and the hub was not asked; repeat the command with a "
+            f"network ({error})"
+        ) from error
+
+
 def _check(paths: Mapping[HubFile, Path], reference: HubReference, home: Path) -> None:
     """Against the hub's hashes, and against the list of files that the weights say they are divided into."""
-    hashes = remembered_hashes([path.resolve() for path in paths.values()], home)
+    hashes = remembered_hashes(paths.values(), home)
     for file, path in paths.items():
-        if damage := find_damage(file, path, hashes[path.resolve()]):
+        if damage := find_damage(file, path, hashes[path]):
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise ModelError(

@@ -56,6 +56,11 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     """A downloaded model of the catalog or a hub, or a folder with config.json and safetensors; raises ModelError."""
     downloaded = find_on_hub(reference, home)
     folder = downloaded.path if downloaded else _folder_of(reference, home)
+    if downloaded and downloaded.reference.file:
+        raise ModelError(
+            f"{reference} is a GGUF file; name its original model under `models`, and under `variants` "
+            f"{{of: ORIGINAL, checkpoint: '{reference}'}}."
+        )
     return ResolvedModel(
         name=downloaded.reference.name if downloaded else folder.name,
         path=folder,
@@ -86,9 +91,9 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
 
 
 def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
-    """What was downloaded under this name; None for a name of the catalog, and for a folder, which goes first."""
+    """What was downloaded under this name; None for a name of the catalog and a path that exists: they go first."""
     named = parse_reference(reference)
-    if named is None or reference in CATALOG or Path(reference).is_dir():
+    if named is None or reference in CATALOG or Path(reference).exists():
         return None
     return hub.find(named, home)
 
@@ -105,8 +110,10 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
 
 def _known_from_hub(model: hub.HubModel) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in model.path.iterdir())
-    has_config = (model.path / "config.json").exists()  # a GGUF repository has none
-    parameters = read_facts(model.path).parameters if has_config else None
+    try:
+        parameters = read_facts(model.path).parameters
+    except ModelError:  # a GGUF file has no config.json
+        parameters = None
     return KnownModel(
         str(model.reference),
         f"commit {model.commit[:12]} of {model.reference.url}",
