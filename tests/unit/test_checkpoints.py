@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.cell import Plan
+from bitbench.core.cell import Plan, Verdict
 from bitbench.engines.llamacpp import gguf_file
 from bitbench.ground.errors import ModelError, StudyFileError
 from bitbench.lab.study import Lab
+from bitbench.models.quantized import describe
+from bitbench.planning.compatibility import look_up
 from tests.unit.quantize_stand_in import write_tensors
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
@@ -106,3 +108,17 @@ def test_where_it_comes_from_is_shown(place: Path) -> None:
     file = place / "s.yaml"
     plan(place, of_base(place, "theirs"))
     assert str(place / "theirs") in [use.what for use in Lab(place / "home").trust(file).uses]
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "verdict"),
+    [
+        (AWQ, "transformers", Verdict.DOES_NOT_RUN),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "vllm", Verdict.DOES_NOT_RUN),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "vllm", Verdict.RUNS),
+    ],
+)
+def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Verdict) -> None:
+    row = look_up(describe(config).form, engine, "cuda")
+    assert row is not None
+    assert row.verdict is verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.ground.errors import ModelError
-from bitbench.lab.models import hub_python
+from bitbench.lab.models import get_model, hub_python
 from bitbench.lab.study import Lab, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
@@ -164,6 +164,30 @@ def test_without_a_network_only_the_cache_answers(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
     with pytest.raises(ModelError, match=r"cannot be reached, or the connection broke off"):
         get(python, tmp_path / "a fourth home")
+
+
+def test_the_command_tells_how_far_it_is_and_what_has_moved(
+    python: Path, server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bitbench.lab.models.hub_python", lambda _: python)
+    progress: list[tuple[int, int]] = []
+
+    def run() -> list[str]:
+        return get_model(NAME, home, on_step=print, on_progress=lambda *now: progress.append(now))
+
+    (where,) = run()
+    assert where.startswith(f"{NAME} is at {home}")
+    files = server.repositories[NAME].commits[FIRST]
+    needed = sum(len(files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json"))
+    assert {total for _, total in progress} == {needed}
+    server.repositories[NAME].branches["main"] = SECOND
+    assert run()[-1].endswith(f"To keep the old one, write {NAME}@{FIRST}.")
+
+
+def test_without_huggingface_hub_the_command_to_get_it_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitbench.lab.models.find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"pip install 'bitbench\[hub\]', or create an environment"):
+        hub_python(home)
 
 
 def test_one_file_of_a_gguf_repository(python: Path, server: HubServer, home: Path) -> None:
