@@ -158,9 +158,7 @@ def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.C
     assert lines[3] == "m/w8a16-rtn @ vllm"
 
 
-def workshop(
-    monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None
-) -> Workshop:
+def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> Workshop:
     found = ResolvedModel(
         "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
     )

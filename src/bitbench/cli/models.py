@@ -17,7 +17,7 @@ _LINE_EVERY_S = 10.0  # of a download, in a log
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="ORG/NAME[@REVISION][:GGUF-TYPE], or a name from `bitbench model list`.")],
+    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
 ) -> None:
     """Download a model from the Hugging Face hub, or one of bitbench's own."""
     from rich.text import Text

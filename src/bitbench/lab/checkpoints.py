@@ -16,7 +16,7 @@ _KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention h
 
 
 def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel, home: Path) -> Variant:
-    """It has the model's facts, which a packed checkpoint cannot tell, and its own files. Raises ModelError."""
+    """With its own files and the facts of its model: packed weights do not show them. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
     found = gguf or library.resolve(wanted.checkpoint, home)
     label, form = _gguf_content(gguf.path) if gguf else _content(found)

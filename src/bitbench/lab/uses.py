@@ -61,7 +61,7 @@ def _models(study: Study, home: Path) -> Iterator[Use]:
 
 
 def _model(model: str, home: Path) -> Use:
-    """A hub's is downloaded by nobody but a person, with `bitbench model get`: it is shown, not asked about."""
+    """Only a person downloads one of a hub, with `bitbench model get`: it is shown, not asked about."""
     path = Path(model).expanduser()
     named = None if path.exists() else parse_reference(model)
     if named is not None:

@@ -70,7 +70,7 @@ def download(
 
 
 def find(reference: HubReference, home: Path) -> HubModel | None:
-    """As it was downloaded; asks nobody."""
+    """As it was downloaded; needs no network."""
     commit = reference.revision if reference.is_pinned else _revisions(reference, home).get(reference.revision)
     if commit is None or not _COMMIT.fullmatch(commit):
         return None
@@ -139,7 +139,7 @@ def _named_weights(index: Path) -> set[str]:
 
 
 def _link(paths: Mapping[HubFile, Path], model: HubModel, home: Path, seconds: float) -> None:
-    """Under its name only once all of it is there."""
+    """It gets its name once it is complete."""
     files = SafeFolder(home)
     place = files.make_folder(str(model.path.parent.relative_to(home.absolute())))
     with tempfile.TemporaryDirectory(prefix=".linking-", dir=place) as scratch:
