@@ -14,6 +14,7 @@ from bitbench.core.found.recommendation import Choice, Limits, Recommendation, S
 from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.statistics.quality import RISE
@@ -251,7 +252,11 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("option", "value", "words"),
     [
         ("--slo", "ttft_p98=1s", "unknown objective 'ttft_p98'"),
+        ("--slo", "ttft_p99=200", "--slo: ttft_p99: 200 needs a unit; write 200ms, 200s or 200m"),
+        ("--slo", "tpott_p99=20ms", "did you mean `tpot_p99`?"),
         ("--max-memory", "much", "expected a size such as"),
+        ("--max-memory", "4", "--max-memory: 4 needs a unit; write 4GB, 4MB or 4B"),
+        ("--max-quality-loss", "1", "--max-quality-loss: 1 needs a percent sign; write 1% or 100%"),
         ("--workload", "nights", "this study has no workload nights; it has interactive, medium_batch"),
     ],
 )
@@ -259,5 +264,5 @@ def test_a_question_that_is_not_understood_is_no_answer(
     folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, words: str
 ) -> None:
     said = bitbench(capsys, "recommend", str(folder), option, value)
-    assert said.exit_code == 3
+    assert said.exit_code == ExitCode.USAGE
     assert words in said.err

@@ -19,7 +19,7 @@ _LINE_EVERY_S = 10.0  # of a download, in a log
 def get(
     name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
 ) -> None:
-    """Download a model from the Hugging Face hub, or one of bitbench's own."""
+    """Download a model from a hub, or from the catalog."""
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal

@@ -11,7 +11,7 @@ from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp_build, llamacpp_log
 from bitbench.engines.limits import refuse_long_context
@@ -61,6 +61,7 @@ class LlamaCppEngine:
     start_s = 5.0
     overhead_bytes = 300 * 2**20
     can_profile = False
+    quick_args = NO_ARGUMENTS
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"

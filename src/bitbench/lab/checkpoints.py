@@ -7,7 +7,7 @@ from bitbench.core.asked.recipe import DENSE_GGUF_TYPES, GGUF_TYPES
 from bitbench.core.asked.study import Checkpoint
 from bitbench.core.recorded.variant import DENSE, ModelFacts, Variant
 from bitbench.models import library
-from bitbench.models.library import ResolvedModel
+from bitbench.models.library import ExpectedModel, ResolvedModel
 from bitbench.quantize.gguf_header import read_tensors
 
 _SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
@@ -15,7 +15,7 @@ _SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, rever
 _KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention heads", "kv_heads": "key/value heads"}
 
 
-def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel, home: Path) -> Variant:
+def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path) -> Variant:
     """With its own files and the facts of its model: packed weights do not show them. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
     found = gguf or library.resolve(wanted.checkpoint, home)

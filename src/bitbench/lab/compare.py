@@ -6,7 +6,7 @@ from pathlib import Path
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.facts import Fact
-from bitbench.ground.errors import CannotCompareError
+from bitbench.ground.errors import UsageError
 from bitbench.statistics.gate import parse_condition, parse_metric
 from bitbench.statistics.studies import compare_contenders, compare_studies
 from bitbench.store.folder import StudyFolder
@@ -20,22 +20,25 @@ def compare_folders(
     fail_if: Sequence[str] = (),
     allow: Sequence[Fact] = (),
     metrics: Sequence[str] = (),
+    allow_inconclusive: bool = False,
 ) -> Comparison:
     """Cell by cell: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
 
     `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
-    besides the study's headline.
+    besides the study's headline. `allow_inconclusive`: a limit that an interval contains counts as met.
     """
     conditions = [parse_condition(text) for text in fail_if]
     shown = [parse_metric(name) for name in metrics]
     if (candidate is None) is (variants is None):
-        raise CannotCompareError("give two study folders, or one and --variants OLD NEW")
+        raise UsageError("give two study folders, or one and --variants OLD NEW")
     before = StudyFolder.existing(baseline).read()
     if variants is not None:
-        return compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
-    assert candidate is not None
-    after = StudyFolder.existing(candidate).read()
-    return compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allow)
+        found = compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+    else:
+        assert candidate is not None
+        after = StudyFolder.existing(candidate).read()
+        found = compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allow)
+    return found.model_copy(update={"allow_inconclusive": allow_inconclusive})
 
 
 def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
@@ -53,7 +56,7 @@ def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
             ]
             if pairs:
                 return pairs
-    raise CannotCompareError(
+    raise UsageError(
         f"{old} and {new} are not two variants, engines or contenders of this study that can be paired; it has "
         f"{', '.join(contender.name for contender in plan.contenders)}"
     )

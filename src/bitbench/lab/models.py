@@ -23,7 +23,7 @@ def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progr
     if reference is not None:
         return _from_hub(reference, home, on_progress)
     find(name)  # raises with the names that exist
-    path = library.fetch(name, home, python=environments.python_of("transformers", home), on_step=on_step)
+    path = library.fetch(name, home, python=environments.python_of(library.ENVIRONMENT, home), on_step=on_step)
     return [f"{name} is at {path}"]
 
 

@@ -1,7 +1,7 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -71,7 +71,11 @@ class StudyPace:
         self._standings: dict[int, Standing] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
-        self._contenders = Counter(one.engine for one in {cell.contender for cell in plan.cells})  # by setup
+        self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
+        self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
+        self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
+        self._kept_back = kept_back(plan)
+        self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
         self._first_is_stale = True  # a record came since the rounds of the first block were planned
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
@@ -95,6 +99,7 @@ class StudyPace:
             done[record.block] = max(done[record.block], len(counted))
         if (peak_bytes := record.memory.peak_bytes) is not None:
             contender = record.cell.contender
+            self._shifts_of_all = self._shifts_of_all if contender in self._peaks else None
             self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
@@ -122,7 +127,7 @@ class StudyPace:
     def purpose(self, block: int) -> Purpose:
         """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
         if block not in self._purposes:
-            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and kept_back(self._plan) > 0
+            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and self._kept_back > 0
             confirms = can_follow and self._has_ended(block) and self._rounds_to_confirm(block) > 0
             self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
         return self._purposes[block]
@@ -174,7 +179,7 @@ class StudyPace:
 
     def _rounds_to_confirm(self, block: int) -> int:
         """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
-        if any(trial.block == block for trial in self._trials):
+        if block <= self._newest_block:
             return max(1, self._done(0))
         cells = self._to_confirm(block)
         design = self._design(cells)
@@ -224,7 +229,7 @@ class StudyPace:
         wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
         rounds = wanted.rounds if wanted else 1
         if block > 0:
-            left_s = self._left_s(block) - kept_back(self._plan) * self._elapsed.block_ends().get(0, 0.0)
+            left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
             rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
         return max(1, min(rounds, measure.trials.max))
 
@@ -245,17 +250,27 @@ class StudyPace:
             contenders=max(contenders.total(), 2),
             starts_s=starts_s + trials_s,  # and warm-ups
             round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
-            kept_back=kept_back(self._plan),
+            kept_back=self._kept_back,
         )
 
     def _again(self, cells: frozenset[Cell]) -> list[Cell]:
         """Of the baseline, in each shift beside the first: there it has its rounds once more."""
-        own = [cell for cell in self._plan.cells if cell.contender == self._baseline and cell in cells]
-        if not own or self._baseline is None or self.fit_together(dict.fromkeys(cell.contender for cell in cells)):
+        own = [cell for cell in self._of_baseline if cell in cells]
+        if not own or self._plan.study.measure.schedule is Schedule.VISITS:
             return []
-        others = dict.fromkeys(cell.contender for cell in self._plan.cells if cell in cells)
-        shifts = shifts_beside(self._baseline, [one for one in others if one != self._baseline], self.fit_together)
-        return own * (len(shifts) - 1) if shifts else []
+        if cells is not self._all_cells:
+            present = {cell.contender for cell in cells}
+            return own * (self._shifts([one for one in self._all_contenders if one in present]) - 1)
+        if self._shifts_of_all is None:
+            self._shifts_of_all = self._shifts(self._all_contenders)
+        return own * (self._shifts_of_all - 1)
+
+    def _shifts(self, contenders: Sequence[Contender]) -> int:
+        """1 where all fit at once, and where none would come in shifts but one after the other."""
+        if self._baseline is None or self.fit_together(contenders):
+            return 1
+        others = [one for one in contenders if one != self._baseline]
+        return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
 
     def _suits_rounds(self, contender: Contender) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""

@@ -143,8 +143,7 @@ def _link(paths: Mapping[HubFile, Path], model: HubModel, home: Path, seconds: f
     files = SafeFolder(home)
     place = files.make_folder(str(model.path.parent.relative_to(home.absolute())))
     with tempfile.TemporaryDirectory(prefix=".linking-", dir=place) as scratch:
-        folder = Path(scratch) / "model"
-        folder.mkdir()
+        folder = SafeFolder(Path(scratch)).make_folder("model")
         for file, path in paths.items():
             (folder / PurePosixPath(file.name).name).symlink_to(path.resolve())
         SafeFolder(folder).write(MANIFEST, json.dumps(_manifest(list(paths), model, seconds), indent=2) + "\n")

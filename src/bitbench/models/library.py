@@ -1,20 +1,33 @@
 """The models in the cache: which exist, how one is downloaded, and what a study's name for one stands for."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
+from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models import hub
-from bitbench.models.catalog import CATALOG, CatalogModel
-from bitbench.models.fetch import fetch
+from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
+from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
 from bitbench.models.quantized import Quantization, read_quantization
 
-__all__ = ["KnownModel", "ResolvedModel", "fetch", "find_on_hub", "list_models", "resolve", "resolve_gguf"]
+__all__ = [
+    "ENVIRONMENT",
+    "ExpectedModel",
+    "KnownModel",
+    "ResolvedModel",
+    "fetch",
+    "find_on_hub",
+    "list_models",
+    "look_up",
+    "resolve",
+    "resolve_gguf",
+]
 
 GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
@@ -30,6 +43,20 @@ class ResolvedModel:
     content_hash: str
     commit: str | None = None  # of the hub's repository that it came from
     quantization: Quantization | None = None  # how it is stored; None: it is not quantized
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """A model of the catalog that is not downloaded: enough of it to plan with, and nothing that could run."""
+
+    name: str
+    facts: ModelFacts
+    weight_bytes: int
+    layers: Mapping[str, StoredTensor]  # the linear ones
+    path: None = None
+    content_hash: None = None
+    commit: None = None
+    quantization: None = None
 
 
 @dataclass(frozen=True)
@@ -98,9 +125,21 @@ def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
     return hub.find(named, home)
 
 
+def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
+    """As `resolve`; a catalog model that is not downloaded is what the catalog knows of it."""
+    model = CATALOG.get(reference)
+    if model is None or _is_downloaded(model, home):
+        return resolve(reference, home)
+    return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+
+
+def _is_downloaded(model: CatalogModel, home: Path) -> bool:
+    return (home.absolute() / "models" / model.name / MANIFEST).exists()
+
+
 def _known(model: CatalogModel, home: Path) -> KnownModel:
     folder = home.absolute() / "models" / model.name
-    if not (folder / MANIFEST).exists():
+    if not _is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
@@ -127,7 +166,7 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 def _folder_of(reference: str, home: Path) -> Path:
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
-        if not (folder / MANIFEST).exists():
+        if not _is_downloaded(CATALOG[reference], home):
             raise ModelError(
                 f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )

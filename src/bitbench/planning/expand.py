@@ -26,20 +26,20 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
     cells, refusals, expectations = [], [], []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
-    for setup in study.engines:
+    for index, setup in enumerate(study.engines):
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
-                reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload) or variant.refusal
+                reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
                 if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
                 else:
                     cells.append(cell)
             if study.quality is not None:
-                reason = _no_quality(study.quality, engine, setup, variant, row)
+                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
                 if reason is None:
                     quality.append(contender)
                 else:
@@ -64,7 +64,13 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
 
 
 def _no_quality(
-    quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: CompatibilityRow | None
+    quality: Quality,
+    engine: Engine,
+    setup: EngineSetup,
+    variant: Variant,
+    row: CompatibilityRow | None,
+    *,
+    index: int,
 ) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
@@ -74,7 +80,15 @@ def _no_quality(
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
-    return engine.refuse(setup, variant, longest) or variant.refusal
+    return _refused(engine, setup, variant, longest, index)
+
+
+def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:
+    """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
+    try:
+        return engine.refuse(setup, variant, workload) or variant.refusal
+    except StudyFileError as error:
+        raise StudyFileError(str(error), ("engines", index, *error.location)) from error
 
 
 def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:

@@ -27,7 +27,7 @@ from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
-from bitbench.report.sections.objectives import objectives_section
+from bitbench.report.sections.objectives import objectives_section, objectives_verdict
 from bitbench.report.sections.overview import overview_section
 from bitbench.report.sections.precision import precision_section
 from bitbench.report.sections.profile import profile_section
@@ -83,6 +83,8 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
         yield from bullets(sweep_answer(summary))
     else:
         yield from _what_to_use(summary)
+    if (verdict := objectives_verdict(summary)) is not None:
+        yield Paragraph(verdict)
     yield small_print(
         f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval; "
         "contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a single "

@@ -13,7 +13,7 @@ from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Li
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
-from bitbench.ground.errors import CannotRecommendError
+from bitbench.ground.errors import UsageError
 from bitbench.statistics.promises import CONTAINS, ONE_START, judge_objective
 from bitbench.statistics.quality import RISE
 
@@ -59,7 +59,7 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     known = {ranking.workload: ranking for ranking in summary.rankings}
     missing = [name for name in workloads if name not in known]
     if missing:
-        raise CannotRecommendError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
+        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
 
 

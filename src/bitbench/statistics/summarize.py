@@ -145,14 +145,11 @@ def _with_requests(of: StudyRecords, cell: CellSummary, trials: Sequence[TrialRe
     """And what its single requests say. Rows are read here and not kept: those of one cell are in memory at a time."""
     requests = read_requests(of, cell.cell, trials)
     workload, confidence = of.study.workload(cell.cell.workload), of.study.measure.confidence
-    found = tails(requests, workload, confidence, was_running=_was_running(of, cell.cell.contender))
-    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests)})
+    was_running = of.was_running(cell.cell.contender)
+    found = tails(requests, workload, confidence, was_running=was_running)
+    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
-
-
-def _was_running(of: StudyRecords, contender: Contender) -> bool:
-    return any(one.facts.was_running for one in of.instances if one.contender == contender)
 
 
 def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:

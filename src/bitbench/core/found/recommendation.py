@@ -2,10 +2,13 @@
 
 from enum import StrEnum
 
+from pydantic import computed_field
+
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.ground.exit_codes import ExitCode
 
 
 class Standing(StrEnum):
@@ -57,6 +60,7 @@ class Judged(Record):
     failed_trials: int = 0
     why_no_result: str = ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def standing(self) -> Standing:
         """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
@@ -95,11 +99,11 @@ class Recommendation(Record):
     notes: tuple[str, ...] = ()
 
     @property
-    def exit_code(self) -> int:
-        """0: each workload has an answer. 1: for one none meets the limits. 2: for one it is inconclusive."""
-        codes = []
-        for choice in self.choices:
-            if choice.chosen is not None:
-                continue
-            codes.append(2 if choice.with_standing[Standing.UNSURE] else 1)
-        return min(codes, default=0)
+    def exit_code(self) -> ExitCode:
+        """FAILED: for one workload no contender meets the limits. INCONCLUSIVE: for one the trials do not decide."""
+        if not any(judged.figure for choice in self.choices for judged in choice.judged):
+            return ExitCode.NOTHING_MEASURED
+        unanswered = [choice for choice in self.choices if choice.chosen is None]
+        if any(not choice.with_standing[Standing.UNSURE] for choice in unanswered):
+            return ExitCode.FAILED
+        return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -9,11 +9,12 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.metrics import Metric
-from bitbench.core.found.tails import JudgedObjective, PercentileEstimate
+from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.quality import TaskFailure
 from bitbench.core.recorded.roof import CellRoof, MachineRoof
 from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
+from bitbench.ground.exit_codes import ExitCode
 
 
 class MetricDefinition(Record):
@@ -145,6 +146,14 @@ class CellSummary(Record):
     failures: tuple[FailureGroup, ...]
     warm_up: WarmUp
     stop_reason: StopReason
+    was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+
+    @property
+    def verdict(self) -> ObjectiveVerdict | None:
+        """Of all objectives together; None where the study has none."""
+        found = {judged.verdict for judged in self.objectives}
+        order = (ObjectiveVerdict.MISSED, ObjectiveVerdict.INCONCLUSIVE, ObjectiveVerdict.MET)
+        return next((verdict for verdict in order if verdict in found), None)
 
 
 class Spread(Record):
@@ -348,5 +357,36 @@ class StudySummary(Record):
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything has a result."""
+        return any(cell.metrics for cell in self.cells) or any(one.outcome is Outcome.OK for one in self.quality)
+
+    def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
+        """What the objectives say of all cells; of a search, whether some rate meets them.
+
+        An objective without any figure was not judged, and is not met, whatever is allowed.
+        """
+        if self.search is not None:
+            return _searched(self.search)
+        if not self.is_measured:
+            return ExitCode.NOTHING_MEASURED
+        judged = [objective for cell in self.cells for objective in cell.objectives]
+        if any(objective.verdict is ObjectiveVerdict.MISSED for objective in judged):
+            return ExitCode.FAILED
+        is_open = any(
+            objective.verdict is ObjectiveVerdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
+            for objective in judged
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
+
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)
+
+
+def _searched(found: RateAnswer) -> ExitCode:
+    if not found.trials:
+        return ExitCode.NOTHING_MEASURED
+    if found.rate is None:
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if found.stop is None else ExitCode.DONE

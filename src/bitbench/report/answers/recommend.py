@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from bitbench.core.found.recommendation import Choice, Finding, Judged, Recommendation, Standing
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
     Block,
@@ -126,7 +127,7 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
         verb = "is" if len(found.for_all) == 1 else "are each"
         chosen = listing(names(one.name for one in found.for_all))
         yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
-    elif found.exit_code == 0:
+    elif found.exit_code is ExitCode.DONE:
         yield say("No single contender is the choice, or tied with it, on every workload.")
 
 

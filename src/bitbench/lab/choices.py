@@ -1,0 +1,15 @@
+"""What can be chosen on the command line; without imports, so that --help stays quick."""
+
+from enum import StrEnum
+
+
+class Described(StrEnum):
+    """What `bitbench schema` prints the JSON Schema of: a study file, or what a command prints with --json."""
+
+    STUDY = "study"
+    RECOMMEND = "recommend"
+    COMPARE = "compare"
+    EXPLAIN = "explain"
+    LOAD = "load"
+    PLAN = "plan"
+    DOCTOR = "doctor"
