@@ -182,7 +182,7 @@ class Lab:
 
     def _trust(self, source: StudySource) -> Trust:
         try:
-            uses = uses_of(source.study, source.folder, self.engines_of(source.study))
+            uses = uses_of(source.study, source.folder, self.engines_of(source.study), self.home)
         except StudyFileError as error:
             raise source.located(error) from error
         return Trust(uses, source, self.home)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 from bitbench import environments
 from bitbench.core.asked.recipe import COMPRESSED_TENSORS, Backend, Recipe
+from bitbench.core.asked.study import Checkpoint
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import BitbenchError, EngineEnvironmentError, ModelError, QuantizeError, RecipeError
 from bitbench.ground.units import show_duration
+from bitbench.lab.checkpoints import checkpoint_variant
 from bitbench.models import library
+from bitbench.models.quantized import Quantization
 from bitbench.planning.settle import settle
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
@@ -40,21 +43,26 @@ class Workshop:
         self._orders: dict[Asked, variants.Order] = {}
         self._makers: dict[Asked, str] = {}  # the environment that makes each
 
-    def variant(self, model: str, recipe_reference: str) -> Variant:
-        """As it lies on disk; its path is None where it has still to be made, or its model to be downloaded."""
-        recipe, found = self._recipe(recipe_reference), self._model(model)
+    def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
+        """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
+        where it has still to be made, or its model to be downloaded."""
+        found = self._model(model)
+        if isinstance(wanted, Checkpoint):
+            return checkpoint_variant(wanted, found, self._home)
+        recipe = self._recipe(wanted)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,
             recipe=recipe.name,
             path=found.path,
             content_hash=found.content_hash,
+            commit=found.commit,
             weight_bytes=found.weight_bytes,
             form=recipe.form,
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant.model_copy(update={"form": found.facts.quantization or recipe.form})
+            return variant if found.quantization is None else _as_stored(variant, found.quantization)
         if recipe.backend is Backend.ENGINE:
             return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
@@ -136,6 +144,12 @@ def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
 
 def _asked(variant: Variant) -> Asked:
     return variant.model, variant.recipe
+
+
+def _as_stored(variant: Variant, stored: Quantization) -> Variant:
+    """A model that comes quantized is named by what it holds, not by the recipe that leaves it as it is."""
+    name = f"{variant.model_name}/{stored.label}"
+    return variant.model_copy(update={"name": name, "recipe": stored.label, "form": stored.form})
 
 
 def _at_load(base: Variant, recipe: Recipe) -> Variant:

@@ -13,7 +13,8 @@ from bitbench.ground.errors import ModelError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.models.catalog import CatalogModel, find
-from bitbench.models.folder import MANIFEST, hash_file
+from bitbench.models.folder import MANIFEST
+from bitbench.models.hashes import hash_file
 
 ENVIRONMENT = "transformers"  # comes with that engine
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"

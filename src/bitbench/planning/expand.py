@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.study import Checkpoint, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
@@ -13,9 +13,12 @@ from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import CompatibilityRow, look_up
 
+Resolve = Callable[[str, str | Checkpoint], Variant]
 
-def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
-    """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
+
+def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device) -> Plan:
+    """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
+    a checkpoint in its place."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
@@ -92,18 +95,20 @@ def _known(variant: Variant, setup: EngineSetup, device: Device) -> Compatibilit
     return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
 
 
-def _variants(study: Study, resolve: Callable[[str, str], Variant]) -> Iterator[Variant]:
+def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
     """Each with a name of its own, which is what tells contenders apart from here on."""
     found: dict[str, list[Variant]] = {}
     for model in study.models:
         own = found[model] = []
-        for index, recipe in enumerate(study.recipes):
+        made = [(recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)]
+        others = [(other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model]
+        for wanted, place in (*made, *others):
             try:
-                variant = resolve(model, recipe)
+                variant = resolve(model, wanted)
             except RecipeError as error:
-                raise StudyFileError(str(error), ("recipes", index)) from error
+                raise StudyFileError(str(error), place) from error
             if any(other.recipe == variant.recipe for other in own):
-                raise StudyFileError(f"two recipes are called {variant.recipe}; give each its own name", ("recipes",))
+                raise StudyFileError(f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1])
             own.append(variant)
     names = _model_names({model: own[0].model_name for model, own in found.items()})
     for model, own in found.items():
@@ -120,7 +125,7 @@ def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
             raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
         lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
         needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
-        names[model] = name if needed == 1 else Path(*parts[-needed:]).as_posix()
+        names[model] = Path(*parts[-needed:]).as_posix() if others else name
     return names
 
 
@@ -128,7 +133,8 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(
-            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder", ("engines",)
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            ("engines",),
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):

@@ -53,6 +53,8 @@ class Variant(Record):
     recipe: str
     path: Path | None = None
     content_hash: str | None = None
+    commit: str | None = None  # of the hub's repository that it, or its model, came from
+    checkpoint: str | None = None  # where it came from, if somebody else made it
     weight_bytes: int | None = None
     form: str | None = None  # what an engine gets to load, see `Recipe.form`; None where there is no model
     at_load: AtLoad | None = None
