@@ -101,7 +101,7 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
     for part in summary.by_model:
         if (first := lead(part)) is not None:
             yield Paragraph(say(strong(Name(part.model), ": "), first.phrase) if part.model else first.phrase)
-        if shared := Labels.of(part, MAX_NAME).shared:
+        if (shared := Labels.of(part, MAX_NAME).shared) not in ("", f"Model: {part.model}."):
             yield paragraph(shared)
         yield best_table(part)
     if summary.models:

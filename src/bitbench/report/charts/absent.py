@@ -16,15 +16,21 @@ MOST_NAMED = 6
 def absent_from(
     summary: StudySummary, workloads: Collection[str], shown: Collection[Contender], labels: Labels, *, lacks: str = ""
 ) -> str:
-    """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "no quality"."""
+    """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
+
+    Of what was refused up front, engines of which nothing is shown; the others are listed once in the report.
+    """
     missing: dict[Contender, str] = {}
     for cell in summary.cells:
         contender = cell.cell.contender
         if cell.cell.workload in workloads and contender not in shown:
             missing[contender] = lacks if has_result(summary, cell) else outcomes_of(cell) or "not run"
+    engines = {contender.engine for contender in shown}
     for refusal in summary.refusals:
-        if refusal.cell.workload in workloads and refusal.cell.contender not in shown:
-            missing.setdefault(refusal.cell.contender, "not made" if refusal.was_tried else "refused")
+        contender = refusal.cell.contender
+        is_seen = contender in shown or (contender.engine in engines and not refusal.was_tried)
+        if refusal.cell.workload in workloads and not is_seen:
+            missing.setdefault(contender, "not made" if refusal.was_tried else "refused")
     alike = grouped((one for one in missing if missing[one]), missing.__getitem__)
     parts = [f"{_named([labels[one] for one in same])} ({why})" for why, same in alike.items()]
     return f"Not shown: {'; '.join(parts)}." if parts else ""
