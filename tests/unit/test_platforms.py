@@ -1,5 +1,6 @@
 """Reading a study needs nothing that only Linux has: docs/platforms.md says so, of systems on which no test runs."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-TWINS = Path(__file__).parents[2] / "examples" / "gallery" / "twins"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Runs in a process of its own. What is taken away: the native part, symbols of libc, names in modules, /proc and /sys.
 ELSEWHERE = """
@@ -45,8 +46,8 @@ main()
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elsewhere")
-    shutil.copytree(TWINS, folder / "twins")
-    (folder / "study.yaml").write_text("name: s\nengines: ['null']\nworkloads: [interactive]\n")
+    shutil.copytree(EXAMPLES / "gallery" / "twins", folder / "twins")
+    shutil.copy(EXAMPLES / "first-look.yaml", folder)
     return folder
 
 
@@ -62,12 +63,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "export twins --to prometheus",
         "schema",
         "recipes",
-        "plan study.yaml",
+        "plan first-look.yaml",
     ],
 )
 def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
     words = [word.strip("'") for word in command.split(maxsplit=2)] if "query" in command else command.split()
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, *words], cwd=place, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", ELSEWHERE, *words],
+        cwd=place,
+        env={**os.environ, "BITBENCH_HOME": str(place / "home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr

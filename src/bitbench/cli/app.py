@@ -171,7 +171,7 @@ def schema(
         Described.STUDY
     ),
 ) -> None:
-    """Print the JSON Schema of a study file, a recipe or an answer."""
+    """Print the JSON Schema of a file to write, or of an answer."""
     import json
 
     from bitbench.lab.answers import answer_schema
