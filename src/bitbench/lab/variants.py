@@ -46,10 +46,9 @@ class Workshop:
     def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
         """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
         where it has still to be made, or its model to be downloaded."""
-        found = self._model(model)
         if isinstance(wanted, Checkpoint):
-            return checkpoint_variant(wanted, found, self._home)
-        recipe = self._recipe(wanted)
+            return checkpoint_variant(wanted, self._model(model), self._home)
+        recipe, found = self._recipe(wanted), self._model(model)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,

@@ -100,11 +100,11 @@ def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
     found: dict[str, list[Variant]] = {}
     for model in study.models:
         own = found[model] = []
-        wanted_here: list[tuple[str | Checkpoint, tuple[str, int]]] = [
+        asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
             *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
             *((other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model),
         ]
-        for wanted, place in wanted_here:
+        for wanted, place in asked:
             try:
                 variant = resolve(model, wanted)
             except RecipeError as error:
