@@ -1,6 +1,6 @@
 """Compares two study folders, or two variants of one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bitbench.core.cell import Contender, Plan
@@ -42,21 +42,28 @@ def compare_folders(
 
 
 def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
-    """By full name; or two variants on each engine that has both; or two engines with each variant that has both."""
-    for key, other in (("name", "name"), ("variant", "engine"), ("engine", "variant")):
-        sides = [
-            [contender for contender in plan.contenders if getattr(contender, key) == wanted] for wanted in (old, new)
-        ]
-        if all(sides):
-            pairs = [
-                (before, after)
-                for before in sides[0]
-                for after in sides[1]
-                if key == "name" or getattr(before, other) == getattr(after, other)
-            ]
-            if pairs:
-                return pairs
+    """By full name; or two variants, or recipes of one model, on each engine that has both; or two engines with each
+    variant that has both."""
+    variants = {variant.name: variant for variant in plan.variants}
+
+    def recipe(contender: Contender) -> str:
+        return variants[contender.variant].recipe
+
+    def model_and_engine(contender: Contender) -> tuple[str, str]:
+        return variants[contender.variant].model_name, contender.engine
+
+    # What the two are called by, and what they must have in common.
+    ways: tuple[tuple[Callable[[Contender], str], Callable[[Contender], object]], ...] = (
+        (lambda contender: contender.name, lambda _: None),
+        (lambda contender: contender.variant, lambda contender: contender.engine),
+        (recipe, model_and_engine),
+        (lambda contender: contender.engine, lambda contender: contender.variant),
+    )
+    for called, common in ways:
+        before, after = ([one for one in plan.contenders if called(one) == wanted] for wanted in (old, new))
+        if pairs := [(first, second) for first in before for second in after if common(first) == common(second)]:
+            return pairs
     raise UsageError(
-        f"{old} and {new} are not two variants, engines or contenders of this study that can be paired; it has "
-        f"{', '.join(contender.name for contender in plan.contenders)}"
+        f"{old} and {new} are not two variants, recipes, engines or contenders of this study that can be paired; it "
+        f"has {', '.join(contender.name for contender in plan.contenders)}"
     )

@@ -35,10 +35,8 @@ def _mean(runs: Sequence[Run], column: str, unit: str) -> Quantity | None:
     values = [run.metrics[column] for run in runs if column in run.metrics]
     if not values:
         return None
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return Quantity(mean, unit, digits=ROUGH)
-    return Quantity(mean, unit, min(values), max(values), range=Range.EXTREMES, digits=ROUGH)
+    low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
+    return Quantity(sum(values) / len(values), unit, low, high, range=Range.EXTREMES, digits=ROUGH)
 
 
 def _why(cell: CellSummary) -> str:
