@@ -45,7 +45,7 @@ def test_a_server_is_found_and_measured_with_one_and_with_eight_streams(
     with running({"ttft": "300ms", "tpot": "3ms"}, tmp_path) as server:
         monkeypatch.setattr(quick, "PORTS", (1, int(server.url.rpartition(":")[2])))
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
-        assert quick.find_servers() == ()  # nobody has named this server: it is not told the usual key
+        assert quick.find_servers() == ()  # the user has not named it: it does not get the usual key
         monkeypatch.setenv(quick.KEY_VARIABLE, server.api_key)
         answer = bitbench(capsys, "quick", "--into", "first")
     assert answer.exit_code == 0, answer.err

@@ -30,7 +30,7 @@ from bitbench.quantize.catalog import built_in_recipes
 PORTS = (8000, 8080, 11434, 1234, 30000)
 HOST = "127.0.0.1"
 ANSWER_LIMIT_S = 1.0  # for the list of models of a server on this machine
-KEY_VARIABLE = "BITBENCH_QUICK_KEY"  # nobody has named the server, so the usual key is not sent to it
+KEY_VARIABLE = "BITBENCH_QUICK_KEY"  # the user has not named the server, so the usual key is not sent to it
 STREAMS = (1, 8)
 TRIALS = 3
 POINT_S = 12.0  # of one trial: with two points and three trials, 72 s and the first contact
