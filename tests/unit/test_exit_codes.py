@@ -19,6 +19,7 @@ from bitbench.ground import errors
 from bitbench.ground.errors import BitbenchError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
+from bitbench.planning.starter import STARTER
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial
@@ -152,22 +153,32 @@ def test_the_mean_of_an_endpoint_is_judged_on_its_trials() -> None:
     assert study(even(1, 5, 100), **asked, was_running=True).exit_code() is ExitCode.DONE
 
 
-def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def starter_in(folder: Path) -> str:
+    study = folder / "study.yaml"
+    study.write_text(STARTER)
+    return str(study)
+
+
+def test_a_defect_is_told_from_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(Lab, "plan", broken)
-    said = bitbench(capsys, "plan", "study.yaml")
+    said = bitbench(capsys, "plan", starter_in(tmp_path))
     assert said.exit_code == ExitCode.DEFECT
     assert "this is a bug in bitbench" in said.err
 
 
-def test_ctrl_c_is_told_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Lab, "plan", stopped)
-    said = bitbench(capsys, "plan", "study.yaml")
+    said = bitbench(capsys, "plan", starter_in(tmp_path))
     assert said.exit_code == ExitCode.STOPPED
     assert "the same command resumes" in said.err
 

@@ -11,7 +11,7 @@ def quick(
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quick-DATE].")
     ] = None,
 ) -> None:
-    """Measure what is here: a running local server, or the installed engines.
+    """Measure what is here, without a study file.
 
     Looks for an OpenAI-compatible server on the usual ports of 127.0.0.1 and measures it with one and with eight
     streams; without one, compares the installed engines on a downloaded model. Takes about two minutes, asks nothing,

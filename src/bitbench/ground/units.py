@@ -26,12 +26,12 @@ def parse_seconds(value: object) -> float:
     """`"20ms"`, `"5m"`, `"1.5 s"`; of a program also a number of seconds. A text without a unit is refused: 200 may
     mean milliseconds."""
     number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
-    if isinstance(value, str) and number and not unit:
-        text = value.strip()
-        raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
     seconds = number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
         raise ValueError(f"{_shown(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
+    if isinstance(value, str) and number and not unit:
+        text = value.strip()
+        raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
     return seconds
 
 
