@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome, TrialRecord
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 
@@ -128,7 +129,7 @@ def kill_and_resume(place: Path, role: str, wait_s: float = 0.0) -> list[TrialRe
     assert not run.left_over()
     check_no_blame(run.trials(), ended.said)
     if role in ("main", "load worker"):
-        assert ended.exit_code == (-signal.SIGKILL if role == "main" else 1), ended.said
+        assert ended.exit_code == (-signal.SIGKILL if role == "main" else ExitCode.UNAVAILABLE), ended.said
         run = FaultyRun(place)
         ended = run.wait()
     assert ended.exit_code == 0, ended.said

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.ground.exit_codes import ExitCode
 from tests.chain.conftest import BITBENCH
 
 pytestmark = pytest.mark.alone
@@ -39,7 +40,7 @@ LIMIT = ("--fail-if", "output_throughput < -3%", "--format", "markdown")
 
 def test_the_schedule_is_an_argument_and_must_be_allowed(place: Path) -> None:
     refused = bitbench("compare", "before", "slower", *LIMIT, cwd=place)
-    assert refused.returncode == 3
+    assert refused.returncode == ExitCode.REFUSED
     assert "--allow kernel --allow arguments" in refused.stderr
 
 

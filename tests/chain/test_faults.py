@@ -15,6 +15,7 @@ import pytest
 
 from bitbench.core.recorded.trial import Outcome
 from bitbench.engines import processes
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.fault_study import ROLES, STUDY, FaultyRun, check_complete, check_no_blame, kill_and_resume
@@ -82,7 +83,7 @@ def test_another_process_has_the_port_first(
 def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, ("prlimit", "--nofile=100:100"), MANY_STREAMS)
     ended = run.wait()
-    assert ended.exit_code == 1, ended.said
+    assert ended.exit_code == ExitCode.UNAVAILABLE, ended.said
     assert "too many open files; raise `ulimit -n` (100 now), or lower the concurrency" in ended.said
     check_no_blame(run.trials(), ended.said)
     assert not run.left_over()
@@ -91,7 +92,7 @@ def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o size=120k tmpfs out"))
     ended = run.wait()
-    assert ended.exit_code == 1, ended.said
+    assert ended.exit_code == ExitCode.REFUSED, ended.said
     assert "the disk is full; free some space, then repeat the command" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()
@@ -100,7 +101,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 def test_a_read_only_folder(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o ro tmpfs out"))
     ended = run.wait()
-    assert ended.exit_code == 1, ended.said
+    assert ended.exit_code == ExitCode.REFUSED, ended.said
     assert "the file system is read-only; give another folder" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 
 import bitbench
 from bitbench.core.found.summary import SearchStop
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.trial import Outcome
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.answers import answer_schema
+from bitbench.lab.choices import Described
 from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import BITBENCH
@@ -99,7 +103,8 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    # So few requests do not carry a p99, and no gate takes that for a pass.
+    assert done.returncode == ExitCode.INCONCLUSIVE, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
@@ -114,7 +119,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path: Path) -> None:
     wrong_key = load(null, tmp_path, key="sk-wrong-key")
-    assert wrong_key.returncode == 1
+    assert wrong_key.returncode == ExitCode.UNAVAILABLE
     assert "the key was refused; set the environment variable OPENAI_API_KEY" in wrong_key.stderr
     assert "sk-wrong-key" not in wrong_key.stdout + wrong_key.stderr
     other_model = load(null, tmp_path, "--model", "other")
@@ -154,3 +159,46 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert found.stop in (SearchStop.PRECISE, SearchStop.TRIALS)
     assert "The highest rate that meets ttft_p99 ≤ 200 ms" in done.stdout
     assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12
+
+
+def test_an_objective_below_the_time_without_load_is_said_before_any_search(null: Endpoint, tmp_path: Path) -> None:
+    done = load(null, tmp_path, "--slo", "ttft_p99=5ms", "--into", "out", *ANSWER)
+    assert done.returncode == ExitCode.FAILED
+    assert "ttft_p99=5ms cannot be met at any rate: without load the fastest of 3 requests had a ttft of" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
+    """Half of the requests wait for the other half, at any rate that is tried."""
+    with running(
+        {"ttft": "30ms", "tpot": "1ms", "slow_requests": ",".join(map(str, range(5, 400, 2)))}, tmp_path
+    ) as null:
+        asked = ["--slo", "ttft_p90=50ms", "--duration", "2s", "--trials", "4", "--into", "out"]
+        done = load(null, tmp_path, *asked, *ANSWER)
+    assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
+    assert "is not met, not even at" in " ".join(done.stdout.split())
+
+
+def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: Endpoint, tmp_path: Path) -> None:
+    asked = ["--concurrency", "1,16", "--requests", "64", "--trials", "3", "--slo", "latency_p50=150ms"]
+    done = load(null, tmp_path, *asked, "--into", "out", "--json", *ANSWER)
+    answer = json.loads(done.stdout)
+    jsonschema.validate(answer, answer_schema(Described.LOAD))
+    verdicts = {cell["cell"]["workload"]: cell["objectives"][0]["verdict"] for cell in answer["answer"]["cells"]}
+    assert verdicts["c-16"] == "missed"
+    assert verdicts["c-1"] != "missed"
+    assert done.returncode == answer["exit_code"] == ExitCode.FAILED
+    assert "c-16" in done.stderr  # progress
+
+
+def test_a_twice_slower_endpoint_fails_a_gate_on_its_trials(tmp_path: Path) -> None:
+    for name, ttft, tpot in (("before", "20ms", "4ms"), ("after", "40ms", "8ms")):
+        with running({"ttft": ttft, "tpot": tpot}, tmp_path) as endpoint:
+            done = load(endpoint, tmp_path, "--concurrency", "1", "--requests", "12", "--into", name, *ANSWER)
+        assert done.returncode == 0, done.stdout + done.stderr
+    limit = ["--fail-if", "output_throughput < -3%", "--allow", "arguments"]  # another port is another argument
+    found = subprocess.run(
+        [*BITBENCH, "compare", "before", "after", *limit], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == ExitCode.FAILED, found.stdout + found.stderr
+    assert "do not cover a restart" in " ".join(found.stdout.split())

@@ -9,6 +9,7 @@ from bitbench.core.asked.recipe import Backend
 from bitbench.core.cell import Plan
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab import study
 from bitbench.planning.expand import expand
 from bitbench.quantize import backends
@@ -105,7 +106,7 @@ def test_when_none_can_be_made_there_is_still_a_report(backend: StandIn, capsys:
     Path("study.yaml").write_text(STUDY.replace("bf16, w8a8-rtn, w4a16-rtn", "w8a8-rtn"))
     backend.cannot_make = {"w8a8-rtn"}
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
-    assert answer.exit_code == 0, answer.err
+    assert answer.exit_code == ExitCode.NOTHING_MEASURED, answer.err
     assert "no contender has a result" in answer.out
 
 
@@ -131,8 +132,8 @@ def test_without_an_environment_to_make_variants_in_nothing_starts(
 ) -> None:
     (tmp_path / "home" / "envs" / "quantize" / "bitbench-environment.json").unlink()
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
-    assert answer.exit_code == 1
-    assert "create it with: bitbench env create quantize" in answer.err
+    assert answer.exit_code == ExitCode.UNAVAILABLE
+    assert "this study cannot run yet; first: bitbench env create quantize" in answer.err
     assert not Path("out").exists()
     assert backend.made == 0
 

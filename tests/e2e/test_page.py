@@ -87,6 +87,24 @@ def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: in
     assert bad == []
 
 
+@pytest.mark.parametrize("width", [DESK, PHONE])
+def test_the_last_column_of_every_table_can_be_seen_beside_its_names(browser: Browser, demo: Path, width: int) -> None:
+    browser.size(width)
+    browser.open(demo)
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    seen: list[Json] = browser.run(
+        """[...document.querySelectorAll('.scroll')].map((box) => {
+          box.scrollLeft = box.scrollWidth;
+          const [table, place] = [box.firstElementChild, Number(box.firstElementChild.className.slice(-1)) - 1];
+          const [frame, row] = [box.getBoundingClientRect(), table.tBodies[0].rows[0]];
+          const [name, last] = [row.cells[place], row.lastElementChild].map((one) => one.getBoundingClientRect());
+          return [name.left >= frame.left - 1, last.right <= frame.right + 1];
+        })"""
+    )
+    assert len(seen) > 5
+    assert all(all(one) for one in seen), seen
+
+
 def test_it_prints(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)

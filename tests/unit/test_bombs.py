@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.ground.exit_codes import ExitCode
+
 LIMIT_S = 5
 LIMIT_BYTES = 500 * 10**6
 HEAD = "name: x\nengines: ['null']\nworkloads: [interactive]\n"
@@ -163,6 +165,6 @@ def test_an_option_that_is_no_number_or_no_file_is_one_sentence(arguments: tuple
     command = [sys.executable, "-m", "bitbench", *arguments]
     variables = {**os.environ, "BITBENCH_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in (1, 2, 3), done.stderr
+    assert done.returncode in (ExitCode.USAGE, ExitCode.REFUSED, ExitCode.UNAVAILABLE), done.stderr
     assert "bug in bitbench" not in done.stderr
     assert "Traceback" not in done.stderr

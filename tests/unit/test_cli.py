@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.ground.exit_codes import ExitCode
+
 
 def bitbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bitbench", *arguments]
@@ -38,7 +40,7 @@ def test_importing_bitbench_imports_neither_torch_nor_an_engine() -> None:
 
 def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Path) -> None:
     done = bitbench("plan", "none.yaml", cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == ExitCode.USAGE
     assert done.stderr.startswith("error: no study file none.yaml")
     assert "Traceback" not in done.stderr
     assert "Traceback" in bitbench("--debug", "plan", "none.yaml", cwd=tmp_path).stderr
@@ -47,7 +49,7 @@ def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Pat
 def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path: Path) -> None:
     assert bitbench("init", "new.yaml", cwd=tmp_path).returncode == 0
     again = bitbench("init", "new.yaml", cwd=tmp_path)
-    assert again.returncode == 2
+    assert again.returncode == ExitCode.USAGE
     assert "already exists" in again.stderr
     schema = json.loads(bitbench("schema").stdout)
     assert set(schema["required"]) == {"name", "engines"}

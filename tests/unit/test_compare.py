@@ -16,7 +16,9 @@ from bitbench.core.found.comparison import Comparison, GateOutcome, Verdict
 from bitbench.core.found.facts import Fact
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
-from bitbench.ground.errors import CannotCompareError
+from bitbench.ground.errors import CannotCompareError, UsageError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.compare import compare_folders
 from bitbench.report.answers.compare import comparison_document
 from bitbench.report.document.markdown import markdown
 from bitbench.statistics.gate import parse_condition
@@ -90,7 +92,7 @@ def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
     comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
     assert comparison.exit_code == 2
     unsure = [gate for gate in comparison.gates if gate.outcome is GateOutcome.UNSURE]
-    needed = [gate.needed_starts for gate in unsure]
+    needed = [gate.needed for gate in unsure]
     assert all(count is not None and count > 2 for count in needed)
     many = Measure(instances=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
     enough = many.model_copy(update={"instances": Count(min=many.instances.min, max=many.instances.min)})
@@ -101,11 +103,46 @@ def test_one_start_decides_nothing() -> None:
     one = Measure(instances=Count(min=1, max=1), trials=Count(min=10, max=10))
     comparison = against(side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3)
     assert comparison.exit_code == 2
-    assert all(gate.needed_starts == 3 for gate in comparison.gates)
+    assert all(gate.needed == 3 for gate in comparison.gates)
     text = page(comparison)
     assert (
         "one side has a single start, which does not cover a restart; about 3 starts of each side would decide." in text
     )
+
+
+def running(name: str, speed: float, seed: int, trials: int) -> StudyRecords:
+    """What `bitbench load` leaves: one instance that was running already."""
+    measure = Measure(instances=Count(min=1, max=1), trials=Count(min=trials, max=trials))
+    records = side(name, speed, seed, measure=measure)
+    facts = [one.model_copy(update={"facts": one.facts.model_copy(update={"was_running": True})})
+             for one in records.instances]  # fmt: skip
+    return replace(records, instances=facts)
+
+
+def test_an_endpoint_that_runs_already_is_judged_on_its_trials() -> None:
+    slower = against(running("a", 1.0, 5, trials=3), running("b", 0.5, 6, trials=3), SLOWER_BY_3)
+    assert slower.exit_code is ExitCode.FAILED
+    text = page(slower)
+    assert "and the intervals do not cover a restart" in text
+    equal = against(running("a", 1.0, 5, trials=3), running("b", 1.0, 6, trials=3), "output_throughput < -30%")
+    assert equal.exit_code is ExitCode.DONE
+    few = against(running("a", 1.0, 5, trials=2), running("b", 0.5, 6, trials=3), SLOWER_BY_3)
+    assert few.exit_code is ExitCode.INCONCLUSIVE
+    assert "one side has fewer than 3 trials; about 3 trials of each side would decide" in page(few)
+
+
+def test_inconclusive_fails_unless_told_otherwise_and_a_lost_cell_always_does(tmp_path: Path) -> None:
+    one = Measure(instances=Count(min=1, max=1), trials=Count(min=10, max=10))
+    before, after = side("a", 1.0, 5, measure=one), side("b", 1.0, 6, measure=one)
+    folders = write(before, tmp_path / "a"), write(after, tmp_path / "b")
+    asked = {"fail_if": [SLOWER_BY_3]}
+    assert compare_folders(*folders, **asked).exit_code is ExitCode.INCONCLUSIVE
+    allowed = compare_folders(*folders, **asked, allow_inconclusive=True)
+    assert allowed.exit_code is ExitCode.DONE
+    assert "exit code 0" in page(allowed)
+    lost = replace(after, trials=[trial for trial in after.trials if trial.cell != after.plan.cells[0]])
+    lost_folder = write(lost, tmp_path / "lost")
+    assert compare_folders(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code is ExitCode.INCONCLUSIVE
 
 
 def test_limits_in_both_directions() -> None:
@@ -114,8 +151,11 @@ def test_limits_in_both_directions() -> None:
     assert parse_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
     assert parse_condition("latency > 5%").metric == "latency_s"
     for wrong in ("output_throughput", "speed < -3%", "ttft < -100%", "ttft < 3 ms", "ttft = 3%", "ttft < ..%"):
-        with pytest.raises(CannotCompareError):
+        with pytest.raises(UsageError):
             parse_condition(wrong)
+    with pytest.raises(UsageError, match='needs a percent sign; write "ttft > 3%" or "ttft > 300%"'):
+        parse_condition("ttft > 3")
+    assert parse_condition("ttft > 0").change == 0
 
 
 def chosen(kernel: str) -> InstanceFacts:
@@ -194,7 +234,7 @@ def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
     assert against(before, after, "device_bytes > 5%").exit_code == 2
     empty = replace(after, trials=[])
     nothing = replace(before, trials=[])
-    assert against(nothing, empty, SLOWER_BY_3).exit_code == 2
+    assert against(nothing, empty, SLOWER_BY_3).exit_code is ExitCode.NOTHING_MEASURED
 
 
 def test_two_contenders_of_one_study() -> None:
@@ -249,13 +289,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "Output throughput against old: " in " ".join(own.out.split())
     for arguments, expected in (
         ((str(before),), "give two study folders"),
-        ((str(before), str(tmp_path / "none")), "is not a study folder"),
         ((str(before), "--variants", "old", "nobody"), "it has old, new"),
-        ((str(before), str(after), "--metric", "joy"), "unknown figure joy"),
+        ((str(before), str(after), "--metric", "output_thruput"), "did you mean `output_throughput`?"),
+        ((str(before), str(after), "--fail-if", "output_throughput < -3"), "needs a percent sign"),
+        ((str(before), str(after), "--fail-iff", SLOWER_BY_3), "No such option"),
     ):
-        refused = bitbench(capsys, "compare", *arguments)
-        assert refused.exit_code == 3
-        assert expected in refused.err
+        wrong = bitbench(capsys, "compare", *arguments)
+        assert wrong.exit_code == ExitCode.USAGE
+        assert expected in wrong.err
+    refused = bitbench(capsys, "compare", str(before), str(tmp_path / "none"))
+    assert refused.exit_code == ExitCode.REFUSED
+    assert "is not a study folder" in refused.err
 
 
 def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:

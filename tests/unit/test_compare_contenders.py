@@ -1,5 +1,7 @@
 """Contenders of one study: a pair has one ratio and one interval, whichever command is asked."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,12 +13,14 @@ from bitbench.core.found.recommendation import Limits
 from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.lab.compare import compare_folders
 from bitbench.statistics.changes import Changes, Pair, changes_within
 from bitbench.statistics.recommend import recommend
 from bitbench.statistics.studies import compare_contenders
 from bitbench.statistics.summarize import summarize
 from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
 
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 SPEEDS = {"plain": 100.0, "quick": 130.0, "twin": 101.0, "slow": 70.0}
 
@@ -78,3 +82,18 @@ def test_what_a_block_shares_cancels() -> None:
     assert change is not None
     _, low, high = interval(change.ratio(0.95))
     assert low < 1 < value < high
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("gguf-q8_0", "gguf-q4_0"),
+        ("smollm2-135m/gguf-q8_0", "smollm2-135m/gguf-q4_0"),
+        ("smollm2-135m/gguf-q8_0 @ llamacpp", "smollm2-135m/gguf-q4_0 @ llamacpp"),
+    ],
+)
+def test_contenders_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
+    (one, _) = compare_folders(GALLERY / "cpu-shootout", variants=(before, after)).cells
+    assert one.ratio is not None
+    assert one.ratio.interval is not None
+    assert one.ratio.interval.low > 1

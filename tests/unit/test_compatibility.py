@@ -17,6 +17,7 @@ from bitbench.core.ports import Engine, Instance, Launch
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.lab.variants import Workshop
 from bitbench.models.library import ResolvedModel
+from bitbench.models.quantized import Quantization
 from bitbench.planning.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
 from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
@@ -157,8 +158,10 @@ def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.C
     assert lines[3] == "m/w8a16-rtn @ vllm"
 
 
-def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts) -> Workshop:
-    found = ResolvedModel("m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00")
+def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> Workshop:
+    found = ResolvedModel(
+        "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
+    )
     monkeypatch.setattr("bitbench.lab.variants.library.resolve", lambda *_: found)
     return Workshop(Path("/home"), Path())
 
@@ -174,7 +177,8 @@ def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monke
 
 
 def test_a_folder_that_comes_quantized_is_known_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = workshop(monkeypatch, ModelFacts(quantization="compressed-tensors"))
+    stored = Quantization("compressed-tensors")
+    shop = workshop(monkeypatch, ModelFacts(quantization=stored.method), stored)
     assert shop.variant("m", "bf16").form == "compressed-tensors"
     assert "this model is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
 

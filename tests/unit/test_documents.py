@@ -3,8 +3,11 @@
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from textwrap import dedent
 
 import jsonschema
 import pytest
@@ -13,8 +16,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from bitbench.cli.app import app
+from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import Study
 from bitbench.planning.study_file import parse_study, study_schema
+from bitbench.quantize.catalog import recipe_schema
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "gallery" / "README.md"])
@@ -44,11 +49,23 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
+def blocks(path: Path, language: str) -> list[str]:
+    """Code of a page, also within an item of a list."""
+    found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```", path.read_text(), re.DOTALL | re.MULTILINE)
+    return [dedent(block[2]) for block in found]
+
+
 EXAMPLES = [
     pytest.param(block, id=f"{path.name}-{number}")
     for path in DOCUMENTS
-    for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE))
-    if yaml.safe_load(block).keys() & Study.model_fields.keys()  # a recipe has none of them
+    for number, block in enumerate(blocks(path, "yaml"))
+    if yaml.safe_load(block).keys() & Study.model_fields.keys() - Recipe.model_fields.keys()
+]
+RECIPES = [
+    pytest.param(block, id=f"{path.name}-{number}")
+    for path in DOCUMENTS
+    for number, block in enumerate(blocks(path, "yaml"))
+    if yaml.safe_load(block).keys() <= Recipe.model_fields.keys()
 ]
 
 
@@ -58,6 +75,12 @@ def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
     whole = {"name": "x", "engines": [{"engine": "null"}], "workloads": ["interactive"], **yaml.safe_load(example)}
     parse_study(yaml.safe_dump(whole), name="example")
     jsonschema.validate(whole, study_schema())
+
+
+@pytest.mark.parametrize("example", RECIPES)
+def test_recipes_in_documents_are_accepted(example: str) -> None:
+    Recipe.model_validate(yaml.safe_load(example))
+    jsonschema.validate(yaml.safe_load(example), recipe_schema())
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -88,11 +111,16 @@ def test_commands_named_in_a_sentence_have_these_options(path: Path) -> None:
         assert {word for word in rest if word.startswith("--")} <= known | {"--help"}, words
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_example_averages_a_figure_over_workloads(path: Path) -> None:
+    """One stream and a batch of 32 differ by an order of magnitude: their mean is no speed of anything."""
+    for query in re.findall(r"SELECT[^;`]*?FROM trials[^;`]*", path.read_text()):
+        assert "avg(" not in query or "workload" in query, query
+
+
 def _command_lines(path: Path) -> list[str]:
     """In code of a page, or in a comment or a step of a file; with what a quote or a backslash continues."""
-    text = path.read_text()
-    if path.suffix == ".md":
-        text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    text = "\n".join(blocks(path, r"\w*")) if path.suffix == ".md" else path.read_text()
     return re.findall(r"""^[ #$]*(?:- run: )?(bitbench [a-z](?:"[^"]*"|\\\n|[^"\n])*)""", text, re.MULTILINE)
 
 
@@ -109,6 +137,12 @@ def _find(words: list[str]) -> tuple[TyperGroup | TyperCommand, list[str]]:
 def test_every_page_is_in_the_navigation_once() -> None:
     navigation = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(navigation) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("script", ["cli_reference", "recipe_fields", "quotes"])
+def test_what_scripts_write_into_documents_is_current(script: str) -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], check=False)
+    assert done.returncode == 0, f"run scripts/{script}: a document says something else than the code or the gallery"
 
 
 def test_the_workflow_in_the_documents_is_the_example() -> None:

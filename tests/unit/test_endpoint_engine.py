@@ -1,5 +1,6 @@
 """An endpoint that runs already, as an engine: its URL, its models, its key."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from bitbench.engines.endpoint import (
     offered_models,
 )
 from bitbench.engines.processes import free_port
+from bitbench.ground.errors import StudyFileError
 from tests.unit.null_instance import NOTHING, running
 
 
@@ -66,9 +68,8 @@ def launch(args: dict[str, Argument], folder: Path) -> Launch:
 )
 def test_wrong_arguments_are_refused_in_a_sentence(args: dict[str, Argument], said: str) -> None:
     setup = EngineSetup(name="e", engine="endpoint", args=args)
-    refusal = EndpointEngine().refuse(setup, NOTHING, BUILT_IN_WORKLOADS["interactive"])
-    assert refusal is not None
-    assert said in refusal
+    with pytest.raises(StudyFileError, match=re.escape(said)):
+        EndpointEngine().refuse(setup, NOTHING, BUILT_IN_WORKLOADS["interactive"])
 
 
 def test_a_running_server_is_ready_with_the_key_from_the_environment(

@@ -9,7 +9,8 @@ from bitbench.core.found.explanation import Cause, Explanation, Missing, PhaseAc
 from bitbench.core.recorded.profile import Phase, ProfileGroup
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import KernelPath
-from bitbench.ground.errors import CannotExplainError
+from bitbench.ground.errors import UsageError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.explain import explain_variant
 from bitbench.report.answers.explain import explanation_document
 from bitbench.report.document.markdown import markdown
@@ -180,7 +181,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     assert "Where the time goes is unexplained" in page
     assert "the records have no times of single tokens" in page
     unknown = bitbench(capsys, "explain", folder, "w4")
-    assert unknown.exit_code == 2
+    assert unknown.exit_code == ExitCode.USAGE
     assert "w4 is not a variant of this study" in unknown.err
 
 
@@ -210,7 +211,7 @@ def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path)
         found = explain_variant(folder, tmp_path, variant=name, workload=None, against=None)
         assert found.own.contender.variant == "smollm2-135m/torchao-int8wo"
         assert found.workload.name == "sixteen"  # where it does worst
-    with pytest.raises(CannotExplainError, match="is the baseline itself"):
+    with pytest.raises(UsageError, match="is the baseline itself"):
         explain_variant(folder, tmp_path, variant="bf16", workload=None, against=None)
-    with pytest.raises(CannotExplainError, match="two is not a workload of this study"):
+    with pytest.raises(UsageError, match="two is not a workload of this study"):
         explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="two", against=None)

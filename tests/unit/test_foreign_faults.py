@@ -16,6 +16,7 @@ from bitbench.engines import kernel_kills, server
 from bitbench.engines.processes import free_port
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import LoadError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
 from bitbench.load import health
 from bitbench.load.client import run_job
@@ -215,7 +216,7 @@ def test_a_fault_of_the_machine_is_one_sentence(
     study = tmp_path / "study.yaml"
     study.write_text(STARTER)
     answer = bitbench(capsys, "run", str(study))
-    assert answer.exit_code == 1
+    assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "/study/trials.jsonl: " in answer.err
     assert "bug" not in answer.err
     assert "unexpected" not in answer.err

@@ -6,6 +6,7 @@ import pytest
 
 from bitbench.core.found.summary import StudySummary
 from bitbench.ground.errors import StoreError, StudyFileError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.imports.choices import Starts, Tool
 from bitbench.imports.text import decoded
 from bitbench.lab.imports import import_files
@@ -198,8 +199,8 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     again = bitbench(capsys, "report", str(tmp_path / "out"))
     assert again.exit_code == 0
     missing = bitbench(capsys, "import", str(tmp_path / "no"), "--from", "vllm")
-    assert missing.exit_code == 2
+    assert missing.exit_code == ExitCode.REFUSED
     assert "cannot be read: No such file" in missing.err
     wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
-    assert wrong.exit_code == 2
+    assert wrong.exit_code == ExitCode.REFUSED
     assert "is not JSON" in wrong.err

@@ -9,6 +9,7 @@ import pytest
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.errors import KernelError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
@@ -225,7 +226,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
 ) -> None:
     monkeypatch.setattr(host, "has_cuda", lambda: False)
     answer = bitbench(capsys, "kernels", "--device", "cuda")
-    assert (answer.exit_code, answer.out) == (1, "")
+    assert (answer.exit_code, answer.out) == (ExitCode.UNAVAILABLE, "")
     assert answer.err == (
         "error: This machine has no CUDA device (no NVIDIA driver is loaded); run the command on one that has, "
         "or drop --device to measure the CPU.\n"

@@ -11,14 +11,14 @@ from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.ground.errors import LoadError, StudyFileError
+from bitbench.ground.errors import StudyFileError, UsageError
 from bitbench.lab.checked import checked_objectives
 from bitbench.lab.load_study import LoadOptions, endpoint_arguments, prepare_load, search_limits, study_of, workloads_of
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
 
 OPTIONS = LoadOptions()
-OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms", LoadError)
+OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")
 ARGUMENTS = endpoint_arguments(url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None)
 
 
@@ -37,7 +37,7 @@ def test_points_are_workloads_in_order() -> None:
 
 
 def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_latencies() -> None:
-    options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms", LoadError))
+    options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms"))
     assert options.is_search
     (first,) = workloads_of(options, None, latency_s=2.0)
     assert (mean_rate(first.arrival), first.duration) == (0.5, 40.0)
@@ -60,27 +60,27 @@ def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_la
     ],
 )
 def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(LoadError, match=said):
+    with pytest.raises(UsageError, match=said):
         points(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["a", "1,,b", "0", "-1", "nan", "inf", "", ","])
 def test_numbers_that_are_none_are_answered_with_what_is_expected(text: str) -> None:
-    with pytest.raises(LoadError, match="--rate: expected numbers such as 1,2,4, got"):
-        numbers(text, "--rate", LoadError)
+    with pytest.raises(UsageError, match="--rate: expected numbers such as 1,2,4, got"):
+        numbers(text, "--rate")
 
 
 def test_numbers_are_read_once_each_and_counts_are_whole() -> None:
-    assert numbers("2, 0.5,2", "--rate", LoadError) == (2.0, 0.5)
-    assert counts("4,1", "--concurrency", LoadError) == (4, 1)
-    with pytest.raises(LoadError, match="--concurrency: expected whole numbers"):
-        counts("1.5", "--concurrency", LoadError)
+    assert numbers("2, 0.5,2", "--rate") == (2.0, 0.5)
+    assert counts("4,1", "--concurrency") == (4, 1)
+    with pytest.raises(UsageError, match="--concurrency: expected whole numbers"):
+        counts("1.5", "--concurrency")
 
 
 def test_objectives_and_urls_are_checked_in_the_users_words() -> None:
-    with pytest.raises(LoadError, match="--slo: unknown objective 'speed'"):
-        checked_objectives("speed=1s", LoadError)
-    with pytest.raises(LoadError, match="http://host/x: the path /x"):
+    with pytest.raises(UsageError, match="--slo: unknown objective 'speed'"):
+        checked_objectives("speed=1s")
+    with pytest.raises(UsageError, match="http://host/x: the path /x"):
         prepare_load("http://host/x", OPTIONS, NoClient())  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ from bitbench.core.asked.objective import Objective, Objectives
 from bitbench.core.asked.study import Measure
 from bitbench.core.found.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, FigureSource, find
 from bitbench.core.recorded.trial import Memory, TrialMetrics
-from bitbench.ground.errors import CannotCompareError
+from bitbench.ground.errors import UsageError
 from bitbench.planning.study_file import study_schema
 from bitbench.rows.figures import RATES
 from bitbench.rows.request_rows import RequestRows
@@ -105,7 +105,9 @@ def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
             assert parse_condition(f"{spelling} < -3%").metric == parse_metric(metric.name) == metric.column
-    with pytest.raises(CannotCompareError, match="unknown figure ttft_p90; known are output_throughput"):
+    with pytest.raises(
+        UsageError, match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput"
+    ):
         parse_metric("ttft_p90")
 
 

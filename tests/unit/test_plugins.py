@@ -8,6 +8,7 @@ import pytest
 
 from bitbench.engines import registry
 from bitbench.ground.errors import KernelError, StudyFileError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.plugins import PluginWarning
 from bitbench.kernels import registry as kernel_registry
 from tests.command_line import bitbench
@@ -66,7 +67,7 @@ def test_only_a_study_that_names_the_engine_is_stopped(capsys: pytest.CaptureFix
     assert bitbench(capsys, "plan", str(study)).err == ""
     study.write_text(STUDY.format(engine="broken"))
     answer = bitbench(capsys, "plan", str(study))
-    assert answer.exit_code == 2
+    assert answer.exit_code == ExitCode.USAGE
     assert answer.err.startswith("error: ")
     assert "study.yaml:3" in answer.err
     assert f"The engine broken cannot be used. {SENTENCE}" in answer.err

@@ -17,7 +17,7 @@ from bitbench.core.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadR
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
-from bitbench.ground.errors import ProfileError, StoreError
+from bitbench.ground.errors import ProfileError, StoreError, UsageError
 from bitbench.lab import profile as profile_run
 from bitbench.lab.bench import Bench
 from bitbench.lab.profile import run_profiles
@@ -249,7 +249,7 @@ def test_the_command_makes_a_study_of_one_contender() -> None:
     assert study.engines[0].args == {"enforce-eager": True, "block-size": 16}
     assert study.profile is not None
     assert study.profile.batch == (1, 8)
-    with pytest.raises(ProfileError, match="different numbers from 1"):
+    with pytest.raises(UsageError, match="different numbers from 1"):
         profile_study("m", batches=(2, 2))
-    with pytest.raises(ProfileError, match="NAME=VALUE"):
+    with pytest.raises(UsageError, match="NAME=VALUE"):
         engine_argument("eager")

@@ -9,6 +9,7 @@ import pytest
 
 from bitbench.core.asked.recipe import Backend
 from bitbench.ground.errors import QuantizeError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from tests.command_line import Answer, bitbench
@@ -54,23 +55,51 @@ def said(answer: Answer) -> str:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "parts"),
     [
-        ("tiny -r wrong.yaml", 2, ["wrong.yaml:6: steps[0].groupsize: unknown field; did you mean `group_size`?"]),
-        ("tiny -r broken.yaml", 2, ["broken.yaml:1", "YAML"]),
-        ("tiny -r none.yaml", 2, ["no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
-        ("tiny -r w4a16-gpqt", 2, ["did you mean w4a16-gptq?"]),
+        (
+            "tiny -r wrong.yaml",
+            ExitCode.USAGE,
+            ["wrong.yaml:6: steps[0].groupsize: unknown field; did you mean `group_size`?"],
+        ),
+        ("tiny -r broken.yaml", ExitCode.USAGE, ["broken.yaml:1", "YAML"]),
+        ("tiny -r none.yaml", ExitCode.USAGE, ["no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
+        ("tiny -r w4a16-gpqt", ExitCode.USAGE, ["did you mean w4a16-gptq?"]),
         (
             "tiny -r mine.yaml",
-            2,
+            ExitCode.USAGE,
             ["group_size 128 does not divide the 576 columns", "sizes that divide them: 16, 32, 64."],
         ),
-        ("tiny -r bf16", 1, ["leaves the model unquantized", "use it in a study"]),
-        ("masked -r w8a8-rtn", 1, ["not a causal language model", "BertForMaskedLM", "ends in ForCausalLM"]),
-        ("nothing -r w8a8-rtn", 1, ["nothing is not a folder", "give one of these names or the folder"]),
-        ("smollm2-135m -r w8a8-rtn", 1, ["download it with: bitbench model get smollm2-135m"]),
-        ("tiny -r w4a16-gptq --calibration empty.txt", 1, ["empty.txt is empty; name a file with a few pages of text"]),
-        ("tiny -r w4a16-gptq --calibration picture.txt", 1, ["picture.txt is not text; save it as UTF-8"]),
-        ("tiny -r w4a16-gptq --calibration bad.jsonl", 1, ['bad.jsonl:1: each line must be {"text": …}']),
-        ("tiny -r w4a16-gptq --calibration none.txt", 1, ["No calibration text none.txt; name a text file"]),
+        ("tiny -r bf16", ExitCode.UNAVAILABLE, ["leaves the model unquantized", "use it in a study"]),
+        (
+            "masked -r w8a8-rtn",
+            ExitCode.UNAVAILABLE,
+            ["not a causal language model", "BertForMaskedLM", "ends in ForCausalLM"],
+        ),
+        (
+            "nothing -r w8a8-rtn",
+            ExitCode.UNAVAILABLE,
+            ["nothing is not a folder", "give one of these names or the folder"],
+        ),
+        ("smollm2-135m -r w8a8-rtn", ExitCode.UNAVAILABLE, ["download it with: bitbench model get smollm2-135m"]),
+        (
+            "tiny -r w4a16-gptq --calibration empty.txt",
+            ExitCode.UNAVAILABLE,
+            ["empty.txt is empty; name a file with a few pages of text"],
+        ),
+        (
+            "tiny -r w4a16-gptq --calibration picture.txt",
+            ExitCode.UNAVAILABLE,
+            ["picture.txt is not text; save it as UTF-8"],
+        ),
+        (
+            "tiny -r w4a16-gptq --calibration bad.jsonl",
+            ExitCode.UNAVAILABLE,
+            ['bad.jsonl:1: each line must be {"text": …}'],
+        ),
+        (
+            "tiny -r w4a16-gptq --calibration none.txt",
+            ExitCode.UNAVAILABLE,
+            ["No calibration text none.txt; name a text file"],
+        ),
     ],
 )
 def test_a_mistake_is_answered_before_any_work(
@@ -90,7 +119,7 @@ def test_a_full_disk_is_found_before_the_work(
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "1000 B free; this variant may need 64" in said(answer)
     assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
-    assert answer.exit_code == 1
+    assert answer.exit_code == ExitCode.UNAVAILABLE
     assert backend.made == 0
 
 
@@ -108,7 +137,7 @@ def test_a_disk_that_fills_during_the_work(
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "No space left on device" in said(answer)
     assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
-    assert answer.exit_code == 1
+    assert answer.exit_code == ExitCode.UNAVAILABLE
     assert not list((tmp_path / "home" / "variants").glob(".making*"))
     backend.error = None
     assert bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn").exit_code == 0
@@ -118,7 +147,7 @@ def test_a_place_that_cannot_be_written(backend: StandIn, capsys: pytest.Capture
     (tmp_path / "home" / "variants").write_text("in the way")
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "variants is a file instead of a folder; remove it" in said(answer)
-    assert answer.exit_code == 1
+    assert answer.exit_code == ExitCode.UNAVAILABLE
 
 
 def test_without_the_environment_the_command_that_makes_it_is_named(
@@ -127,4 +156,4 @@ def test_without_the_environment_the_command_that_makes_it_is_named(
     shutil.rmtree(tmp_path / "home" / "envs")
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "create it with: bitbench env create quantize" in said(answer)
-    assert answer.exit_code == 1
+    assert answer.exit_code == ExitCode.UNAVAILABLE

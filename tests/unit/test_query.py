@@ -17,6 +17,7 @@ from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics
 from bitbench.ground.errors import StoreError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.store.folder import StudyFolder
@@ -175,7 +176,7 @@ def test_the_command(
     assert "trials  one row per trial" in shown.out
     assert "Output tokens of all requests" in shown.out
     wrong = bitbench(capsys, "query", str(place), "SELECT nothing FROM trials")
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == ExitCode.REFUSED
     assert 'Referenced column "nothing" not found' in wrong.err
     shutil.copytree(place / "one", tmp_path / "here")
     monkeypatch.chdir(tmp_path)
@@ -216,7 +217,7 @@ WRITES = [
 def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(place.rglob("*"))
     said = bitbench(capsys, "query", str(place), sql.replace("PLACE", str(place)))
-    assert (said.exit_code, said.out) == (1, "")
+    assert (said.exit_code, said.out) == (ExitCode.REFUSED, "")
     assert said.err.startswith("error: the query is refused: `bitbench query` only reads its own tables")
     assert said.err.count("\n") == 1
     assert sorted(place.rglob("*")) == before

@@ -11,9 +11,10 @@ from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender
 from bitbench.core.found.recommendation import Choice, Limits, Recommendation, Standing
-from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, StudySummary
+from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.statistics.quality import RISE
@@ -182,6 +183,33 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     assert "its quality is unknown (it died)" in text
 
 
+def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run() -> None:
+    summary = study()
+    reserve = Spread(mean=3000 * 2**20, low=3000 * 2**20, high=3000 * 2**20)
+    contenders = tuple(
+        one.model_copy(update={"memory": one.memory.model_copy(update={"kv_cache_bytes": reserve})})
+        if one.contender == named("greedy")
+        else one
+        for one in summary.contenders
+    )
+    with_reserve = summary.model_copy(update={"contenders": contenders})
+    found = recommend(with_reserve, Limits(memory_bytes=4 * 10**9), workloads=["interactive"])
+    assert only(found).of(named("greedy")).standing is Standing.BROKEN  # although 2,000 MiB would do without the cache
+    text = page(found)
+    assert "MiB (2,0" in text
+    assert "without the reserved KV cache) against 4 GB" in text
+    assert "| Without KV (MiB) |" in text
+    assert "--max-memory is held against what an engine takes as it was run" in text
+    assert "Without KV" not in page(recommend(summary, Limits(memory_bytes=4 * 10**9)))
+
+
+def test_one_engine_is_chosen_among_its_own_contenders() -> None:
+    found = recommend(study(), Limits(), workloads=["interactive"], engines=["quick", "twin"])
+    assert only(found).chosen == named("quick")
+    assert [one.contender for one in only(found).judged] == [named("quick"), named("twin")]
+    assert only(found).of(named("quick")).ratio_to_baseline is not None
+
+
 def test_cost_follows_from_price_and_throughput() -> None:
     choice = only(recommend(study(), Limits(), workloads=["interactive"], price_per_hour=3.6))
     cost = choice.of(named("greedy")).cost
@@ -251,7 +279,12 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("option", "value", "words"),
     [
         ("--slo", "ttft_p98=1s", "unknown objective 'ttft_p98'"),
+        ("--slo", "ttft_p99=200", "--slo: ttft_p99: 200 needs a unit; write 200ms, 200s or 200m"),
+        ("--slo", "tpott_p99=20ms", "did you mean `tpot_p99`?"),
         ("--max-memory", "much", "expected a size such as"),
+        ("--engine", "vllm", "this study has no engine vllm; it has plain, twin, quick, greedy"),
+        ("--max-memory", "4", "--max-memory: 4 needs a unit; write 4GB, 4MB or 4B"),
+        ("--max-quality-loss", "1", "--max-quality-loss: 1 needs a percent sign; write 1% or 100%"),
         ("--workload", "nights", "this study has no workload nights; it has interactive, medium_batch"),
     ],
 )
@@ -259,5 +292,5 @@ def test_a_question_that_is_not_understood_is_no_answer(
     folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, words: str
 ) -> None:
     said = bitbench(capsys, "recommend", str(folder), option, value)
-    assert said.exit_code == 3
+    assert said.exit_code == ExitCode.USAGE
     assert words in said.err

@@ -21,6 +21,7 @@ from bitbench.report.charts.svg import svg
 from bitbench.report.charts.trade import trade_figures
 from bitbench.report.charts.trials import trials_figure
 from bitbench.report.labels import Labels
+from tests.unit.eight_contenders import eight_summary
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 TWO_STARTS = Measure(instances=Count(min=2, max=2), trials=Count(min=2, max=2))
@@ -110,6 +111,59 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
     assert figure.narrow is not None
     ElementTree.fromstring(svg(figure))
+
+
+def test_with_eight_contenders_one_pair_stands_out_and_every_line_has_its_name() -> None:
+    summary = eight_summary()
+    (figure,) = load_figures(summary, labels_of(summary))
+    assert {row["series"] for row in figure.rows if row["stands_out"]} == {"bf16 @ vllm", "w8a8-gptq @ vllm"}
+    assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
+    ends = [row for row in figure.rows if row["is_end"]]
+    assert len({row["series"] for row in ends}) == len(ends) == 8
+    drawn = svg(figure)
+    assert "output throughput (tok/s), more is better (log)" in drawn
+    assert all(str(row["series"]) in drawn for row in ends)
+    alt.LayerChart.from_dict(figure.spec)
+
+
+def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> None:
+    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
+    assert figure is not None
+    assert "Not shown: broken (unsupported (2)); refused (refused)." in figure.caption
+    plan = make_plan(["quick", "slow", "unmeasured"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
+    summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30})
+    without = tuple(
+        one.model_copy(update={"memory": one.memory.model_copy(update={"peak_bytes": None})})
+        if one.contender.engine == "unmeasured"
+        else one
+        for one in summary.contenders
+    )
+    changed = summary.model_copy(update={"contenders": without})
+    (trade,) = trade_figures(changed, changed.rankings[0], labels_of(changed))
+    assert "Not shown: unmeasured (memory unknown)." in trade.caption
+
+
+def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
+    axis = axis_for("peak memory", [900.0, 900.2, 900.6], least_span=0.1)
+    assert axis.share(900.6) - axis.share(900.0) < 0.01
+    summary = eight_summary()
+    alone = [cell for cell in summary.cells if cell.cell.contender.engine == "vllm"]
+    of_vllm = summary.model_copy(update={"cells": tuple(alone)})
+    figure = trade_figures(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))[0]
+    low, high = figure.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+    assert high - low > 100  # MiB; the marks are within one
+
+
+@pytest.mark.parametrize(("headline", "above"), [("output_throughput", True), ("latency", False)])
+def test_names_stand_where_the_line_of_the_front_does_not_pass(headline: str, above: bool) -> None:
+    """It goes to the right and then to the better side, so on the better side of a mark there is none of it."""
+    measure = TWO_STARTS.model_copy(update={"headline": headline})
+    plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], measure)
+    summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
+    (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
+    moved = [layer["mark"]["dy"] for layer in figure.spec["layer"] if layer["mark"].get("type") == "text"]
+    assert moved
+    assert all((dy < 0) is above for dy in moved)
 
 
 def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline() -> None:

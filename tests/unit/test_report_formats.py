@@ -20,6 +20,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.imports import vendor_backends
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
@@ -283,7 +284,7 @@ def test_names_of_before_are_accepted_and_not_listed(tmp_path: Path, capsys: pyt
     for command in ("report", "import"):
         assert "seed" not in bitbench(capsys, command, "--help").out
     wrong = bitbench(capsys, "report", str(folder.path), "--format", "markdown")
-    assert wrong.exit_code == 2
+    assert wrong.exit_code == ExitCode.USAGE
     assert "vendor-md" in wrong.err
     assert "seed-md" not in wrong.err
 

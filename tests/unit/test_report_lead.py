@@ -1,17 +1,27 @@
 """What to run, how sure that is: the first thing that a reader sees must follow from the ranks and nothing else."""
 
+import io
+import json
+from collections.abc import Callable
+
 import pytest
+from rich.console import Console
 
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import ContenderQuality, StudySummary
+from bitbench.core.found.summary import AgainstBaseline, ContenderQuality, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome
 from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.report.document.markdown import phrase_text
+from bitbench.report.document.data import document_data
+from bitbench.report.document.html import page
+from bitbench.report.document.markdown import markdown, phrase_text
 from bitbench.report.document.model import Name, plain_text
+from bitbench.report.document.terminal import render
 from bitbench.report.sections.lead import best_table, lead
-from tests.unit.synthetic import make_plan, make_trial, speed_metrics, summarize
+from bitbench.report.sections.ranked import rank
+from bitbench.report.study import study_document
+from tests.unit.synthetic import make_lock, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)
 MEDIUM_BATCH = Workload(name="medium_batch", concurrency=8, input_tokens=256, output_tokens=128)
@@ -53,22 +63,41 @@ def led(summary: StudySummary) -> Said:
 
 def test_one_that_is_ahead_everywhere_is_to_be_used() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0), "slow": (50.0, 100.0)}))
-    assert found.verdict == "Use quick."
+    assert found.verdict == "Use quick, but its quality was not measured."
     assert found.reasons[0].startswith("1.50× (95 % CI 1.")
     assert ") the output throughput of base on interactive and 1.50× [" in found.reasons[0]
     assert found.reasons[0].endswith("] on medium_batch.")
     assert not any("not significant" in reason for reason in found.reasons)
-    assert found.reasons[-1] == "Its quality was not measured in this study."
 
 
 def test_equals_are_named_together() -> None:
-    found = led(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
-    assert found.verdict == "Use a or b: they are tied."
+    summary = study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)})
+    assert led(summary).verdict == "Use a or b, which are tied, but their quality was not measured."
+    assert led(with_quality(summary, base=None, a=None, b=None)).verdict == "Use a or b: they are tied."
+    some = led(with_quality(summary, base=None, a=None))
+    assert some.verdict == "Use a or b, which are tied, but the quality of b is unknown."
+
+
+def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0)
+    entries = {one.contender.engine: one for one in summary.rankings[0].entries}
+    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER})
+    undecided = entries["near"].model_copy(update={"against_baseline": AgainstBaseline.UNDECIDED})
+    tied = summary.rankings[0].model_copy(
+        update={
+            "entries": (faster, undecided, entries["base"]),
+            "possible_bests": (faster.contender, undecided.contender),
+        }
+    )
+    known = with_quality(summary, base=None, quick=None, near=None)
+    found = led(known.model_copy(update={"rankings": (tied, *summary.rankings[1:])}))
+    assert found.verdict == "Use quick, which is tied with near."
+    assert "near is not significantly faster than the baseline." in found.reasons
 
 
 def test_where_a_gain_is_not_significant_it_is_said() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 200.0)}))
-    assert found.verdict == "Use quick."
+    assert found.verdict == "Use quick, but its quality was not measured."
     assert found.reasons[1] == "On medium_batch the difference is not significant (1.00×)."
 
 
@@ -84,7 +113,7 @@ def test_a_baseline_that_is_best_is_kept() -> None:
 
 def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None:
     found = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}))
-    assert found.verdict == "It depends on the workload."
+    assert found.verdict == "It depends on the workload, and their quality was not measured."
     assert [reason[:35] for reason in found.reasons] == [
         "On interactive use early, 1.50× [1.",
         "On medium_batch use late, 1.50× [1.",
@@ -93,13 +122,16 @@ def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None
 
 def test_lower_is_better_where_it_is() -> None:
     found = led(study({"base": (100.0,), "quick": (150.0,)}, headline="latency"))
-    assert found.verdict == "Use quick."
+    assert found.verdict == "Use quick, but its quality was not measured."
     assert found.reasons[0].startswith("0.67× (95 % CI 0.")
     assert ") the latency of base on interactive." in found.reasons[0]
 
 
 def test_a_single_run_is_no_ranking() -> None:
-    assert led(study({"base": (100.0,), "quick": (150.0,)}, starts=1)).verdict == "No ranking."
+    summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
+    assert led(summary).verdict == "No ranking: n = 1."
+    assert [rank(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
+    assert [row.cells[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
 
 
 def test_one_contender_is_no_choice() -> None:
@@ -145,7 +177,7 @@ def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
 def test_one_that_fails_where_another_does_not_is_no_answer_for_both() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(without(summary, "quick", "medium_batch"))
-    assert found.verdict == "It depends on the workload."
+    assert found.verdict == "It depends on the workload, and its quality was not measured."
     assert found.reasons[0].startswith("On interactive use quick, 1.50× [")
     assert found.reasons[1] == "On medium_batch only base has a result."
 
@@ -174,6 +206,7 @@ def test_of_equals_the_one_that_is_not_flagged_is_to_be_used() -> None:
 def test_on_each_workload_too_a_flag_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
     found = led(with_quality(summary, base=None, early="broken", late=None))
+    assert found.verdict == "It depends on the workload, and the quality of early is flagged."
     assert found.reasons[0].startswith("On interactive early is the fastest, but its quality is flagged, 1.50× [")
     assert found.reasons[1].startswith("On medium_batch use late, 1.50× [")
 
@@ -181,8 +214,25 @@ def test_on_each_workload_too_a_flag_is_said() -> None:
 def test_quality_without_a_result_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(with_quality(summary, base=None))
-    assert found.reasons[-1] == "Its quality is unknown: the measurement has no result."
-    assert "quality" not in led(with_quality(summary, base=None, quick=None)).reasons[-1]
+    assert found.verdict == "Use quick, but its quality is unknown."
+    assert led(with_quality(summary, base=None, quick=None)).verdict == "Use quick."
+
+
+@pytest.mark.parametrize("form", ["terminal", "page", "Markdown", "JSON"])
+def test_every_form_begins_with_the_same_sentence(form: str) -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    document = study_document(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
+    console = Console(file=io.StringIO(), width=120)
+    if form == "terminal":
+        render(document, console)
+    assert isinstance(console.file, io.StringIO)
+    texts: dict[str, Callable[[], str]] = {
+        "terminal": console.file.getvalue,
+        "page": lambda: page(document, "").replace("<code>", "").replace("</code>", ""),
+        "Markdown": lambda: markdown(document).replace("`", ""),
+        "JSON": lambda: json.dumps(document_data(document)).replace("`", ""),
+    }
+    assert "Use quick, but its quality was not measured." in texts[form]()
 
 
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:

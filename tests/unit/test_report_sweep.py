@@ -3,6 +3,7 @@
 import io
 from xml.etree import ElementTree
 
+import altair as alt
 import pytest
 from rich.console import Console
 
@@ -136,13 +137,30 @@ def test_a_search_says_its_rate_its_interval_and_why_it_stopped(found: RateAnswe
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     document = document_of(summary_of("<script>&"))
     (figure,) = (block.figure for block in document.sections[0].blocks if isinstance(block, Chart))
-    assert len(figure.rows) == 2 * len(RATES)  # the median and the 99th percentile
-    assert [row["at"] for row in figure.rows if row["series"] == "TTFT p99"] == ["10", "40", "160"]
+    lines = [row for row in figure.rows if "series" in row]
+    assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
+    assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
     drawn = svg(figure)
     ElementTree.fromstring(drawn)
     assert "TTFT p99" in drawn
     assert "<script>" not in drawn
     assert "<script>" not in markdown(document)
+
+
+def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None:
+    found = RateAnswer(rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE)
+    summary = summary_of(search=found)
+    (figure,) = load_figures(summary, Labels.of(summary))
+    assert figure.title.startswith("Time to first token over the request rate")
+    assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [10.0, 40.0, 160.0]
+    limit, answer = (row for row in figure.rows if "guide" in row)
+    assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)
+    assert (answer["guide"], answer["guide_x"]) == ("47.0 requests/s", 47.0)
+    assert (answer["guide_low"], answer["guide_high"]) == (41.0, 55.0)
+    drawn = svg(figure)
+    assert "ttft_p99 ≤ 200 ms" in drawn
+    assert "offered rate (requests/s)" in drawn
+    alt.LayerChart.from_dict(figure.spec)
 
 
 def test_other_studies_are_no_sweeps() -> None:

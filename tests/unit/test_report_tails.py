@@ -1,16 +1,19 @@
 """What a report says of slow requests: pooled over all trials, by its name only where there are enough."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.found.summary import StudySummary
 from bitbench.lab.results import Results
 from bitbench.lab.study import Lab
 from bitbench.report.document.markdown import markdown
+from bitbench.report.document.terminal import render
 from bitbench.report.forms.tidy import json_text
 from bitbench.report.study import study_document
 from bitbench.store.folder import StudyFolder
@@ -52,11 +55,24 @@ def test_batches_are_counted() -> None:
     assert row["TTFT p99"].endswith("(slowest of 9 batches)")
 
 
-@pytest.mark.parametrize(("limit", "mark"), [(0.3, "✓"), (0.05, "✗"), (0.15, "?")])
-def test_objectives_have_a_section_with_a_verdict_per_cell(limit: float, mark: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "mark", "verdict"), [(0.3, "✓", "met"), (0.05, "✗", "missed"), (0.15, "?", "inconclusive")]
+)
+def test_objectives_have_a_verdict_per_cell_on_the_page_and_in_the_terminal(
+    limit: float, mark: str, verdict: str
+) -> None:
     summary = study(even(6, 5, 100), objectives={"ttft_p50": limit})
-    section = page(summary).split("\n## Objectives\n")[1].split("\n## ")[0]
-    assert row_below(section, "Workload")["ttft_p50"].endswith(mark)
+    answer, section = page(summary).split("\n## Objectives\n")
+    assert f"of 1 cell 1 {verdict}." in answer
+    section = section.split("\n## ")[0]
+    row = row_below(section, "Workload")
+    assert row["ttft_p50"].endswith(mark)
+    assert row["Verdict"] == verdict
+    console = Console(file=io.StringIO(), width=120)
+    render(study_document(summary, make_lock(make_plan(["engine"], [LOOP]))), console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert verdict in shown
+    assert f"of 1 cell 1 {verdict}." in shown
     assert ("Inconclusive: `ttft_p50` of" in section) is (mark == "?")
 
 

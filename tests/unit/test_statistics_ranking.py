@@ -27,7 +27,7 @@ def ranking(speeds: dict[str, list[float]], *, higher_is_better: bool = True, ba
     return summarize(plan, trials, []).rankings[0]
 
 
-def ranks(of: Ranking) -> dict[str, tuple[int, int]]:
+def ranks(of: Ranking) -> dict[str, tuple[int | None, int | None]]:
     return {entry.contender.name: (entry.rank_low, entry.rank_high) for entry in of.entries}
 
 
@@ -49,6 +49,26 @@ def test_a_tie_between_a_winner_and_a_loser() -> None:
         "slow": [],
     }
     assert made.entries[0].contender.name == "fast"
+
+
+def test_single_trials_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
+    plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"instances": 3, "trials": 3}))
+    figures = {**SPEEDS, "single": [400.0]}
+    trials = [
+        make_trial(cell, block, index, metrics=TrialMetrics(output_throughput=value))
+        for cell in plan.cells
+        for block, value in enumerate(figures[cell.contender.engine])
+        for index in range(1 if cell.contender.engine == "single" else 3)
+    ]
+    made = summarize(plan, trials, []).rankings[0]
+    assert ranks(made) == {
+        "single": (None, None),
+        "fast": (1, 1),
+        "one": (2, 3),
+        "other": (2, 3),
+        "slow": (4, 4),
+    }
+    assert made.entries[0].tied_with == ()
 
 
 def test_less_is_better_turns_it_around() -> None:

@@ -246,7 +246,7 @@ def test_a_line_that_is_there_twice_counts_once_and_two_of_one_id_are_refused(tm
 
 
 def test_a_number_is_not_given_again_where_a_line_was_removed(tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "s")
+    folder = a_study(tmp_path / "s")
     with folder.writing() as writer:
         writer.write_lock(make_lock(make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])))
         for _ in range(3):

@@ -20,6 +20,7 @@ from bitbench.core.ports import Launch
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
+from bitbench.ground.errors import StudyFileError
 
 SERVER = Path(engine_module.__file__).parent / "workers" / "transformers_server.py"
 VARIANT = Variant(
@@ -58,9 +59,8 @@ def test_command_line_and_refusals() -> None:
     )
     assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
     assert "supports 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
-    assert "has no argument enforce-eager" in (
-        engine.refuse(setup(**{"enforce-eager": True}), VARIANT, BUILT_IN_WORKLOADS["base"]) or ""
-    )
+    with pytest.raises(StudyFileError, match="has no argument enforce-eager"):
+        engine.refuse(setup(**{"enforce-eager": True}), VARIANT, BUILT_IN_WORKLOADS["base"])
 
 
 def test_facts_come_from_the_servers_own_line() -> None:

@@ -9,6 +9,7 @@ import pytest
 from bitbench.core.asked.study import Argument, EngineSetup, Study
 from bitbench.engines.registry import engine
 from bitbench.ground.errors import NotTrustedError, StoreError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import FOLDER
 from bitbench.planning.starter import STARTER
@@ -193,7 +194,7 @@ def test_plan_shows_everything_and_run_refuses_without_a_terminal(
         ["variable", "OPENAI_API_KEY"],
     ]
     refused = bitbench(capsys, "run", "s.yaml")
-    assert refused.exit_code == 2
+    assert refused.exit_code == ExitCode.NOT_ALLOWED
     assert refused.err.startswith("error: s.yaml uses what has not been allowed on this machine: https://example.com")
     assert refused.err.count("\n") == 1
     assert not Path("x").exists()
@@ -207,12 +208,12 @@ def test_the_question_is_asked_once(tmp_path: Path) -> None:
     )
     variables = {"BITBENCH_HOME": str(tmp_path / "home")}
     refused = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables, answer=b"n\n")
-    assert refused.exit_code == 2
+    assert refused.exit_code == ExitCode.NOT_ALLOWED
     assert b"OMP_NUM_THREADS=1" in refused.output
     assert b"nothing was run" in refused.output
     assert not (tmp_path / "x").exists()
     allowed = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables, answer=b"y\n")
-    assert allowed.exit_code == 0, allowed.output
+    assert allowed.exit_code == ExitCode.NOTHING_MEASURED, allowed.output
     again = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables)
-    assert again.exit_code == 0, again.output
+    assert again.exit_code == ExitCode.NOTHING_MEASURED, again.output
     assert b"[y/N]" not in again.output

@@ -1,8 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bitbench.ground.units import (
+    LONGEST_WAIT_S,
     parse_bytes,
     parse_fraction,
     parse_seconds,
@@ -11,11 +14,12 @@ from bitbench.ground.units import (
     show_percent,
     show_seconds,
     significant,
+    written_seconds,
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("7", 7), ("20µs", 2e-5)]
+    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("0", 0), ("20µs", 2e-5)]
 )
 def test_seconds(text: object, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)
@@ -26,7 +30,30 @@ def test_bytes(text: object, count: int) -> None:
     assert parse_bytes(text) == count
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.005, "5ms"), (600.0, "600s"), (0.0125, "12.5ms"), (0.0, "0.0s"), (1 / 3, f"{1 / 3!r}s")]
+)
+def test_seconds_are_written_as_they_are_read(seconds: float, text: str) -> None:
+    assert written_seconds(seconds) == text
+    assert parse_seconds(text) == seconds
+
+
+@given(st.floats(min_value=1e-9, max_value=LONGEST_WAIT_S))
+def test_any_time_can_be_written(seconds: float) -> None:
+    assert parse_seconds(written_seconds(seconds)) == seconds
+
+
+@pytest.mark.parametrize("parse", [parse_seconds, parse_bytes])
+def test_a_text_without_a_unit_shows_how_it_can_be_written(parse: Callable[[object], float]) -> None:
+    with pytest.raises(ValueError, match=r"^200 needs a unit; write 200\w+, 200\w+ or 200\w+$"):
+        parse("200")
+    assert parse(200) == 200
+    assert parse("0") == 0
+
+
 def test_fractions() -> None:
+    with pytest.raises(ValueError, match="3 needs a percent sign; write 3% or 300%"):
+        parse_fraction("3")
     assert parse_fraction("2%") == pytest.approx(0.02)
     assert parse_fraction(0.02) == pytest.approx(0.02)
 
@@ -52,6 +79,6 @@ def test_shown_quantities() -> None:
     assert significant(0.00123456) == "0.00123"
 
 
-@given(st.floats(min_value=1e-6, max_value=1e9))
+@given(st.floats(min_value=1e-6, max_value=LONGEST_WAIT_S))
 def test_significant_digits_keep_the_value(value: float) -> None:
     assert float(significant(value, 4).replace(",", "")) == pytest.approx(value, rel=1e-3)

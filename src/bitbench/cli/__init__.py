@@ -2,7 +2,9 @@
 
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Any, cast
+
+from bitbench.ground.exit_codes import ExitCode
 
 
 def main() -> None:
@@ -10,32 +12,48 @@ def main() -> None:
     from bitbench.cli.streams import visible_streams
 
     with visible_streams():
-        _run()
+        code = _run()
+        if code is ExitCode.STOPPED:
+            _say("stopped; finished trials are kept, and the same command resumes")
+    raise SystemExit(int(code))
 
 
-def _run() -> None:
-    from bitbench.cli.app import app
+def _run() -> ExitCode:
     from bitbench.ground import machine_faults
     from bitbench.ground.errors import BitbenchError
 
     try:
         with warnings.catch_warnings():
             _show_plugin_warnings_as_a_line()
-            app()
+            return _command()
     except BitbenchError as error:
-        _end(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _say("stopped; finished trials are kept, and the same command resumes")
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        raise SystemExit(141) from None
+        return ExitCode.STOPPED
     except Exception as error:
         if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
-            _end(f"{fault}, then repeat the command", 1)
-        _end(f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback", 70)
+            return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
+        said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
+        return _fail(said, ExitCode.DEFECT)
 
 
-def _end(message: str, exit_code: int) -> NoReturn:
+def _command() -> ExitCode:
+    import typer
+
+    from bitbench.cli.app import app
+
+    # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
+    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+    try:
+        return ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
+    except typer.Abort:  # a question that was left unanswered
+        return ExitCode.STOPPED
+    except usage_error as error:
+        error.show()
+        return _fail_as_json(error.format_message(), ExitCode.USAGE)
+
+
+def _fail(message: str, code: ExitCode) -> ExitCode:
     """Says it, with the traceback of the exception that is handled where --debug asks for it."""
     if "--debug" in sys.argv[1:]:
         import traceback
@@ -43,7 +61,18 @@ def _end(message: str, exit_code: int) -> NoReturn:
         traceback.print_exc()
     else:
         _say(message)
-    raise SystemExit(exit_code) from None
+    return _fail_as_json(message, code)
+
+
+def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
+    """A program that asked for JSON gets its one document here, too."""
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if "--json" in sys.argv[1:] and words:
+        from bitbench.lab.answers import ANSWERS, error_text
+
+        if (command := next((known for known in ANSWERS if known == words[0]), None)) is not None:
+            print(error_text(command, message, code))
+    return code
 
 
 def _show_plugin_warnings_as_a_line() -> None:

@@ -1,9 +1,13 @@
 """The commands. Each one reads its arguments, calls the lab, and prints."""
 
+import os
+import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from bitbench.cli import (
     compare,
@@ -19,15 +23,31 @@ from bitbench.cli import (
     quality,
     quantize,
     query,
+    quick,
     recommend,
     report,
 )
+from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.choices import Described
+
+
+class _Commands(TyperGroup):
+    """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
+
+    def invoke(self, ctx: Any) -> Any:  # click's context, or that of typer's copy of it
+        try:
+            return super().invoke(ctx)
+        except (BrokenPipeError, SystemExit) as error:  # rich leaves by SystemExit then, and nothing else does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
+            raise typer.Exit(ExitCode.PIPE_CLOSED) from error
+
 
 app = typer.Typer(
     name="bitbench",
+    cls=_Commands,
     help="The workbench for quantized LLM inference: quantize, run, measure, recommend.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -61,32 +81,40 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.yaml"),
 ) -> None:
     """Write a commented study file to start from."""
-    from bitbench.ground.errors import StudyFileError
+    from bitbench.ground.errors import UsageError
     from bitbench.ground.safe_files import SafeFolder
     from bitbench.planning.starter import STARTER
 
     if path.exists():
-        raise StudyFileError(f"{path} already exists; give another name, or remove it")
+        raise UsageError(f"{path} already exists; give another name, or remove it")
     files, name = SafeFolder.around(path)
     files.write(name, STARTER)
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 
 @app.command()
-def plan(study: StudyFile) -> None:
+def plan(study: StudyFile, as_json: AsJson = False) -> None:
     """Show what a study would run and how long it may take.
 
-    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing.
+    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing. Exit code 3:
+    every cell is refused.
     """
-    from bitbench.cli.plan import show_plan
+    from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
     from bitbench.lab.study import Lab
 
-    show_plan(Lab(), study)
+    lab = Lab()
+    answer = answer_plan(lab, study)
+    code = exit_code_of(answer.plan)
+    if as_json:
+        end_with_json(Described.PLAN, answer, code)
+    show_plan(answer, lab.trust(study))
+    raise typer.Exit(code)
 
 
 @app.command()
 def run(
     study: StudyFile,
+    *,
     into: Into = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
@@ -94,51 +122,69 @@ def run(
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a page on 127.0.0.1 that shows progress and what is decided.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
+    allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
     Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
     an open question are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once.
+    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit
+    code 1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a result.
     """
-    from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
-    from bitbench.ground.errors import StudyFileError
     from bitbench.lab.study import Lab
+    from bitbench.lab.watch import watched
 
     lab, console = Lab(), Terminal()
-    budget_s = None if budget is None else seconds(budget, "--budget", StudyFileError)
+    budget_s = None if budget is None else seconds(budget, "--budget")
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
-        folder = lab.run(study, into, display, budget_s=budget_s)
-    show_outcome(lab, folder, console)
+        page = watched(lab, into, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
+        with page as observer:
+            folder = lab.run(study, into, observer, budget_s=budget_s)
+    end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
 @app.command()
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Skip the measurement of the machine's noise.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what this machine can run, and what is missing."""
-    from bitbench.cli.doctor import show_doctor
+    from bitbench.cli.doctor import print_doctor, show_doctor
     from bitbench.lab.study import default_home
 
-    show_doctor(default_home(), measure=not quick)
+    (print_doctor if as_json else show_doctor)(default_home(), measure=not quick)
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a study file, for editors."""
+def schema(
+    of: Annotated[Described, typer.Argument(help="A file that you write, or what a command prints with --json.")] = (
+        Described.STUDY
+    ),
+) -> None:
+    """Print the JSON Schema of a file to write, or of an answer."""
     import json
 
+    from bitbench.lab.answers import answer_schema
     from bitbench.planning.study_file import study_schema
+    from bitbench.quantize.catalog import recipe_schema
 
-    typer.echo(json.dumps(study_schema(), indent=2, ensure_ascii=False))
+    of_files = {Described.STUDY: study_schema, Described.RECIPE: recipe_schema}
+    found = of_files[of]() if of in of_files else answer_schema(of)
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 # --help lists them in this order, after those above.
+app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
 app.command()(compare.compare)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
 from bitbench.core.found.facts import Fact
-
-LONGEST_MESSAGE = 2000  # names in it come from files
+from bitbench.lab.choices import Described
 
 
 class Format(StrEnum):
@@ -31,27 +31,32 @@ def compare(
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's headline].")
     ] = None,
+    allow_inconclusive: AllowInconclusive = False,
     form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request.")] = Format.TEXT,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two study folders, or two variants of one.
 
-    Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts that would decide. 3: not
-    comparable.
+    Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3:
+    nothing to compare was measured. 65: not comparable.
     """
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import BitbenchError, CannotCompareError
     from bitbench.lab.compare import compare_folders
     from bitbench.report.answers.compare import comparison_document
     from bitbench.report.document.markdown import markdown
     from bitbench.report.document.terminal import render
-    from bitbench.report.document.text import plain
 
-    try:
-        comparison = compare_folders(
-            baseline, candidate, variants=variants, fail_if=fail_if or [], allow=allow or [], metrics=metric or []
-        )
-    except BitbenchError as error:  # a folder that cannot be read must not look like a regression
-        raise CannotCompareError(plain(str(error), LONGEST_MESSAGE)) from error
+    comparison = compare_folders(
+        baseline,
+        candidate,
+        variants=variants,
+        fail_if=fail_if or [],
+        allow=allow or [],
+        metrics=metric or [],
+        allow_inconclusive=allow_inconclusive,
+    )
+    if as_json:
+        end_with_json(Described.COMPARE, comparison, comparison.exit_code)
     document = comparison_document(comparison)
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
 from bitbench.core.recorded.host import HostNoise
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
+from bitbench.lab.answers import doctor_answer
+from bitbench.lab.choices import Described
 from bitbench.lab.doctor import Checkup, EngineState, examine
 from bitbench.models import library
 from bitbench.probes.noise import measure_noise
@@ -21,13 +26,18 @@ NO_NATIVE_PART = (
 )
 
 
+def print_doctor(home: Path, *, measure: bool) -> NoReturn:
+    """As JSON."""
+    end_with_json(Described.DOCTOR, doctor_answer(examine(home), measure_noise() if measure else None), ExitCode.DONE)
+
+
 def show_doctor(home: Path, *, measure: bool) -> None:
     console = Terminal()
     found = examine(home)
     console.print(_host_table(found))
     console.print(f"  home      {home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
-    console.print(_engine_table(found.engines))
+    console.print(_engine_lines(found.engines), soft_wrap=True)
     console.print()
     console.print(_model_lines(found.models), soft_wrap=True)
     if measure:
@@ -51,27 +61,16 @@ def _host_table(found: Checkup) -> Table:
     return table
 
 
-def _engine_table(engines: Sequence[EngineState]) -> Table:
-    table = Table(
-        "engine",
-        "state",
-        "version",
-        "to fix it",
-        box=None,
-        title="Engines",
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-    )
+def _engine_lines(engines: Sequence[EngineState]) -> Text:
+    """A line each, so that a command stays whole where the terminal is narrow."""
+    lines = [Text("Engines", "bold")]
+    width = max((len(engine.name) for engine in engines), default=0)
     for engine in engines:
-        if engine.is_ready:
-            shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
-            table.add_row(engine.name, Text("ready", "green"), shown or "needs no environment", "")
-        else:
-            table.add_row(
-                engine.name, Text("not installed", "yellow"), "–", f"bitbench env create {engine.environment}"
-            )
-    return table
+        shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
+        ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
+        state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
+        lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
+    return Text("\n").join(lines)
 
 
 def _model_lines(models: Sequence[library.KnownModel]) -> Text:

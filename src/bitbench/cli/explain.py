@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.compare import Format
+from bitbench.cli.options import AsJson, end_with_json
+from bitbench.lab.choices import Described
 
 
 def explain(
@@ -24,6 +26,7 @@ def explain(
         ),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    as_json: AsJson = False,
 ) -> None:
     """Explain a variant's speed: expected and measured gain.
 
@@ -31,6 +34,7 @@ def explain(
     takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
     from bitbench.cli.terminal import Terminal
+    from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.explain import explain_variant
     from bitbench.lab.study import default_home
     from bitbench.report.answers.explain import explanation_document
@@ -40,6 +44,8 @@ def explain(
 
     study = StudyFolder.existing(folder)
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
+    if as_json:
+        end_with_json(Described.EXPLAIN, explanation, ExitCode.DONE)
     document = explanation_document(explanation)
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)

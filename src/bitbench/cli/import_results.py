@@ -33,8 +33,9 @@ def import_results(
     """
     from rich.text import Text
 
-    from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.outcome import show_outcome, write_outcome
     from bitbench.cli.terminal import Terminal
+    from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.imports import import_files
     from bitbench.lab.study import Lab
     from bitbench.report.document.text import plain
@@ -44,7 +45,9 @@ def import_results(
     if not folder.study_file.exists():
         _show_kernels(folder.path)
         return
-    summary = show_outcome(lab, folder, console)
+    reported = write_outcome(lab, folder)
+    show_outcome(reported, console, ExitCode.DONE)
+    summary = reported.summary
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain(note)}", style="dim"))
 

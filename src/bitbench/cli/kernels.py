@@ -43,7 +43,6 @@ def kernels(
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import KernelError
     from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
     from bitbench.lab.study import default_home
     from bitbench.report.document.terminal import render
@@ -52,7 +51,7 @@ def kernels(
     console = Terminal(stderr=True)
     options = KernelOptions(
         shapes=shapes,
-        batches=counts(batch, "--batch", KernelError),
+        batches=counts(batch, "--batch"),
         against=BASELINES if against is None else words(against),
         cases=None if cases is None else words(cases),
         device=device,

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
 from bitbench.cli.parsing import counts, numbers
+from bitbench.lab.choices import Described
 
 
 def load(
@@ -54,26 +56,29 @@ def load(
         Path | None,
         typer.Option("--into", metavar="DIR", help="Results folder, new or to resume [default: load-HOST-DATE]."),
     ] = None,
+    allow_inconclusive: AllowInconclusive = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a running OpenAI-compatible endpoint.
 
     Sweeps concurrencies or rates, or searches for the highest rate that meets objectives (--slo). Fills a study
-    folder; the same command with --into resumes an interrupted one.
+    folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
+    point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
     from bitbench.cli.load_display import LoadDisplay
-    from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.outcome import show_outcome, write_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import LoadError
     from bitbench.ground.units import parse_fraction
+    from bitbench.lab.answers import load_answer
     from bitbench.lab.checked import checked, checked_objectives
     from bitbench.lab.load_study import LoadOptions, prepare_load
     from bitbench.lab.study import Lab
     from bitbench.load.workers import LoadWorkers
 
     options = LoadOptions(
-        concurrency=None if concurrency is None else counts(concurrency, "--concurrency", LoadError),
-        rate=None if rate is None else numbers(rate, "--rate", LoadError),
-        objectives=checked_objectives(slo, LoadError),
+        concurrency=None if concurrency is None else counts(concurrency, "--concurrency"),
+        rate=None if rate is None else numbers(rate, "--rate"),
+        objectives=checked_objectives(slo),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         text=text,
@@ -82,16 +87,21 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=checked(lambda: parse_fraction(precision), LoadError, about="--precision"),
+        precision=checked(lambda: parse_fraction(precision), about="--precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
-    lab, console = Lab(), Terminal()
+    lab, console = Lab(), Terminal(stderr=as_json)
     with LoadWorkers() as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )
         with LoadDisplay(console, prepared) as display:
             folder = lab.load(prepared, display, client)
-    show_outcome(lab, folder, console)
+    reported = write_outcome(lab, folder)
+    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
+    if as_json:
+        end_with_json(Described.LOAD, load_answer(str(folder.path), str(reported.page), reported.summary), code)
+    show_outcome(reported, console, code)
+    raise typer.Exit(code)

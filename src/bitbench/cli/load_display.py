@@ -6,6 +6,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.cli.progress import WIDE
 from bitbench.core import cell as cells
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.progress import LoadProgress, Percentiles
@@ -26,6 +27,7 @@ class LoadDisplay:
     def __init__(self, console: Console, prepared: PreparedLoad) -> None:
         study, search, contact = prepared.study, prepared.search, prepared.contact
         self._console = console
+        self._is_narrow = console.width < WIDE
         self._study = study
         self._is_search = search is not None
         self._trials = search.trials if search else len(study.workloads) * study.measure.trials.min
@@ -74,7 +76,12 @@ class LoadDisplay:
         counts = record.outcome not in NOT_THE_ENGINES or (self._is_search and holds is not None)
         self._done += counts
         self._print(
-            trial_line(record, f"{self._done:>2}/{self._trials}" if counts else "again", holds if counts else None)
+            trial_line(
+                record,
+                f"{self._done:>2}/{self._trials}" if counts else "again",
+                holds if counts else None,
+                is_narrow=self._is_narrow,
+            )
         )
 
     def quality_running(self, contender: Contender, step: str) -> None:
@@ -94,17 +101,26 @@ class LoadDisplay:
 
     def _panel(self, progress: LoadProgress) -> Group:
         client = progress.client
-        table = Table.grid(padding=(0, 2))
-        table.add_row("rate", f"{progress.requests_per_s:,.1f}/s", "running", f"{progress.running:,}")
-        table.add_row("tokens", f"{progress.chunks_per_s:,.0f}/s", "errors", _errors(progress.failed))
-        table.add_row("TTFT", _percentiles(progress.ttft), "ITL", _percentiles(progress.itl))
         late = f"p99 late {show_seconds(client.send_lateness_p99_s)}, lag {show_seconds(client.loop_lag_p99_s)}"
-        table.add_row("client", late, "CPU", show_percent(client.cpu_share))
+        figures: list[tuple[str, str | Text]] = [
+            ("rate", f"{progress.requests_per_s:,.1f}/s"),
+            ("running", f"{progress.running:,}"),
+            ("tokens", f"{progress.chunks_per_s:,.0f}/s"),
+            ("errors", _errors(progress.failed)),
+            ("TTFT", _percentiles(progress.ttft)),
+            ("ITL", _percentiles(progress.itl)),
+            ("client", late),
+            ("CPU", show_percent(client.cpu_share)),
+        ]
+        table = Table.grid(padding=(0, 2))
+        in_a_row = 1 if self._is_narrow else 2
+        for place in range(0, len(figures), in_a_row):
+            table.add_row(*(cell for figure in figures[place : place + in_a_row] for cell in figure))
         heading = Table.grid(padding=(0, 2))
         ended = progress.succeeded + progress.failed
         heading.add_row(
             Text(self._name, style="bold"),
-            ProgressBar(total=max(progress.requests, 1), completed=ended, width=24),
+            *([] if self._is_narrow else [ProgressBar(total=max(progress.requests, 1), completed=ended, width=24)]),
             f"{ended:,}/{progress.requests:,} requests",
             f"trial {self._done + 1} of {self._trials}",
             f"{progress.elapsed_s:.0f} s",
@@ -112,16 +128,17 @@ class LoadDisplay:
         return Group(heading, table)
 
 
-def trial_line(record: TrialRecord, number: str, holds: bool | None) -> Text:
-    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`"""
+def trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narrow: bool = False) -> Text:
+    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`; narrow, the three that a
+    line of 60 characters holds."""
     metrics = record.metrics
     line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}} ", overflow="fold")
     if record.outcome is Outcome.OK:
         served = metrics.achieved_rate or metrics.request_throughput
+        tail = "" if is_narrow else f", p99 {show_seconds(metrics.ttft_p99_s)}, TPOT {show_seconds(metrics.tpot_s)}"
         line.append(
             f"{significant(served):>6}/s {significant(metrics.output_throughput):>7} tok/s  "
-            f"TTFT {show_seconds(metrics.ttft_p50_s)}, p99 {show_seconds(metrics.ttft_p99_s)}, "
-            f"TPOT {show_seconds(metrics.tpot_s)}"
+            f"TTFT {show_seconds(metrics.ttft_p50_s)}{tail}"
         )
     else:
         word = "rejected" if record.outcome is Outcome.CLIENT_BOUND and holds is None else record.outcome

@@ -1,31 +1,60 @@
-"""`bitbench model`: models that bitbench can download without a hub."""
+"""`bitbench model`: models that bitbench downloads, from a hub or from its catalog."""
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from bitbench.cli.terminal import Terminal
+
 app = typer.Typer(help="Download and list models.", no_args_is_help=True)
+
+_LINE_EVERY_S = 10.0  # of a download, in a log
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="A name from `bitbench model list`.")]) -> None:
-    """Download a model and convert it to a bf16 checkpoint."""
+def get(
+    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
+) -> None:
+    """Download a model from a hub, or from the catalog."""
     from rich.text import Text
 
-    from bitbench import environments
     from bitbench.cli.terminal import Terminal
+    from bitbench.lab.models import get_model
     from bitbench.lab.study import Lab
-    from bitbench.models import library
 
-    lab, console = Lab(), Terminal()
+    console = Terminal()
     with console.status(Text(f"downloading {name}")) as status:
-        path = library.fetch(
-            name,
-            lab.home,
-            python=environments.python_of("transformers", lab.home),
-            on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
-        )
-    console.print(f"{name} is at {path}", soft_wrap=True)
+        steps = _Steps(console, status, name)
+        said = get_model(name, Lab().home, on_step=steps.step, on_progress=steps.progress)
+    for sentence in said:
+        console.print(sentence, soft_wrap=True)
+
+
+class _Steps:
+    """In a terminal a line that changes; elsewhere a line for each step, and now and then one of a download."""
+
+    def __init__(self, console: "Terminal", status: "Status", name: str) -> None:
+        self._console, self._status, self._name = console, status, name
+        self._printed_at = time.monotonic()
+
+    def step(self, words: str) -> None:
+        from rich.text import Text
+
+        if self._console.is_terminal:
+            self._status.update(Text(f"{self._name}: {words}"))
+        else:
+            self._console.print(words)
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        from bitbench.ground.units import show_bytes
+
+        if self._console.is_terminal or time.monotonic() - self._printed_at > _LINE_EVERY_S:
+            self._printed_at = time.monotonic()
+            self.step(f"{show_bytes(done_bytes)} of {show_bytes(total_bytes)}")
 
 
 @app.command("list")

@@ -9,16 +9,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bitbench import environments
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
 from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
+from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
+from bitbench.lab.trust import Trust
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
@@ -33,8 +34,24 @@ EXPECTED = {
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def show_plan(lab: Lab, path: Path) -> None:
-    plan = lab.plan(path)
+def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
+    plan, ready = lab.look_ahead(path)
+    return PlanAnswer(
+        plan=plan,
+        environments=dict(ready.environments),
+        missing_models=ready.missing_models,
+        before_run=ready.commands,
+        amount=amount_of(plan, lab.estimator(plan)),
+    )
+
+
+def exit_code_of(plan: Plan) -> ExitCode:
+    """A study that would run nothing is refused here as it would be by `bitbench run`."""
+    return ExitCode.DONE if plan.cells or plan.quality else ExitCode.NOTHING_MEASURED
+
+
+def show_plan(answer: PlanAnswer, trust: Trust) -> None:
+    plan = answer.plan
     console = Terminal()
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if plan.study.workloads:
@@ -43,13 +60,17 @@ def show_plan(lab: Lab, path: Path) -> None:
     console.print(_counts(plan) if is_large else _cells(plan))
     for remark in remarks(plan):
         console.print(remark)
-    console.print(_variants(plan))
-    for name in lab.environments_of(plan):
-        console.print(_environment(lab, name))
-    trust = lab.trust(path)
+    console.print(_variants(plan, answer.missing_models))
+    for name, problem in answer.environments.items():
+        shown = Text("installed") if problem is None else Text("not installed", "yellow")
+        console.print(Text.assemble(f"environment {name}: ", shown))
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
-    console.print(_amount(amount_of(plan, lab.estimator(plan))))
+    console.print(_amount(answer.amount))
+    if answer.before_run:
+        console.print("Needed before `bitbench run`:")
+        for command in answer.before_run:
+            console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def _workloads(plan: Plan) -> Table:
@@ -135,10 +156,10 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
         yield Padding(_some(contenders), (0, 0, 0, 4))
 
 
-def _variants(plan: Plan) -> Text:
+def _variants(plan: Plan, missing_models: Sequence[str]) -> Text:
     used = {contender.variant for contender in plan.contenders}
     lines = [
-        Text.assemble(f"variant {variant.name}: ", _state(variant, is_used=variant.name in used))
+        Text.assemble(f"variant {variant.name}: ", _state(variant, variant.name in used, missing_models))
         for variant in plan.variants
         if variant.name != NO_MODEL
     ]
@@ -147,20 +168,14 @@ def _variants(plan: Plan) -> Text:
     return Text("\n").join(lines or [Text("no variants needed")])
 
 
-def _state(variant: Variant, *, is_used: bool) -> Text:
+def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
+    if variant.weight_bytes is not None and variant.model in missing_models:
+        return Text(f"{show_bytes(variant.weight_bytes)} of weights, not downloaded", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
-
-
-def _environment(lab: Lab, name: str) -> Text:
-    try:
-        environments.python_of(name, lab.home)
-    except EngineEnvironmentError as error:
-        return Text.assemble(f"environment {name}: ", (str(error), "yellow"))
-    return Text(f"environment {name}: installed")
 
 
 def _amount(amount: Amount) -> str:

@@ -36,7 +36,6 @@ def profile(
     """
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import ProfileError
     from bitbench.lab.profile_study import profile_study
     from bitbench.lab.report import write_profiles
     from bitbench.lab.study import Lab
@@ -48,7 +47,7 @@ def profile(
         model,
         recipe=recipe,
         engine=engine,
-        batches=counts(batch, "--batch", ProfileError),
+        batches=counts(batch, "--batch"),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         args=dict(map(engine_argument, arg or [])),
@@ -67,7 +66,7 @@ def engine_argument(text: str) -> tuple[str, "Argument"]:
     """`enforce-eager=true`, as a study file would say it."""
     import yaml
 
-    from bitbench.ground.errors import ProfileError
+    from bitbench.ground.errors import UsageError
 
     name, sign, value = text.partition("=")
     try:
@@ -75,5 +74,5 @@ def engine_argument(text: str) -> tuple[str, "Argument"]:
     except (yaml.YAMLError, ValueError):
         read = None
     if not name or not isinstance(read, (bool, int, float, str)):
-        raise ProfileError(f"--arg {text}: write NAME=VALUE, such as enforce-eager=true")
+        raise UsageError(f"--arg {text}: write NAME=VALUE, such as enforce-eager=true")
     return name, read

@@ -13,6 +13,8 @@ from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.ground.units import show_bytes, show_duration, show_seconds, significant
 from bitbench.report.document.words import plural
 
+WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
+
 
 class RunDisplay:
     """An Observer: a live line at the bottom of a terminal, one line per event above it (or in a log)."""
@@ -21,9 +23,10 @@ class RunDisplay:
         self._console = console
         self._remaining_s: float | None = None
         self._told_at = time.monotonic()
+        self._is_narrow = console.width < WIDE
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            *([] if self._is_narrow else [BarColumn(bar_width=24)]),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}", markup=False),
@@ -77,10 +80,9 @@ class RunDisplay:
         name = f"{record.cell.contender.name}  {record.cell.workload}"
         if record.outcome is Outcome.OK:
             metrics = record.metrics
-            self._print(
-                f"  {record.id} {name}  {significant(metrics.output_throughput)} tok/s, "
-                f"TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
-            )
+            line = f"  {record.id} {name}  {significant(metrics.output_throughput)} tok/s"
+            times = f", TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
+            self._print(line if len(line + times) > self._console.width and self._is_narrow else line + times)
         else:
             word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
             self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {record.cause or ''}")
@@ -99,6 +101,9 @@ class RunDisplay:
         self._describe(message)
         if not self._console.is_terminal:
             self._print(message)
+
+    def say_url(self, url: str) -> None:
+        self._print(f"watch it at {url}")
 
     def warn(self, message: str) -> None:
         self._print(("warning:", "yellow"), f" {message}")

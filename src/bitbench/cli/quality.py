@@ -39,7 +39,7 @@ def quality(
     Measures perplexity, KL divergence, greedy answers and lm-eval tasks. Fills a study folder and reports; the same
     command resumes an interrupted one.
     """
-    from bitbench.cli.outcome import show_outcome
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.quality_study import QualityOptions, run_quality
@@ -61,4 +61,4 @@ def quality(
     lab, console = Lab(), Terminal()
     with RunDisplay(console) as display:
         folder = run_quality(lab, options, into, display)
-    show_outcome(lab, folder, console)
+    end_with_outcome(lab, folder, console)

@@ -33,16 +33,16 @@ def query(
 
     Without a query it lists the tables and their columns.
 
-    bitbench query results "SELECT variant, engine, avg(output_throughput) FROM trials WHERE kind = 'measured' GROUP
-    BY ALL"
+    bitbench query results "SELECT variant, engine, workload, avg(output_throughput) FROM trials WHERE kind =
+    'measured' AND outcome = 'ok' GROUP BY ALL"
     """
-    from bitbench.ground.errors import StoreError
+    from bitbench.ground.errors import UsageError
     from bitbench.store.query import Studies
 
     given = list(words or [])
     place = given.pop(0) if given and (Path(given[0]).is_dir() or "://" in given[0].split(" ")[0]) else "."
     if len(given) > 1:
-        raise StoreError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
+        raise UsageError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
     studies = Studies(place)
     if not given:
         _list_tables(studies)

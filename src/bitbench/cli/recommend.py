@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.compare import Format
+from bitbench.cli.options import AsJson, end_with_json
+from bitbench.lab.choices import Described
 
 
 def recommend(
@@ -15,7 +17,7 @@ def recommend(
         str | None, typer.Option("--slo", metavar="LIMITS", help="Limits, such as ttft_p99=300ms,tpot_p99=50ms.")
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory of all processes, such as 4GB.")
+        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory as run, reserved KV cache included.")
     ] = None,
     max_quality_loss: Annotated[
         str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%.")
@@ -27,16 +29,19 @@ def recommend(
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
     ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option("--engine", help="Choose among this engine's contenders [default: all].")
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    as_json: AsJson = False,
 ) -> None:
     """Recommend which variant to run on which engine.
 
     Prints the fastest contender that meets every limit with 95 % confidence, its gain over the baseline, why the others
     were ruled out, and which tie with it. Exit code 0: each workload has an answer. 1: for one, no contender meets the
-    limits. 2: for one, the trials are inconclusive. 3: the question or the folder cannot be read.
+    limits. 2: for one, the trials are inconclusive. 3: no contender has a result.
     """
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import BitbenchError, CannotRecommendError
     from bitbench.lab.recommend import limits_of, recommend_from
     from bitbench.lab.study import Lab
     from bitbench.report.answers.recommend import recommendation_document
@@ -44,16 +49,16 @@ def recommend(
     from bitbench.report.document.terminal import render
     from bitbench.store.folder import StudyFolder
 
-    try:
-        found = recommend_from(
-            Lab(),
-            StudyFolder.existing(folder),
-            limits_of(slo, max_memory, max_quality_loss),
-            workloads=workload or [],
-            price_per_hour=price_per_hour,
-        )
-    except BitbenchError as error:  # a folder that cannot be read must not look like an answer
-        raise CannotRecommendError(str(error)) from error
+    found = recommend_from(
+        Lab(),
+        StudyFolder.existing(folder),
+        limits_of(slo, max_memory, max_quality_loss),
+        workloads=workload or [],
+        engines=engine or [],
+        price_per_hour=price_per_hour,
+    )
+    if as_json:
+        end_with_json(Described.RECOMMEND, found, found.exit_code)
     document = recommendation_document(found)
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.renamed import listed, parser_of
 from bitbench.report.forms.choices import OLD_NAMES, Form
 
@@ -24,18 +25,19 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write [default: the terminal].")
     ] = None,
+    allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Write the report of a study from its records.
 
     For a folder filled by `bitbench kernels`: its table and chart. With --format: one of the published table formats,
-    or the records as data.
+    or the records as data. Without it the exit code is that of `bitbench run`.
     """
-    from bitbench.ground.errors import StoreError
+    from bitbench.ground.errors import UsageError
 
     if form is None and output is not None:
-        raise StoreError("--output needs --format; without it the report is written to STUDY_DIR/report")
+        raise UsageError("--output needs --format; without it the report is written to STUDY_DIR/report")
     if form is None:
-        _report(folder)
+        _report(folder, allow_inconclusive=allow_inconclusive)
     else:
         _write_form(folder, form, output)
 
@@ -54,8 +56,8 @@ def _write_form(folder: Path, form: Form, output: Path | None) -> None:
     typer.echo(f"{form.value}: {output}")
 
 
-def _report(folder: Path) -> None:
-    from bitbench.cli.outcome import show_outcome
+def _report(folder: Path, *, allow_inconclusive: bool) -> None:
+    from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.kernels import RECORDS_FILE, read_kernels
     from bitbench.lab.study import Lab
@@ -67,4 +69,4 @@ def _report(folder: Path) -> None:
         render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Terminal())
         typer.echo(f"\ntable and chart: {folder}")
         return
-    show_outcome(Lab(), StudyFolder.existing(folder), Terminal())
+    end_with_outcome(Lab(), StudyFolder.existing(folder), Terminal(), allow_inconclusive=allow_inconclusive)

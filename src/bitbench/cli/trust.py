@@ -41,8 +41,13 @@ def uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
     )
     asked = set(trust.asked)
     given = Text("yes", "green") if trust.is_given else Text("asks first", "yellow")
-    for use in uses:
-        table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given if use in asked else UNKNOWN)
+    for use in (use for use in uses if use in asked):  # a row each, so that none can hide behind another
+        table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given)
+    harmless: dict[tuple[str, str], list[str]] = {}
+    for use in (use for use in uses if use not in asked):
+        harmless.setdefault((use.kind.value, use.purpose), []).append(use.what)
+    for (kind, purpose), used in harmless.items():
+        table.add_row(kind, _cut(", ".join(used)), _cut(purpose), UNKNOWN)
     return table
 
 

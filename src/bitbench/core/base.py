@@ -1,10 +1,27 @@
 """The two kinds of frozen types: what a person writes, and what bitbench records."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-from bitbench.ground.units import parse_bytes, parse_fraction, parse_seconds
+from bitbench.ground.units import (
+    BY_HAND,
+    as_written,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+    written_bytes,
+    written_seconds,
+)
 
 Json = Any  # whatever json.loads returns; the shape is the other side's business
 
@@ -21,10 +38,58 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+T = TypeVar("T", int, float)
+
+
+def _reading(parse: Callable[[object], T]) -> BeforeValidator:
+    """A number in a file that a person wrote is judged like a text: it may need a unit."""
+
+    def read(value: object, info: ValidationInfo) -> T:
+        return parse(as_written(value) if info.context is BY_HAND else value)
+
+    return BeforeValidator(read)
+
+
+def _writing(write: Callable[[T], str]) -> PlainSerializer:
+    """A number in records, with its unit in a file for people."""
+
+    def written(value: T, info: SerializationInfo) -> T | str:
+        return write(value) if info.context is BY_HAND else value
+
+    return PlainSerializer(written)
+
+
 def _quantity(description: str, examples: list[str]) -> WithJsonSchema:
-    return WithJsonSchema({"type": ["number", "string"], "description": description, "examples": examples})
+    """With a unit; zero needs none."""
+    return WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"const": 0}], "description": description, "examples": examples},
+        mode="validation",
+    )
 
 
-Seconds = Annotated[float, BeforeValidator(parse_seconds), _quantity("a duration, or seconds", ["250ms", "30s", "10m"])]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), _quantity("a size, or bytes", ["500MB", "4GiB"])]
-Fraction = Annotated[float, BeforeValidator(parse_fraction), _quantity("a share", ["2%", "0.02"])]
+Seconds = Annotated[
+    float,
+    _reading(parse_seconds),
+    _writing(written_seconds),
+    _quantity("a duration with its unit", ["250ms", "30s", "10m"]),
+    WithJsonSchema({"type": "number", "description": "seconds"}, mode="serialization"),
+]
+Bytes = Annotated[
+    int,
+    _reading(parse_bytes),
+    _writing(written_bytes),
+    _quantity("a size with its unit", ["500MB", "4GiB"]),
+    WithJsonSchema({"type": "integer", "description": "bytes"}, mode="serialization"),
+]
+Fraction = Annotated[
+    float,
+    _reading(parse_fraction),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "number", "minimum": 0, "exclusiveMaximum": 1}],
+            "description": "a share",
+            "examples": ["2%", "0.02"],
+        },
+        mode="validation",
+    ),
+]

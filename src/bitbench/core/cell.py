@@ -1,5 +1,6 @@
 """The matrix of a study: who is compared (contenders), on what (workloads), in which order (groups)."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from bitbench.core.asked.study import Study
@@ -129,6 +130,28 @@ class Plan(Record):
     def contenders(self) -> tuple[Contender, ...]:
         """All that are started."""
         return tuple(dict.fromkeys([*(cell.contender for cell in self.cells), *self.quality]))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Whose contenders are compared with each other, and with no other model's."""
+        model_of = self._model_of()
+        refused = (refusal.cell.contender for refusal in self.refusals)
+        return tuple(dict.fromkeys(map(model_of, dict.fromkeys([*self.contenders, *refused]))))
+
+    def of_model(self, model: str) -> "Plan":
+        """The same without the contenders of other models."""
+        model_of = self._model_of()
+        return self.model_copy(
+            update={
+                "cells": tuple(cell for cell in self.cells if model_of(cell.contender) == model),
+                "refusals": tuple(one for one in self.refusals if model_of(one.cell.contender) == model),
+                "quality": tuple(one for one in self.quality if model_of(one) == model),
+            }
+        )
+
+    def _model_of(self) -> Callable[[Contender], str]:
+        known = {variant.name: variant.compared_as for variant in self.variants}
+        return lambda contender: known.get(contender.variant, "")
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
@@ -19,6 +20,9 @@ from bitbench.core.recorded.variant import Variant
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,11 @@ class Engine(Protocol):
     # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
     # `profiling.steps` reads them.
     can_profile: bool
+    quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this cell is known to be meaningless or impossible, or None."""
+        """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
+        is wrong, such as a mistyped argument: then the study does not run."""
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         """What the setup's `args` make it use; whatever could run code, read a file or reach another host `asks`.

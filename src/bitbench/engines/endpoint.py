@@ -14,11 +14,11 @@ from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import explain_wrong
+from bitbench.engines.options import check_arguments
 from bitbench.exchange.connection import BadAnswer, PlainAnswer, PlainConnection
 from bitbench.exchange.limits import MODEL_NAMES, PLAIN_BYTES
 from bitbench.exchange.redirects import REDIRECTS, redirection
@@ -89,9 +89,11 @@ class EndpointEngine:
     start_s = 0.1
     overhead_bytes = 0
     can_profile = False
+    quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        return explain_wrong(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
+        return None
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         """A key that goes to another host is always asked for, and on this one unless it is the usual variable's."""

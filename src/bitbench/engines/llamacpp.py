@@ -1,6 +1,7 @@
 """llama.cpp: its own llama-server, as it lies on the PATH or as `bitbench env create llamacpp` compiled it."""
 
 import math
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp_build, llamacpp_log
 from bitbench.engines.limits import refuse_long_context
@@ -28,6 +29,7 @@ _MODEL_NAME = "model"
 _SERVER = "llama-server"
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
 _KV_PAGE = 256
+_PART = re.compile(r"-\d{5}-of-\d{5}$")  # llama.cpp finds the others by the name of the first
 _MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
 # Arguments that are a number, a switch or one of llama.cpp's own words; none that names a file, a URL or a device.
 _HARMLESS = frozenset(
@@ -59,11 +61,14 @@ class LlamaCppEngine:
     start_s = 5.0
     overhead_bytes = 300 * 2**20
     can_profile = False
+    quick_args = NO_ARGUMENTS
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
+        if variant.form is not None and not variant.form.startswith("gguf"):
+            return "llama.cpp runs only GGUF files; add a recipe gguf-…, or name a GGUF repository under `variants`."
         return refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
@@ -107,11 +112,11 @@ def command_line(launch: Launch, port: int) -> list[str]:
 
 
 def gguf_file(path: Path) -> Path | None:
-    """The GGUF file at this path, or the only one in this folder."""
+    """The GGUF file at this path, or the only one in this folder; the first of those that one is split into."""
     if path.suffix == ".gguf" and path.is_file():
         return path
-    found = list(path.glob("*.gguf"))
-    return found[0] if len(found) == 1 else None
+    found = sorted(path.glob("*.gguf"))
+    return found[0] if len({_PART.sub("", file.stem) for file in found}) == 1 else None
 
 
 def _server(python: Path | None) -> Path:

@@ -15,10 +15,10 @@ from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines.options import argument_uses, explain_wrong, spelled
+from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.workers.null_answers import MODEL
@@ -76,13 +76,17 @@ class NullEngine:
     start_s = 0.5
     overhead_bytes = 60 * 2**20
     can_profile = False
+    quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
-        return explain_wrong(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+        check_arguments(setup.args, NullArguments, who="the null engine", whose="the null engine's")
+        return None
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        if not setup.args.keys() <= NullArguments.model_fields.keys():
+            return ()  # `refuse` says what is wrong
         return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002

@@ -1,13 +1,16 @@
 """A study's `args`: checked against what an engine takes, or as words of a server's command line."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import ValidationError
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.base import Spec
+from bitbench.ground.errors import StudyFileError
+from bitbench.ground.near_miss import did_you_mean
+from bitbench.ground.units import BY_HAND
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
 
@@ -45,20 +48,28 @@ def argument_uses(setup: EngineSetup, harmless: Collection[str]) -> tuple[Use, .
     )
 
 
-def explain_wrong(args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str) -> str | None:
-    """The first thing that is wrong with the arguments, and what would be right; None where they are as `wanted`.
+def check_names(args: Mapping[str, Argument], known: Iterable[str], *, who: str) -> None:
+    """Raises StudyFileError for an argument that the engine does not have; `who` begins the sentence."""
+    names = list(known)
+    for name in args:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise StudyFileError(f"{who} has no argument {name}; {hint}it has {', '.join(names)}", ("args", name))
+
+
+def check_arguments(args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str) -> None:
+    """Raises StudyFileError with the first thing that is wrong with the arguments, and what would be right.
 
     `who` begins a sentence about the engine ("an endpoint"), `whose` one about an argument of it ("the endpoint's").
     """
+    check_names(args, wanted.model_fields, who=who)
     try:
-        wanted.model_validate(args)
+        wanted.model_validate(args, context=BY_HAND)
     except ValidationError as invalid:
         error = invalid.errors()[0]
-    else:
-        return None
-    name = ".".join(str(part) for part in error["loc"][:1])
-    if error["type"] == "extra_forbidden":
-        return f"{who} has no argument {name}; it has {', '.join(wanted.model_fields)}"
-    if error["type"] == "missing":
-        return f"{who} needs the argument {name}: {wanted.model_fields[name].description}"
-    return f"{whose} argument {name}: {error['msg'].removeprefix('Value error, ')}"
+        name = str(error["loc"][0])
+        if error["type"] == "missing":
+            needed = f"{who} needs the argument {name}: {wanted.model_fields[name].description}"
+            raise StudyFileError(needed, ("args",)) from None
+        problem = error["msg"].removeprefix("Value error, ")
+        raise StudyFileError(f"{whose} argument {name}: {problem}", ("args", name)) from None

@@ -9,11 +9,11 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
-from bitbench.engines.options import argument_uses, spelled
+from bitbench.engines.options import argument_uses, check_names, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -46,11 +46,10 @@ class TransformersEngine:
     start_s = 15.0
     overhead_bytes = 700 * 2**20
     can_profile = True
+    quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        unknown = sorted(set(setup.args) - set(_ARGUMENTS))
-        if unknown:
-            return f"transformers has no argument {unknown[0]} here; it has {', '.join(_ARGUMENTS)}."
+        check_names(setup.args, _ARGUMENTS, who="transformers")
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return (
                 f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."

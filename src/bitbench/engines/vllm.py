@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
@@ -58,6 +60,7 @@ class VllmEngine:
     start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
     overhead_bytes = 3 * 2**30  # most of it the least KV cache
     can_profile = True
+    quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         longest = spelled(setup.args).get("max-model-len")

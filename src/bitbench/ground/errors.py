@@ -1,10 +1,12 @@
 """Errors that a person reads.
 
 BitbenchError               one sentence: what went wrong, where, and what to do next
+├── UsageError              an option has a value that cannot be used, or names what does not exist
 ├── StudyFileError          the study file contains something that cannot be run
 ├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
+├── NotReadyError           a study needs environments or models that are not installed here
 ├── ModelError              a model is missing, unreadable or could not be downloaded
 ├── RecipeError             a recipe is invalid or does not exist
 ├── QuantizeError           a variant could not be created, or may not be removed
@@ -18,25 +20,31 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
-├── CannotCompareError      `bitbench compare` refuses; its exit code is its own
-└── CannotRecommendError    `bitbench recommend` refuses; its exit code is not that of an answer
+├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
+└── UnreachableError        an objective cannot be met: the endpoint takes longer even without load
 
 A cell that fails is not an error: it is a result (see `core.recorded.trial.Outcome`).
 """
 
 from pathlib import Path
 
+from bitbench.ground.exit_codes import ExitCode
+
 
 class BitbenchError(Exception):
     """What went wrong and what to do next; the command line prints it without a traceback."""
 
-    exit_code = 1
+    exit_code = ExitCode.UNAVAILABLE
+
+
+class UsageError(BitbenchError):
+    exit_code = ExitCode.USAGE
 
 
 class StudyFileError(BitbenchError):
     """`location` leads to the field that is wrong, such as ("engines", 0); the line is found from it."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
@@ -44,10 +52,14 @@ class StudyFileError(BitbenchError):
 
 
 class NotTrustedError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.NOT_ALLOWED
 
 
 class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class NotReadyError(BitbenchError):
     pass
 
 
@@ -60,7 +72,7 @@ class ModelError(BitbenchError):
 
 
 class RecipeError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class QuantizeError(BitbenchError):
@@ -89,7 +101,7 @@ class ProfileError(BitbenchError):
 
 
 class ImportFileError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 class ExportError(BitbenchError):
@@ -97,7 +109,7 @@ class ExportError(BitbenchError):
 
 
 class StoreError(BitbenchError):
-    pass
+    exit_code = ExitCode.REFUSED
 
 
 class RowsNotKeptError(StoreError):
@@ -105,16 +117,16 @@ class RowsNotKeptError(StoreError):
 
 
 class NotComparableError(BitbenchError):
-    pass
+    exit_code = ExitCode.REFUSED
 
 
 class CannotExplainError(BitbenchError):
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 class CannotCompareError(BitbenchError):
-    exit_code = 3
+    exit_code = ExitCode.REFUSED
 
 
-class CannotRecommendError(BitbenchError):
-    exit_code = 3
+class UnreachableError(BitbenchError):
+    exit_code = ExitCode.FAILED

@@ -3,7 +3,10 @@
 import math
 import re
 import sys
+from collections.abc import Mapping
 
+# The context in which pydantic reads what a person wrote, and writes what a person will read: with units.
+BY_HAND = {"written": "by hand"}
 UNKNOWN = "–"  # what is not defined prints as this, never as 0.00
 
 # The system calls that wait count milliseconds in 31 bits: 24.8 days.
@@ -20,37 +23,70 @@ _QUANTITY = re.compile(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\
 
 
 def parse_seconds(value: object) -> float:
-    """`"20ms"`, `"5m"`, `"1.5 s"` or a plain number of seconds."""
-    seconds = _parse(value, _SECONDS, "s", "a duration such as 250ms, 30s, 10m or 2h")
+    """`"20ms"`, `"5m"`, `"1.5 s"`; of a program also a number of seconds. A text without a unit is refused: 200 may
+    mean milliseconds."""
+    number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
+    if isinstance(value, str) and number and not unit:
+        text = value.strip()
+        raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
+    seconds = number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
         raise ValueError(f"{_shown(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
     return seconds
 
 
 def parse_bytes(value: object) -> int:
-    """`"4GiB"`, `"500 MB"` or a plain number of bytes."""
-    return round(_parse(value, _BYTES, "b", "a size such as 500MB, 4GiB or 1073741824"))
+    """`"4GiB"`, `"500 MB"`; of a program also a number of bytes. A text without a unit is refused."""
+    number, unit = _parse(value, _BYTES, "a size such as 500MB or 4GiB")
+    if unit or number == 0 or not isinstance(value, str):
+        return round(number * _BYTES[unit or "b"])
+    text = value.strip()
+    raise ValueError(f"{text} needs a unit; write {text}GB, {text}MB or {text}B")
 
 
 def parse_fraction(value: object) -> float:
-    """`"2%"` or `0.02`."""
-    return _parse(value, {"%": 0.01, "": 1.0}, "", "a share such as 2% or 0.02")
+    """`"2%"` or `0.02`. A text that is 1 or more without a percent sign is refused: 3 hardly means 300 %."""
+    number, unit = _parse(value, {"%": 0.01}, "a share such as 2% or 0.02")
+    if unit:
+        return number * 0.01
+    if isinstance(value, str) and number >= 1:
+        text = value.strip()
+        raise ValueError(f"{text} needs a percent sign; write {text}% or {number * 100:g}%")
+    return number
 
 
-def _parse(value: object, factors: dict[str, float] | dict[str, int], bare: str, wanted: str) -> float:
+def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[float, str]:
+    """The number as it is written, and its unit; empty where it has none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {wanted}, got {_shown(value)}")
     match = None if _is_huge(value) else _QUANTITY.fullmatch(str(value))
     if match is None:
         raise ValueError(f"expected {wanted}, got {_shown(value)}")
-    number, unit = match.groups()
-    unit = unit.lower() or bare
-    if unit not in factors:
+    number, unit = match.group(1), match.group(2).lower()
+    if unit and unit not in units:
         raise ValueError(f"unknown unit {_shown(unit)} in {_shown(value)}; expected {wanted}")
-    quantity = float(number) * factors[unit]
-    if not math.isfinite(quantity):
+    if not math.isfinite(float(number) * units.get(unit, 1.0)):
         raise ValueError(f"{_shown(value)} is too large; expected {wanted}")
-    return quantity
+    return float(number), unit
+
+
+def as_written(value: object) -> object:
+    """A number in a file as the text that a person wrote; anything else as it is."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return str(value) if is_number and not _is_huge(value) else value
+
+
+def written_seconds(seconds: float) -> str:
+    """As a person would write it; `parse_seconds` gives the same number."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        text = f"{seconds / factor:g}{unit}"
+        if seconds >= factor and _QUANTITY.fullmatch(text) and parse_seconds(text) == seconds:
+            return text
+    return f"{seconds!r}s"
+
+
+def written_bytes(count: int) -> str:
+    return f"{count}B"
 
 
 def _is_huge(value: object) -> bool:

@@ -1,6 +1,5 @@
 """YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -16,7 +15,9 @@ from yaml.reader import Reader
 from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
+from bitbench.ground.near_miss import did_you_mean
 from bitbench.ground.text_file import UnreadableFileError, read_text_file
+from bitbench.ground.units import BY_HAND
 
 Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -42,10 +43,13 @@ def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
         raise error(f"{path} cannot be read: {problem}") from problem
 
 
-def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:
+def parse(
+    text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception], by_hand: bool = True
+) -> Parsed:
     """The checked content; raises `error` with the mistakes found, one per line.
 
-    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
+    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all. What was not
+    written by hand just now, but kept by an earlier version, may have numbers without a unit.
     """
     try:
         loader = _BoundedLoader(text)
@@ -64,7 +68,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
     if repeated:
         raise error("\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated))
     try:
-        return spec.model_validate(content)
+        return spec.model_validate(content, context=BY_HAND if by_hand else None)
     except ValidationError as problem:
         raise error("\n".join(_mistakes(problem, root, name, spec))) from problem
 
@@ -178,9 +182,7 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
     where = f"{name}:{line}: {field}" if field else f"{name}:{line}"
     if kind == "extra_forbidden":
         known = _known_fields(spec, location[:-1])
-        guess = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean `{guess[0]}`? " if guess else ""
-        return f"{where}: unknown field; {hint}known fields: {', '.join(known)}"
+        return f"{where}: unknown field; {did_you_mean(str(location[-1]), known)}known fields: {', '.join(known)}"
     if kind == "missing":
         parent = f" in `{field}`" if field else ""
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"

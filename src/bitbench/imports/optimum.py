@@ -49,6 +49,7 @@ def read(text: str) -> Reading:
                     weight_load_s=number(at(report, "load_model", "latency", "mean")),
                 ),
                 requests=batch or 0,
+                model=model,
             )
         )
     return reading

@@ -33,6 +33,7 @@ class ImportedRun:
     facts: InstanceFacts = field(default_factory=InstanceFacts)
     requests: int = 0
     weight_bytes: int | None = None
+    model: str | None = None  # where the file tells it from the recipe: `variant` is then model/recipe
     started_at: str | None = None
     duration_s: float | None = None
     cause: str | None = None  # why it has no figures

@@ -10,7 +10,7 @@ from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.core.recorded.variant import Variant
+from bitbench.core.recorded.variant import UNKNOWN_RECIPE, Variant
 from bitbench.imports.choices import Starts
 from bitbench.imports.reading import ImportedRun, Reading
 
@@ -79,11 +79,11 @@ def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: Imp
             trials.append(_trial(cell, instance, index, run))
             variants.setdefault(
                 run.variant,
-                Variant(name=run.variant, model=run.variant, recipe="unknown", weight_bytes=run.weight_bytes),
+                _variant(run),
             )
     study = Study(
         name=name,
-        recipes=("unknown",),
+        recipes=(UNKNOWN_RECIPE,),
         engines=tuple(names.engines.values()),
         workloads=tuple(names.workloads.values()),
         measure=_measure(trials, len({block for _, block in instances})),
@@ -95,6 +95,12 @@ def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: Imp
         imported_from=source.model_copy(update={"notes": (ASSUMED[starts], *source.notes)}),
     )
     return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
+
+
+def _variant(run: ImportedRun) -> Variant:
+    model = run.model or run.variant
+    recipe = run.variant.removeprefix(f"{run.model}/") if run.model else UNKNOWN_RECIPE
+    return Variant(name=run.variant, model=model, recipe=recipe, weight_bytes=run.weight_bytes)
 
 
 def _instance(contender: Contender, block: int, number: int, run: ImportedRun) -> InstanceRecord:

@@ -110,6 +110,7 @@ def _speed_run(
         memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
         facts=facts,
         requests=1,
+        model=row["Model"],
     )
 
 
@@ -128,6 +129,7 @@ def _throughput_run(row: Row, table: _Table, text: str, facts: InstanceFacts) ->
         ),
         facts=facts,
         requests=prompts,
+        model=row["Model"],
     )
 
 

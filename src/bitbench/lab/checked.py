@@ -6,13 +6,13 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bitbench.core.asked.objective import Objective, Objectives
-from bitbench.ground.errors import BitbenchError
+from bitbench.ground.errors import UsageError
 
 T = TypeVar("T")
 
 
-def checked(make: Callable[[], T], error: type[BitbenchError], *, about: str = "") -> T:
-    """The value, or `error` with the first thing that is wrong with it.
+def checked(make: Callable[[], T], *, about: str = "") -> T:
+    """The value, or UsageError with the first thing that is wrong with it.
 
     `about` is what the person calls the value, such as an option; without it the field that is wrong is named.
     """
@@ -21,18 +21,16 @@ def checked(make: Callable[[], T], error: type[BitbenchError], *, about: str = "
     except ValidationError as invalid:
         first = invalid.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise error(_sentence(about or field, first["msg"].removeprefix("Value error, "))) from None
+        raise UsageError(_sentence(about or field, first["msg"].removeprefix("Value error, "))) from None
     except ValueError as problem:
-        raise error(_sentence(about, str(problem))) from None
+        raise UsageError(_sentence(about, str(problem))) from None
 
 
-def checked_objectives(
-    given: str | Mapping[str, str | float] | None, error: type[BitbenchError], *, about: str = "--slo"
-) -> tuple[Objective, ...]:
+def checked_objectives(given: str | Mapping[str, str | float] | None, *, about: str = "--slo") -> tuple[Objective, ...]:
     """From `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds."""
     if given is None:
         return ()
-    return checked(lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), error, about=about)
+    return checked(lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), about=about)
 
 
 def _sentence(about: str, problem: str) -> str:

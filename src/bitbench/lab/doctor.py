@@ -26,6 +26,11 @@ class EngineState:
     def is_ready(self) -> bool:
         return self.environment is None or self.versions is not None
 
+    @property
+    def to_fix(self) -> str | None:
+        """The command that installs it; None where it is ready."""
+        return None if self.is_ready else f"bitbench env create {self.environment}"
+
 
 @dataclass(frozen=True)
 class Checkup:

@@ -1,17 +1,22 @@
 """The first contact with an endpoint: whether it answers as requested, and how fast without load."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from bitbench.core.asked.arrival import ClosedLoop
+from bitbench.core.asked.objective import Objective
 from bitbench.core.asked.study import Limits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
+from bitbench.core.found.metrics import PROMISED, Promised
 from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, key_from, offered_models
-from bitbench.ground.errors import LoadError
+from bitbench.ground.errors import LoadError, UnreachableError
+from bitbench.ground.units import show_seconds, written_seconds
 from bitbench.lab.trial import load_job
 from bitbench.load.verdict import judge
 from bitbench.rows.request_rows import RequestRows, statistic
@@ -22,10 +27,12 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class FirstContact:
-    """Without load: medians over a few requests, one at a time."""
+    """Without load: medians over a few requests, one at a time, and the fastest of them."""
 
     latency_s: float
     ttft_s: float
+    requests: int
+    fastest_s: Mapping[Promised, float]  # without a time per token where each answer has one token
 
 
 def first_model(url: str, api_key_env: str) -> str:
@@ -57,7 +64,26 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))
     later = RequestRows(result.requests.slice(1))
-    return FirstContact(latency_s=statistic(later.latency, "p50") or 0.0, ttft_s=statistic(later.ttft, "p50") or 0.0)
+    times = {name: later.time(name) for name in PROMISED}
+    return FirstContact(
+        latency_s=statistic(later.latency, "p50") or 0.0,
+        ttft_s=statistic(later.ttft, "p50") or 0.0,
+        requests=REQUESTS - 1,
+        fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
+    )
+
+
+def refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
+    """Raises UnreachableError for a limit that even the fastest request without load did not meet: load only adds to
+    it, so that a search could but fail."""
+    for objective in objectives:
+        fastest = contact.fastest_s.get(objective.metric)
+        if fastest is not None and fastest > objective.limit:
+            raise UnreachableError(
+                f"{objective.name}={written_seconds(objective.limit)} cannot be met at any rate: without load the "
+                f"fastest of {contact.requests} requests had a {objective.metric} of {show_seconds(fastest)}; nothing "
+                f"was searched"
+            )
 
 
 def _advise(failure: Failure, api_key_env: str) -> str:

@@ -13,14 +13,14 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import DENSE, Variant
-from bitbench.ground.errors import BitbenchError, CannotExplainError
+from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
 from bitbench.kernels.runner import measure_roof
 from bitbench.lab.trial import now
 from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
-from bitbench.statistics.standing import baseline_of
+from bitbench.statistics.fields import field_of
 from bitbench.store.folder import StudyFolder
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
@@ -30,12 +30,12 @@ TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, an
 def explain_variant(
     folder: StudyFolder, home: Path, *, variant: str, workload: str | None, against: str | None
 ) -> Explanation:
-    """Raises CannotExplainError where a name fits nothing, or nothing was measured."""
+    """Raises UsageError where a name fits nothing, CannotExplainError where nothing was measured."""
     records = folder.read()
     contender = _contender(records.plan, variant)
     baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
     if baseline == contender:
-        raise CannotExplainError(f"{contender.name} is the baseline itself; name another one with --against")
+        raise UsageError(f"{contender.name} is the baseline itself; name another one with --against")
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
     records = replace(records, roof=roof, lock=_with_shapes(records.lock))
     chosen = _workload(records, contender, baseline, workload)
@@ -47,7 +47,7 @@ def _contender(plan: Plan, name: str) -> Contender:
     for everyone in (plan.contenders, tuple(dict.fromkeys(refusal.cell.contender for refusal in plan.refusals))):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
-            raise CannotExplainError(
+            raise UsageError(
                 f"{name} is ambiguous: {', '.join(contender.name for contender in found)}; give the whole name"
             )
         if found and found[0] in plan.contenders:
@@ -55,7 +55,7 @@ def _contender(plan: Plan, name: str) -> Contender:
         if found:
             reason = next(refusal.reason for refusal in plan.refusals if refusal.cell.contender == found[0])
             raise CannotExplainError(f"{found[0].name} was not run: {reason}")
-    raise CannotExplainError(
+    raise UsageError(
         f"{name} is not a variant of this study; it has {', '.join(contender.name for contender in plan.contenders)}"
     )
 
@@ -68,15 +68,16 @@ def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Cont
 
 
 def _baseline(plan: Plan, contender: Contender) -> Contender:
-    """On the engine of the contender: the variant of the study's baseline, or one that is not quantized; else that of
+    """On the engine of the contender: the variant of its model's baseline, or one that is not quantized; else that of
     the study."""
-    chosen = baseline_of(plan)
-    same_engine = [other for other in plan.contenders if other.engine == contender.engine and other != contender]
+    field = field_of(plan, contender)
+    chosen = field.baseline
+    same_engine = [other for other in field.plan.contenders if other.engine == contender.engine and other != contender]
     dense = {variant.name for variant in plan.variants if variant.is_dense}
     wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
     found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)
     if found is None:
-        raise CannotExplainError("this study has no baseline; name one with --against")
+        raise UsageError("this study has no baseline; name one with --against")
     return found
 
 
@@ -88,7 +89,7 @@ def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name:
         return of.plan.study.workload(name)
     if name is not None and name not in [workload.name for workload in of.plan.study.workloads]:
         all_names = ", ".join(workload.name for workload in of.plan.study.workloads)
-        raise CannotExplainError(f"{name} is not a workload of this study; it has {all_names}")
+        raise UsageError(f"{name} is not a workload of this study; it has {all_names}")
     if name is not None or not speeds:
         where = f"at {name}" if name else "at any workload"
         raise CannotExplainError(

@@ -10,7 +10,6 @@ from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.ports import Observer
-from bitbench.ground.errors import LoadError
 from bitbench.ground.units import parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
@@ -76,7 +75,7 @@ def load(
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),
         rate=None if rate is None else tuple(rate),
-        objectives=checked_objectives(slo, LoadError, about="slo"),
+        objectives=checked_objectives(slo, about="slo"),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         text=None if text is None else Path(text),
@@ -85,7 +84,7 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=checked(lambda: parse_fraction(precision), LoadError, about="precision"),
+        precision=checked(lambda: parse_fraction(precision), about="precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
@@ -122,11 +121,12 @@ def compare(
     fail_if: Sequence[str] = (),
     allow: Sequence[Fact | str] = (),
     metrics: Sequence[str] = (),
+    allow_inconclusive: bool = False,
 ) -> Comparison:
     """Compare two study folders cell by cell, or two `variants` of one.
 
     `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
-    besides the headline.
+    besides the headline; `allow_inconclusive` counts a limit that an interval contains as met.
     """
     return compare_folders(
         Path(baseline),
@@ -135,6 +135,7 @@ def compare(
         fail_if=fail_if,
         allow=[Fact(fact) for fact in allow],
         metrics=metrics,
+        allow_inconclusive=allow_inconclusive,
     )
 
 
@@ -146,11 +147,12 @@ def recommend(
     max_quality_loss: str | float | None = None,
     price_per_hour: float | None = None,
     workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
 ) -> Recommendation:
     """The fastest contender that meets the limits with confidence, and what rules out the others."""
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
-    return recommend_from(Lab(), place, limits, workloads=workloads, price_per_hour=price_per_hour)
+    return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
 
 
 def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:

@@ -15,9 +15,9 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.ports import LoadClient
 from bitbench.engines.endpoint import EndpointArguments, base_url
-from bitbench.ground.errors import LoadError
+from bitbench.ground.errors import UsageError
 from bitbench.lab.checked import checked
-from bitbench.lab.endpoint_check import FirstContact, first_contact, first_model
+from bitbench.lab.endpoint_check import FirstContact, first_contact, first_model, refuse_unreachable
 from bitbench.load.inputs import check_files
 from bitbench.statistics.objectives import TRIAL_LATENCIES
 
@@ -78,9 +78,10 @@ def prepare_load(
     api_key_env: str = API_KEY_ENV,
     vocabulary: int | None = None,
 ) -> PreparedLoad:
-    """Check the options, meet the endpoint, and make the study. Raises LoadError before anything is sent where the
-    options are wrong, and after a few requests where the endpoint does not answer as asked."""
-    base = checked(lambda: base_url(url), LoadError, about=url)
+    """Check the options, meet the endpoint, and make the study. Raises UsageError before anything is sent where the
+    options are wrong; after a few requests LoadError where the endpoint does not answer as asked, and UnreachableError
+    where a search could not find any rate."""
+    base = checked(lambda: base_url(url), about=url)
     folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     points = workloads_of(options)
     check_files(points, Path())
@@ -92,6 +93,8 @@ def prepare_load(
         ignore_eos=options.output_forced,
     )
     contact = first_contact(arguments, points[0], client)
+    if options.is_search:
+        refuse_unreachable(options.objectives, contact)
     workloads = workloads_of(options, folder, contact.latency_s)
     search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
     return PreparedLoad(study_of(options, arguments, workloads), search, contact, folder)
@@ -99,7 +102,7 @@ def prepare_load(
 
 def endpoint_arguments(**given: Argument | None) -> EndpointArguments:
     known = {name: value for name, value in given.items() if value is not None}
-    return checked(lambda: EndpointArguments.model_validate(known), LoadError)
+    return checked(lambda: EndpointArguments.model_validate(known))
 
 
 def workloads_of(
@@ -108,7 +111,7 @@ def workloads_of(
     """The points of a sweep, or the first one of a search (for which the unloaded latency must be known). With a
     folder, a file is named relative to it; without, as it was given."""
     if options.concurrency is not None and options.rate is not None:
-        raise LoadError("--concurrency and --rate cannot be combined; give one of them")
+        raise UsageError("--concurrency and --rate cannot be combined; give one of them")
     if options.is_search:
         start = 1.0 / latency_s if latency_s else 1.0
         length_s = max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0))
@@ -143,8 +146,7 @@ def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tupl
                 trials=_exactly(1 if options.is_search else options.trials or DEFAULT_TRIALS),
             ),
             seed=options.seed,
-        ),
-        LoadError,
+        )
     )
 
 
@@ -161,7 +163,7 @@ def _exactly(count: int) -> Count:
 def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s: float) -> Workload:
     spacing = options.arrival or Arrival.POISSON
     if spacing not in SPACINGS:
-        raise LoadError(f"unknown --arrival {spacing}; use {' or '.join(SPACINGS)}")
+        raise UsageError(f"unknown --arrival {spacing}; use {' or '.join(SPACINGS)}")
     length: dict[str, Json] = {"duration": options.duration or default_s}
     if options.requests is not None:
         length = {"requests": options.requests}
@@ -170,9 +172,9 @@ def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s
 
 def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
     if options.arrival is not None:
-        raise LoadError("--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search")
+        raise UsageError("--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search")
     if options.duration is not None:
-        raise LoadError("--duration is for rates; a sweep over concurrencies takes --requests per trial")
+        raise UsageError("--duration is for rates; a sweep over concurrencies takes --requests per trial")
     count = options.requests or REQUESTS_PER_STREAM * max(concurrency, 2)
     return _workload(
         options, folder, name=f"c-{concurrency}", concurrency=concurrency, arrival="closed_loop", requests=count
@@ -181,7 +183,7 @@ def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) ->
 
 def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Workload:
     if options.api not in tuple(Api):
-        raise LoadError(f"unknown --api {options.api}; use {' or '.join(Api)}")
+        raise UsageError(f"unknown --api {options.api}; use {' or '.join(Api)}")
     shape: dict[str, Json] = {
         "input_tokens": options.input_tokens,
         "output_tokens": options.output_tokens,
@@ -192,5 +194,5 @@ def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Worklo
     if options.text is not None:
         shape["text"] = {"file": os.path.relpath(options.text, folder) if folder else str(options.text)}
     elif options.api == Api.CHAT:
-        raise LoadError("--api chat takes messages, not token ids; give --text FILE with prompts")
-    return checked(lambda: Workload.model_validate(shape), LoadError)
+        raise UsageError("--api chat takes messages, not token ids; give --text FILE with prompts")
+    return checked(lambda: Workload.model_validate(shape))

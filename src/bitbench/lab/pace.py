@@ -15,7 +15,8 @@ from bitbench.statistics.budget_plan import BlockPlan, Design, measured_componen
 from bitbench.statistics.components import VarianceComponents
 from bitbench.statistics.confirmation import cells_to_confirm
 from bitbench.statistics.elapsed import Elapsed
-from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells, standing
+from bitbench.statistics.fields import Field, fields_of, log_speeds_of
+from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells
 from bitbench.statistics.stopping import enough_instances
 
 STOP_S = 1.0  # of one instance
@@ -55,6 +56,7 @@ class StudyPace:
     ) -> None:
         self._plan = plan
         self._baseline = baseline_of(plan)
+        self._fields = fields_of(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
@@ -68,7 +70,7 @@ class StudyPace:
         self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
         self._peaks: dict[Contender, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
-        self._standings: dict[int, Standing] = {}  # after so many blocks
+        self._standings: dict[int, dict[Field, Standing]] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
         self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
@@ -157,16 +159,12 @@ class StudyPace:
             return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
         return self._estimator.remaining_s()
 
-    def standing(self, blocks: int) -> Standing:
-        """What the records of the first blocks say. Asked for once they are complete."""
+    def standings(self, blocks: int) -> Mapping[Field, Standing]:
+        """What the records of the first blocks say of each model. Asked for once they are complete."""
         if blocks not in self._standings:
-            self._standings[blocks] = standing(
-                self._plan,
-                [trial for trial in self._trials if trial.block < blocks],
-                [instance for instance in self._instances if instance.block < blocks],
-                headline_of(self._plan),
-                self._baseline,
-            )
+            trials = [trial for trial in self._trials if trial.block < blocks]
+            instances = [instance for instance in self._instances if instance.block < blocks]
+            self._standings[blocks] = {field: field.standing(trials, instances) for field in self._fields}
         return self._standings[blocks]
 
     def _has_ended(self, block: int) -> bool:
@@ -175,7 +173,8 @@ class StudyPace:
         return block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block))
 
     def _to_confirm(self, block: int) -> frozenset[Cell]:
-        return cells_to_confirm(self.standing(block), self._baseline)
+        found = self.standings(block)
+        return frozenset().union(*(cells_to_confirm(own, field.baseline) for field, own in found.items()))
 
     def _rounds_to_confirm(self, block: int) -> int:
         """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
@@ -205,12 +204,13 @@ class StudyPace:
         return self._open_cells[block]
 
     def _undecided(self, block: int) -> frozenset[Cell]:
-        found = self.standing(block)
-        if found.end is not None:
-            return frozenset()
-        alone = (cell for cell in self._plan.cells if cell.workload not in found.claims)
-        vague = {cell for cell in alone if self._is_vague(cell, block)}
-        return frozenset(open_cells(found, self._baseline) | vague)
+        found: set[Cell] = set()
+        for field, own in self.standings(block).items():
+            if own.end is not None:
+                continue
+            alone = (cell for cell in field.plan.cells if cell.workload not in own.claims)
+            found |= open_cells(own, field.baseline) | {cell for cell in alone if self._is_vague(cell, block)}
+        return frozenset(found)
 
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
@@ -235,7 +235,7 @@ class StudyPace:
 
     def _components(self) -> VarianceComponents:
         blocks = len(self._rounds_done.keys() | self._rounds_of_baseline.keys())
-        return measured_components(self.standing(blocks - 1).speeds if blocks > 1 else {})
+        return measured_components(log_speeds_of(self.standings(blocks - 1)) if blocks > 1 else {})
 
     def _design(self, cells: frozenset[Cell]) -> Design:
         if cells is self._all_cells:  # asked for after each trial of the first block

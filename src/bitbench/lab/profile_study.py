@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from bitbench.core.asked.study import Argument, EngineSetup, ProfileSpec, Study
 from bitbench.core.asked.workload import Workload
-from bitbench.ground.errors import ProfileError
 from bitbench.lab.checked import checked
 
 
@@ -32,6 +31,5 @@ def profile_study(
                 ),
             ),
             profile=ProfileSpec(batch=batches, input_tokens=input_tokens, output_tokens=output_tokens),
-        ),
-        ProfileError,
+        )
     )

@@ -9,7 +9,6 @@ from bitbench.core.base import Json
 from bitbench.core.environment import Device
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import is_dense
-from bitbench.ground.errors import QualityError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.checked import checked
 from bitbench.lab.study import Lab
@@ -67,7 +66,7 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
         "quality": {name: value for name, value in wanted.items() if value is not None},
         "seed": options.seed,
     }
-    return checked(lambda: Study.model_validate(content), QualityError)
+    return checked(lambda: Study.model_validate(content))
 
 
 def baseline_recipe(engine: str, device: Device) -> str:

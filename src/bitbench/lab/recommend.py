@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.found.recommendation import Limits, Recommendation
-from bitbench.ground.errors import CannotRecommendError
 from bitbench.ground.units import parse_bytes, parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.study import Lab
@@ -17,19 +16,22 @@ def recommend_from(
     limits: Limits,
     *,
     workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
     price_per_hour: float | None = None,
 ) -> Recommendation:
-    """The fastest contender within the limits, for each of these workloads or for all of the study."""
-    return recommend(lab.summary(folder), limits, workloads=workloads, price_per_hour=price_per_hour)
+    """The fastest contender within the limits on these engines, for each of these workloads; or on all, for all."""
+    summary = lab.summary(folder)
+    return recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
 
 
 def limits_of(
     slo: str | Mapping[str, str | float] | None, max_memory: str | int | None, max_quality_loss: str | float | None
 ) -> Limits:
     """As a person writes them (`4GB`, `1%`), or as numbers: bytes, and a share of one."""
-    refuse = CannotRecommendError
     return Limits(
-        objectives=checked_objectives(slo, refuse),
-        memory_bytes=None if max_memory is None else checked(lambda: parse_bytes(max_memory), refuse),
-        quality_loss=None if max_quality_loss is None else checked(lambda: parse_fraction(max_quality_loss), refuse),
+        objectives=checked_objectives(slo),
+        memory_bytes=None if max_memory is None else checked(lambda: parse_bytes(max_memory), about="--max-memory"),
+        quality_loss=None
+        if max_quality_loss is None
+        else checked(lambda: parse_fraction(max_quality_loss), about="--max-quality-loss"),
     )

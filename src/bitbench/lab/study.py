@@ -24,6 +24,7 @@ from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.pace import StudyPace
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
+from bitbench.lab.readiness import Readiness, readiness
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import TrialDraft, now
@@ -75,9 +76,15 @@ class Lab:
         return "cuda" if has_cuda() else "cpu"
 
     def plan(self, study: Path | Study) -> Plan:
-        """What a study would run, and what not and why. Runs nothing."""
+        """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
+        return self.look_ahead(study)[0]
+
+    def look_ahead(self, study: Path | Study) -> tuple[Plan, Readiness]:
+        """The plan, and what is missing here before it can run."""
         source = StudySource.of(study)
-        return self._plan(source, Workshop(self.home, source.folder))
+        workshop = Workshop(self.home, source.folder)
+        plan = self._plan(source, workshop)
+        return plan, self._readiness(plan, workshop)
 
     def trust(self, study: Path | Study) -> Trust:
         """What a study uses beyond measuring, and whether that has been allowed."""
@@ -175,7 +182,7 @@ class Lab:
 
     def _trust(self, source: StudySource) -> Trust:
         try:
-            uses = uses_of(source.study, source.folder, self.engines_of(source.study))
+            uses = uses_of(source.study, source.folder, self.engines_of(source.study), self.home)
         except StudyFileError as error:
             raise source.located(error) from error
         return Trust(uses, source, self.home)
@@ -193,9 +200,12 @@ class Lab:
     def _ready_plan(self, source: StudySource, workshop: Workshop, observer: Observer) -> Plan:
         """The plan, once its environments exist and its variants were made, or could not be."""
         plan = self._plan(source, workshop)
-        for name in self.environments_of(plan):
-            environments.python_of(name, self.home)  # raises with the command to make it, before anything starts
+        self._readiness(plan, workshop).require()
         return workshop.make_missing(plan, observer)
+
+    def _readiness(self, plan: Plan, workshop: Workshop) -> Readiness:
+        needed = {*self.environments_of(plan), *workshop.makers(plan)}
+        return readiness(needed, workshop.missing_models(plan), self.home)
 
     def _pace(self, plan: Plan, bench: Bench) -> StudyPace:
         return StudyPace(
@@ -253,7 +263,7 @@ class Lab:
 def _study_in(folder: StudyFolder) -> Study:
     missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
     text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
-    return parse_study(text, name=str(folder.study_file))
+    return parse_study(text, name=str(folder.study_file), by_hand=False)
 
 
 def refuse_other_study(old: Study, new: Study) -> None:

@@ -7,18 +7,22 @@ from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.ports import Engine
 from bitbench.ground.child_environment import runs_code
+from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import has_code
+from bitbench.models.hub_reference import parse_reference
 from bitbench.quality.tasks import task_files
 from bitbench.quantize import catalog
 
 SENT = "its text is sent to the engines"
+_WITH_CODE = "a model with Python code, which an engine may run"
 
 
-def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine]) -> tuple[Use, ...]:
-    """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it."""
+def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
+    """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it. `home` is
+    where models were downloaded to."""
     found = [use for setup in study.engines for use in (*engines[setup.engine].uses(setup), *_variables(setup))]
-    found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study)]
+    found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study, home)]
     return tuple(dict.fromkeys(found))
 
 
@@ -50,13 +54,25 @@ def _recipes(study: Study, folder: Path) -> Iterator[Use]:
                 yield _file(source, folder, "its text is what compression is calibrated with")
 
 
-def _models(study: Study) -> Iterator[Use]:
-    for model in study.models:
+def _models(study: Study, home: Path) -> Iterator[Use]:
+    for model in (*study.models, *(variant.checkpoint for variant in study.variants)):
         if model not in CATALOG:
-            path = Path(model).expanduser().resolve()
-            contains = has_code(path)
-            purpose = "a model with Python code, which an engine may run" if contains else "a model, loaded by engines"
-            yield Use(UseKind.FILE, str(path), purpose, asks=contains)
+            yield _model(model, home)
+
+
+def _model(model: str, home: Path) -> Use:
+    """Only a person downloads one of a hub, with `bitbench model get`: it is shown, not asked about."""
+    path = Path(model).expanduser()
+    named = None if path.exists() else parse_reference(model)
+    if named is not None:
+        downloaded = library.find_on_hub(model, home)
+        contains = downloaded is not None and has_code(downloaded.path)
+        return Use(
+            UseKind.URL, named.url, _WITH_CODE if contains else "a model of a hub, loaded by engines", asks=contains
+        )
+    contains = has_code(path.resolve())
+    purpose = _WITH_CODE if contains else "a model, loaded by engines"
+    return Use(UseKind.FILE, str(path.resolve()), purpose, asks=contains)
 
 
 def _file(path: Path, folder: Path, purpose: str) -> Use:

@@ -13,13 +13,15 @@ from bitbench.ground.errors import ModelError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.models.catalog import CatalogModel, find
-from bitbench.models.folder import MANIFEST, hash_file
+from bitbench.models.folder import MANIFEST
+from bitbench.models.hashes import hash_file
 
+ENVIRONMENT = "transformers"  # comes with that engine
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 
 
 def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
-    """Returns the model's folder, made now or before. `python` is the interpreter of the transformers environment."""
+    """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
     model = find(name)
     target = home.absolute() / "models" / name
     if (target / MANIFEST).exists():

@@ -1,6 +1,5 @@
 """What the folder of a model says about itself, read without torch and without loading weights."""
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor, read_header
+from bitbench.models.quantized import read_quantization
 
 MANIFEST = "bitbench-model.json"
 _HEAD = "lm_head.weight"
@@ -44,7 +44,7 @@ def read_facts(folder: Path) -> ModelFacts:
         intermediate_size=_count(config, "intermediate_size"),
         tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
         experts=next((count for key in _EXPERTS if (count := _count(config, key))), None),
-        quantization=next(iter(_texts(_object(whole, "quantization_config"), "quant_method")), None),
+        quantization=stored.method if (stored := read_quantization(folder)) else None,
     )
 
 
@@ -62,11 +62,6 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder} contains no .safetensors file; save the model as safetensors, the only format bitbench reads."
         )
     return files
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _kv_heads(config: Mapping[str, Any]) -> int | None:

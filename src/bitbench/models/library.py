@@ -1,31 +1,62 @@
 """The models in the cache: which exist, how one is downloaded, and what a study's name for one stands for."""
 
 import hashlib
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.models.catalog import CATALOG, CatalogModel
-from bitbench.models.fetch import fetch
-from bitbench.models.folder import MANIFEST, hash_file, read_facts, weight_files
+from bitbench.ground.tensor_files import StoredTensor
+from bitbench.models import hub
+from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
+from bitbench.models.fetch import ENVIRONMENT, fetch
+from bitbench.models.folder import MANIFEST, read_facts, weight_files
+from bitbench.models.hashes import remembered_hashes
+from bitbench.models.hub_reference import parse_reference
+from bitbench.models.quantized import Quantization, read_quantization
 
-__all__ = ["KnownModel", "ResolvedModel", "fetch", "list_models", "resolve"]
+__all__ = [
+    "ENVIRONMENT",
+    "ExpectedModel",
+    "KnownModel",
+    "ResolvedModel",
+    "fetch",
+    "find_on_hub",
+    "list_models",
+    "look_up",
+    "resolve",
+    "resolve_gguf",
+]
 
-_HASH_CACHE = "models/hashes.json"
+GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
 _HASHED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    name: str  # the catalog's, or the folder's own
+    name: str  # the catalog's, the repository's, or the folder's own
     path: Path
     facts: ModelFacts
     weight_bytes: int
     content_hash: str
+    commit: str | None = None  # of the hub's repository that it came from
+    quantization: Quantization | None = None  # how it is stored; None: it is not quantized
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """A model of the catalog that is not downloaded: enough of it to plan with, and nothing that could run."""
+
+    name: str
+    facts: ModelFacts
+    weight_bytes: int
+    layers: Mapping[str, StoredTensor]  # the linear ones
+    path: None = None
+    content_hash: None = None
+    commit: None = None
+    quantization: None = None
 
 
 @dataclass(frozen=True)
@@ -41,25 +72,74 @@ class KnownModel:
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, downloaded or not."""
-    return tuple(_known(model, home) for model in CATALOG.values())
+    """Every model of the catalog, downloaded or not, and what was downloaded from a hub."""
+    return (
+        *(_known(model, home) for model in CATALOG.values()),
+        *(_known_from_hub(model) for model in hub.list_downloaded(home)),
+    )
 
 
 def resolve(reference: str, home: Path) -> ResolvedModel:
-    """A downloaded catalog name, or a folder with config.json and safetensors; raises ModelError."""
-    folder = _folder_of(reference, home)
+    """A downloaded model of the catalog or a hub, or a folder with config.json and safetensors; raises ModelError."""
+    downloaded = find_on_hub(reference, home)
+    folder = downloaded.path if downloaded else _folder_of(reference, home)
+    if downloaded and downloaded.reference.file:
+        raise ModelError(
+            f"{reference} is a GGUF file; name its original model under `models`, and under `variants` "
+            f"{{of: ORIGINAL, checkpoint: '{reference}'}}."
+        )
     return ResolvedModel(
-        name=folder.name,
+        name=downloaded.reference.name if downloaded else folder.name,
         path=folder,
         facts=read_facts(folder),
         weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
         content_hash=_hash_of(folder, home),
+        commit=downloaded.commit if downloaded else None,
+        quantization=read_quantization(folder),
     )
+
+
+def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
+    """A downloaded GGUF file, a file or a folder with one, which needs no config.json; None for any other model."""
+    downloaded = find_on_hub(reference, home)
+    place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
+    files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
+    if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
+        return None
+    digest = hashlib.sha256("".join(sorted(remembered_hashes(files, home).values())).encode())
+    return ResolvedModel(
+        name=downloaded.reference.name if downloaded else place.stem,
+        path=place,
+        facts=ModelFacts(quantization=GGUF),
+        weight_bytes=sum(file.stat().st_size for file in files),
+        content_hash=digest.hexdigest(),
+        commit=downloaded.commit if downloaded else None,
+    )
+
+
+def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
+    """What was downloaded under this name; None for a name of the catalog and a path that exists: they go first."""
+    named = parse_reference(reference)
+    if named is None or reference in CATALOG or Path(reference).exists():
+        return None
+    return hub.find(named, home)
+
+
+def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
+    """As `resolve`; a catalog model that is not downloaded is what the catalog knows of it."""
+    model = CATALOG.get(reference)
+    if model is None or _is_downloaded(model, home):
+        return resolve(reference, home)
+    return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+
+
+def _is_downloaded(model: CatalogModel, home: Path) -> bool:
+    return (home.absolute() / "models" / model.name / MANIFEST).exists()
 
 
 def _known(model: CatalogModel, home: Path) -> KnownModel:
     folder = home.absolute() / "models" / model.name
-    if not (folder / MANIFEST).exists():
+    if not _is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
@@ -67,44 +147,48 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     )
 
 
+def _known_from_hub(model: hub.HubModel) -> KnownModel:
+    size_bytes = sum(path.stat().st_size for path in model.path.iterdir())
+    try:
+        parameters = read_facts(model.path).parameters
+    except ModelError:  # a GGUF file has no config.json
+        parameters = None
+    return KnownModel(
+        str(model.reference),
+        f"commit {model.commit[:12]} of {model.reference.url}",
+        "",
+        model.path,
+        size_bytes,
+        parameters,
+    )
+
+
 def _folder_of(reference: str, home: Path) -> Path:
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
-        if not (folder / MANIFEST).exists():
+        if not _is_downloaded(CATALOG[reference], home):
             raise ModelError(
                 f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )
         return folder
     folder = Path(reference).expanduser().absolute()
     if not (folder / "config.json").is_file():
+        if parse_reference(reference) and not folder.is_dir():
+            raise ModelError(
+                f"{reference} is neither a folder nor downloaded; download it with: bitbench model get {reference}"
+            )
         state = "has no config.json" if folder.is_dir() else "is not a folder"
         raise ModelError(
             f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
-            "give one of these names or the folder of a Hugging Face checkpoint."
+            "give one of these names, a hub id (ORG/NAME) or the folder of a Hugging Face checkpoint."
         )
     return folder
 
 
 def _hash_of(folder: Path, home: Path) -> str:
     """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
-    cache = _read_cache(home / _HASH_CACHE)
-    known = dict(cache)
     files = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST})
     digest = hashlib.sha256()
-    for path in files:
-        state = path.stat()
-        key = f"{path}|{state.st_size}|{state.st_mtime_ns}"
-        if key not in known:
-            known[key] = hash_file(path)
-        digest.update(f"{path.name}\0{known[key]}\n".encode())
-    if known != cache:
-        SafeFolder(home).write(_HASH_CACHE, json.dumps(known, indent=1))
+    for path, content in remembered_hashes(files, home).items():
+        digest.update(f"{path.name}\0{content}\n".encode())
     return digest.hexdigest()
-
-
-def _read_cache(cache_file: Path) -> dict[str, str]:
-    try:
-        content: dict[str, str] = json.loads(read_bytes(cache_file))
-    except (OSError, ValueError):
-        return {}
-    return content

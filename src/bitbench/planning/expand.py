@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.study import Checkpoint, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
@@ -13,9 +13,12 @@ from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import CompatibilityRow, look_up
 
+Resolve = Callable[[str, str | Checkpoint], Variant]
 
-def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, str], Variant], device: Device) -> Plan:
-    """Every model × recipe × engine × workload. `resolve(model, recipe)` finds the variant on disk."""
+
+def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device) -> Plan:
+    """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
+    a checkpoint in its place."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
@@ -23,20 +26,20 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
     cells, refusals, expectations = [], [], []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
-    for setup in study.engines:
+    for index, setup in enumerate(study.engines):
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
-                reason = row.why if row and row.refuse else engine.refuse(setup, variant, workload) or variant.refusal
+                reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
                 if reason is not None:
                     refusals.append(Refusal(cell=cell, reason=reason))
                 else:
                     cells.append(cell)
             if study.quality is not None:
-                reason = _no_quality(study.quality, engine, setup, variant, row)
+                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
                 if reason is None:
                     quality.append(contender)
                 else:
@@ -61,7 +64,13 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Callable[[str, 
 
 
 def _no_quality(
-    quality: Quality, engine: Engine, setup: EngineSetup, variant: Variant, row: CompatibilityRow | None
+    quality: Quality,
+    engine: Engine,
+    setup: EngineSetup,
+    variant: Variant,
+    row: CompatibilityRow | None,
+    *,
+    index: int,
 ) -> str | None:
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
@@ -71,25 +80,37 @@ def _no_quality(
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
-    return engine.refuse(setup, variant, longest) or variant.refusal
+    return _refused(engine, setup, variant, longest, index)
+
+
+def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:
+    """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
+    try:
+        return engine.refuse(setup, variant, workload) or variant.refusal
+    except StudyFileError as error:
+        raise StudyFileError(str(error), ("engines", index, *error.location)) from error
 
 
 def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
     return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
 
 
-def _variants(study: Study, resolve: Callable[[str, str], Variant]) -> Iterator[Variant]:
+def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
     """Each with a name of its own, which is what tells contenders apart from here on."""
     found: dict[str, list[Variant]] = {}
     for model in study.models:
         own = found[model] = []
-        for index, recipe in enumerate(study.recipes):
+        asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
+            *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
+            *((other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model),
+        ]
+        for wanted, place in asked:
             try:
-                variant = resolve(model, recipe)
+                variant = resolve(model, wanted)
             except RecipeError as error:
-                raise StudyFileError(str(error), ("recipes", index)) from error
+                raise StudyFileError(str(error), place) from error
             if any(other.recipe == variant.recipe for other in own):
-                raise StudyFileError(f"two recipes are called {variant.recipe}; give each its own name", ("recipes",))
+                raise StudyFileError(f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1])
             own.append(variant)
     names = _model_names({model: own[0].model_name for model, own in found.items()})
     for model, own in found.items():
@@ -106,7 +127,7 @@ def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
             raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
         lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
         needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
-        names[model] = name if needed == 1 else Path(*parts[-needed:]).as_posix()
+        names[model] = Path(*parts[-needed:]).as_posix() if others else name
     return names
 
 
@@ -114,7 +135,8 @@ def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(
-            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]` or a folder", ("engines",)
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            ("engines",),
         )
     unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
     if study.models and len(unused) == len(study.engines):

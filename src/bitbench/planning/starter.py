@@ -8,13 +8,16 @@ name: my-study                  # the results go to a folder of this name
 
 # The model: a name from `bitbench model list`, or a folder with a Hugging Face checkpoint.
 models: [smollm2-135m]
-recipes: [bf16]                 # bf16: the unquantized checkpoint
+# What is compared: the unquantized checkpoint, 8-bit weights and activations, 4-bit weights. Variants are created by
+# `bitbench run`; `bitbench recipes` lists the others.
+recipes: [bf16, w8a8-rtn, w4a16-rtn]
 
 # The engines. Each runs in its own environment: `bitbench env create vllm`.
 engines:
-  - transformers
   - engine: vllm
     args: {enforce-eager: true} # arguments as the engine spells them; they are recorded with the results
+  # - transformers              # bf16, VPTQ and torchao; others run unquantized there, and are refused
+  # - llamacpp                  # needs recipes of GGUF files, such as gguf-q4_k_m
 
 # The workloads. Built in: interactive, decode_bound, prefill_bound, long_context, medium_batch, base,
 # high_concurrency. Or a shape of your own:
@@ -38,11 +41,13 @@ measure:
   budget: 10m                   # wall time
   # equal_within: 10%           # a difference that is known to be smaller than this is answered: equal
 
+# quality: {windows: 8}           # what each variant loses; docs/quality.md
+
 limits:
   start: 10m                    # from start to ready
   stall: 2m                     # without a token
   # memory: 8GiB                # what one instance may use
 
-baseline: transformers          # what the others are compared to
+baseline: smollm2-135m/bf16 @ vllm  # what the others are compared to
 seed: 1
 """

@@ -28,13 +28,15 @@ def with_line(error: StudyFileError, path: Path) -> StudyFileError:
     return StudyFileError(f"{path}:{line}: {field}: {error}" if field else f"{path}: {error}")
 
 
-def parse_study(text: str, *, name: str) -> Study:
+def parse_study(text: str, *, name: str, by_hand: bool = True) -> Study:
+    """`by_hand`: False for the copy in a study folder, which may be older than the rule that numbers have units."""
     return yaml_file.parse(
         text,
         Study,
         name=name,
         outline="a study file is a mapping (`name: …`, `engines: …`, `workloads: …`)",
         error=StudyFileError,
+        by_hand=by_hand,
     )
 
 

@@ -4,31 +4,26 @@ import yaml
 
 from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import Workload
-from bitbench.ground.units import show_seconds
+from bitbench.ground.units import BY_HAND, written_seconds
 
 
 def study_text(study: Study) -> str:
     """Reading it again gives an equal study."""
-    content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"})
+    content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
     content = {"bitbench": study.bitbench, **content}
     if study.workloads:
         content["workloads"] = [_workload(workload) for workload in study.workloads]
     if study.objectives:
-        content["objectives"] = {objective.name: _seconds(objective.limit) for objective in study.objectives}
+        content["objectives"] = {objective.name: written_seconds(objective.limit) for objective in study.objectives}
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     return text
 
 
 def _workload(workload: Workload) -> dict[str, object]:
     """Defaults are left out but for the kind of an arrival, which says what the rest of it means."""
-    content = workload.model_dump(mode="json", exclude_defaults=True, by_alias=True, exclude={"arrival"})
-    arrival = workload.arrival.model_dump(mode="json", by_alias=True)
+    content = workload.model_dump(
+        mode="json", exclude_defaults=True, by_alias=True, exclude={"arrival"}, context=BY_HAND
+    )
+    arrival = workload.arrival.model_dump(mode="json", by_alias=True, context=BY_HAND)
     content["arrival"] = arrival["kind"] if len(arrival) == 1 else arrival
     return content
-
-
-def _seconds(value: float) -> str | float:
-    shown = show_seconds(value).replace(" ", "").replace(",", "")
-    from bitbench.ground.units import parse_seconds
-
-    return shown if parse_seconds(shown) == value else value

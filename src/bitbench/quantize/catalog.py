@@ -2,12 +2,19 @@
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 from bitbench.core.asked.recipe import Recipe
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import RecipeError
 
 _BUILT_IN = Path(__file__).with_name("recipes")
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON Schema of a recipe file, for editors."""
+    schema = Recipe.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "bitbench recipe", **schema}
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:

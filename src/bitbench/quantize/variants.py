@@ -127,7 +127,7 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
     """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there
-    refuse_impossible(wanted)
+    refuse_impossible(wanted.model.path, wanted.recipe)
     place = _variants(home)
     try:
         SafeFolder(home).make_folder(place.name)
@@ -146,10 +146,10 @@ def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress =
         raise QuantizeError(_with_advice(f"{wanted.folder_name} could not be written: {error}")) from error
 
 
-def refuse_impossible(wanted: Order) -> None:
+def refuse_impossible(model: Path, recipe: Recipe) -> None:
     """Raises ModelError or RecipeError where this model cannot be compressed, or not by this recipe."""
-    refuse_other_than_causal_lm(wanted.model.path)
-    refuse_group_size_that_does_not_fit(wanted.recipe, read_headers(wanted.model.path))
+    refuse_other_than_causal_lm(model)
+    refuse_group_size_that_does_not_fit(recipe, read_headers(model))
 
 
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:

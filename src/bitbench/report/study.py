@@ -1,6 +1,7 @@
 """The report of a study, in order: the answer first, then figures and tables, then what they rest on."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
@@ -12,10 +13,10 @@ from bitbench.report.charts.figure import Figure
 from bitbench.report.charts.requests import request_figures
 from bitbench.report.charts.trade import trade_figures
 from bitbench.report.charts.trials import trials_figure
-from bitbench.report.document.model import Block, Chart, Document, Link, Paragraph, Section
+from bitbench.report.document.model import Block, Chart, Document, Link, Name, Paragraph, Phrase, Section
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, paragraph, say, small_print
+from bitbench.report.document.words import bullets, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
 from bitbench.report.sections.contenders import contenders_section
@@ -27,11 +28,12 @@ from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
-from bitbench.report.sections.objectives import objectives_section
+from bitbench.report.sections.objectives import objectives_section, objectives_verdict
 from bitbench.report.sections.overview import overview_section
 from bitbench.report.sections.precision import precision_section
 from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
+from bitbench.report.sections.ranked import titled
 from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sections.warm_up import warm_up_section
@@ -83,6 +85,8 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
         yield from bullets(sweep_answer(summary))
     else:
         yield from _what_to_use(summary)
+    if (verdict := objectives_verdict(summary)) is not None:
+        yield Paragraph(verdict)
     yield small_print(
         f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval; "
         "contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a single "
@@ -94,32 +98,51 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
 
 def _what_to_use(summary: StudySummary) -> Iterator[Block]:
     """What to use; the best of each workload; what is missing."""
-    if (first := lead(summary)) is not None:
-        yield Paragraph(first.phrase)
-    if shared := Labels.of(summary, MAX_NAME).shared:
-        yield paragraph(shared)
-    yield best_table(summary)
+    for part in summary.by_model:
+        if (first := lead(part)) is not None:
+            yield Paragraph(say(strong(Name(part.model), ": "), first.phrase) if part.model else first.phrase)
+        if (shared := Labels.of(part, MAX_NAME).shared) not in ("", f"Model: {part.model}."):
+            yield paragraph(shared)
+        yield best_table(part)
+    if summary.models:
+        yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
     yield from bullets([*remarks(summary), *quality_sentences(summary)])
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:
-    labels = Labels.of(summary)
-    load = tuple(load_figures(summary, labels))
     if sweep_cells(summary):
-        yield sweep_section(summary, load)
+        yield sweep_section(summary, load_figures(summary, Labels.of(summary)))
         return
+    for number, part in enumerate(summary.by_model, start=1):
+        yield from (
+            _with_own_names(section, number) if section and part.model else section for section in _speed_of(part)
+        )
+
+
+def _speed_of(summary: StudySummary) -> Iterator[Section | None]:
+    """Of one model."""
+    labels = Labels.of(summary)
     yield overview_section(summary)
-    if load:
+    if load := load_figures(summary, labels):
         said = "The same shape under rising load: what is gained in throughput costs latency."
-        yield _charts("Latency against throughput", said, load)
+        yield _charts(titled("Latency against throughput", summary), said, load)
     yield _trade_offs(summary, labels)
-    if lengths := tuple(length_figures(summary, labels)):
+    if lengths := length_figures(summary, labels):
         said = "Workloads that differ only in the length of the prompt."
-        yield _charts("Over the length of the input", said, lengths)
+        yield _charts(titled("Over the length of the input", summary), said, lengths)
     for ranking in summary.rankings:
         trials = trials_figure(summary, ranking, labels)
         spreads = request_figures(summary, ranking, labels)
         yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
+
+
+def _with_own_names(section: Section, number: int) -> Section:
+    """Figures of several models have the same names: those of files, and of places in a page."""
+    blocks = (
+        Chart(replace(block.figure, name=f"{block.figure.name}-{number}")) if isinstance(block, Chart) else block
+        for block in section.blocks
+    )
+    return replace(section, blocks=tuple(blocks))
 
 
 def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
@@ -134,11 +157,11 @@ def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
         "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, "
         f"the lowest and the highest start), cut off at the edge.{missing}"
     )
-    return _charts(f"Speed against {wanted}", said, figures)
+    return _charts(titled(f"Speed against {wanted}", summary), said, figures)
 
 
-def _charts(title: str, said: str, figures: Sequence[Figure]) -> Section:
-    return Section(say(title), (paragraph(said), *(Chart(figure) for figure in figures)))
+def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:
+    return Section(title, (paragraph(said), *(Chart(figure) for figure in figures)))
 
 
 def _facts(summary: StudySummary, lock: Lock) -> Iterator[tuple[str, str]]:

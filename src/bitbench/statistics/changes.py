@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import log
 
-from bitbench.core.cell import Cell
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.found.comparison import Replicate
 from bitbench.core.found.metrics import FigureSource
 from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
@@ -34,10 +35,18 @@ class Change:
     before: Sample
     after: Sample
     log_ratio: LogRatio | None = None
+    unit: Replicate = Replicate.STARTS
 
     @property
-    def fewest_starts(self) -> int:
-        return min(self.before.n_instances, self.after.n_instances)
+    def counts(self) -> tuple[int, int]:
+        """How often each side was repeated."""
+        if self.unit is Replicate.TRIALS:
+            return self.before.n_trials, self.after.n_trials
+        return self.before.n_instances, self.after.n_instances
+
+    @property
+    def fewest(self) -> int:
+        return min(self.counts)
 
     def ratio(self, confidence: float) -> Ratio | None:
         """after / before; None where it is not defined."""
@@ -45,19 +54,23 @@ class Change:
             return self.log_ratio.ratio(confidence)
         return compare(self.after, self.before, confidence)
 
-    def degrees_of_freedom(self, starts: int) -> float:
-        """With so many starts of each side; of a ratio with lent ones at least one more for each further start."""
+    def degrees_of_freedom(self, count: int) -> float:
+        """With so many repetitions of each side; of a ratio with lent ones at least one more for each further one."""
         if self.log_ratio is not None:
-            return self.log_ratio.degrees_of_freedom + starts - self.fewest_starts
-        return 2 * (starts - 1)
+            return self.log_ratio.degrees_of_freedom + count - self.fewest
+        return 2 * (count - 1)
 
     @property
-    def variance_of_one_start(self) -> float | None:
-        """Of the log ratio, if each side had one start; None where that is unknown."""
+    def variance_of_one(self) -> float | None:
+        """Of the log ratio, if each side had one start (or trial); None where that is unknown."""
         if self.log_ratio is not None:
-            return 2 * self.log_ratio.standard_error**2 / (1 / self.before.n_instances + 1 / self.after.n_instances)
-        sides = [(side.uncertainty, side.mean, side.n_instances) for side in (self.before, self.after)]
-        known = [(one.standard_error / mean) ** 2 * starts for one, mean, starts in sides if one is not None]
+            return 2 * self.log_ratio.standard_error**2 / sum(1 / count for count in self.counts)
+        sides = [(side.uncertainty, side.mean) for side in (self.before, self.after)]
+        known = [
+            (own.standard_error / mean) ** 2 * count
+            for (own, mean), count in zip(sides, self.counts, strict=True)
+            if own is not None
+        ]
         return sum(known) if len(known) == len(sides) else None
 
 
@@ -65,12 +78,13 @@ class Change:
 class Changes:
     """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared.
 
-    `least_starts`: with fewer of them on a side nothing is decided.
+    `least_repetitions`: with fewer starts on a side (or trials, of a server that was running) nothing is decided.
     """
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
-    least_starts: int = 1
+    least_repetitions: int = 1
+    running: frozenset[Contender] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -83,7 +97,13 @@ class Changes:
         before, after = self.before(pair, metric), self.after(pair, metric)
         if before is None or after is None:
             return None
-        return Change(before, after, self.log_ratio(pair, metric) if self.log_ratio else None)
+        is_running = not self.running.isdisjoint((pair.before.contender, pair.after.contender))
+        return Change(
+            before,
+            after,
+            self.log_ratio(pair, metric) if self.log_ratio else None,
+            Replicate.TRIALS if is_running else Replicate.STARTS,
+        )
 
 
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
@@ -94,7 +114,12 @@ def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """
     lent = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
-    return Changes(samples, lambda pair, metric: lent(metric).get(pair.after), least_starts=2)
+    return Changes(
+        samples,
+        lambda pair, metric: lent(metric).get(pair.after),
+        least_repetitions=2,
+        running=_running(before) | _running(after),
+    )
 
 
 def changes_within(study: StudyRecords) -> Changes:
@@ -104,7 +129,15 @@ def changes_within(study: StudyRecords) -> Changes:
     """
     tables = cache(lambda metric: _tables(study, metric))
     samples = samples_by_cell(study)
-    return Changes((samples, samples), lambda pair, metric: _within_blocks(tables(metric), pair, metric))
+    return Changes(
+        (samples, samples),
+        lambda pair, metric: _within_blocks(tables(metric), pair, metric),
+        running=_running(study),
+    )
+
+
+def _running(study: StudyRecords) -> frozenset[Contender]:
+    return frozenset(contender for contender in study.plan.contenders if study.was_running(contender))
 
 
 def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:

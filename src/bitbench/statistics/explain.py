@@ -34,7 +34,7 @@ def explain(
     sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
     crossovers = tuple(
         one
-        for one in find_crossovers(plan, speeds_of(of), baseline)
+        for one in find_crossovers(plan, speeds_of(of, contender), baseline)
         if one.contender == contender and any(point.workload == workload.name for point in one.points)
     )
     phases = tuple(_phases(of, pair, workload, sides))
@@ -60,7 +60,7 @@ def explain(
 
 def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
     """Every workload at which both have a result, by the headline of the study."""
-    speeds = speeds_of(of)
+    speeds = speeds_of(of, contender)
     found = []
     for workload in of.plan.study.workloads:
         cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]

@@ -2,7 +2,8 @@
 
 Several cells may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
 chance that any of equal cells is called broken stays below 1 − c. An interval that rests on one start knows nothing of
-the next one, and decides nothing.
+the next one, and decides nothing. Of a server that bitbench did not start no start is in question: it is judged by its
+trials, and what is found does not cover a restart.
 """
 
 import re
@@ -11,19 +12,20 @@ from math import log, sqrt
 
 from scipy.special import stdtrit
 
-from bitbench.core.found.comparison import GateOutcome
+from bitbench.core.found.comparison import GateOutcome, Replicate
 from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import Ratio
-from bitbench.ground.errors import CannotCompareError
-from bitbench.ground.units import parse_fraction
+from bitbench.ground.errors import UsageError
+from bitbench.ground.near_miss import did_you_mean
 from bitbench.statistics.changes import Change
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.trial import RECORDED
 
-MOST_STARTS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
+MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
+FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
 
-_CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9.]+\s*%?)\s*")
+_CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
 
 
 @dataclass(frozen=True)
@@ -45,25 +47,23 @@ def parse_metric(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `core.found.metrics`."""
     metric = find(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
-        known = ", ".join([*(one.name for one in RECORDED.values()), PERPLEXITY])
-        raise CannotCompareError(f"unknown figure {name}; known are {known}")
+        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
+        raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
     return metric.column
 
 
 def parse_condition(text: str) -> Condition:
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise CannotCompareError(
-            f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"'
-        )
-    name, sign, minus, amount = match.groups()
+        raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
+    name, sign, minus, amount, percent = match.groups()
     metric = parse_metric(name)
-    try:
-        change = parse_fraction(amount) * (-1 if minus == "-" else 1)
-    except ValueError as error:
-        raise CannotCompareError(f"--fail-if {text!r}: {error}") from error
+    if not percent and float(amount):
+        shown = [f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))]
+        raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")
+    change = float(amount) / 100 * (-1 if minus == "-" else 1)
     if change <= -1:
-        raise CannotCompareError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
+        raise UsageError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
     return Condition(" ".join(text.split()), metric, sign == "<", change)
 
 
@@ -72,7 +72,8 @@ class Judgement:
     outcome: GateOutcome
     ratio: Ratio | None
     reason: str = ""
-    needed_starts: int | None = None
+    needed: int | None = None
+    unit: Replicate = Replicate.STARTS
 
 
 def judge(condition: Condition, change: Change, confidence: float, asked: int) -> Judgement:
@@ -81,32 +82,37 @@ def judge(condition: Condition, change: Change, confidence: float, asked: int) -
     ratio = change.ratio(single)
     if ratio is None:
         return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
-    if change.fewest_starts < 2:
-        reason = "one side has a single start, which does not cover a restart"
-        return Judgement(GateOutcome.UNSURE, ratio, reason, FEWEST_STARTS)
-    if ratio.interval is None:
-        return Judgement(GateOutcome.UNSURE, ratio, "too few trials for an interval", FEWEST_STARTS)
+    if (lacking := _lacking(change)) is not None or ratio.interval is None:
+        fewest = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
+        return Judgement(GateOutcome.UNSURE, ratio, lacking or "too few trials for an interval", fewest, change.unit)
     low, high, limit = ratio.interval.low, ratio.interval.high, condition.limit
     if (high < limit) if condition.is_below else (low > limit):
-        return Judgement(GateOutcome.FAILED, ratio)
+        return Judgement(GateOutcome.FAILED, ratio, unit=change.unit)
     if (low >= limit) if condition.is_below else (high <= limit):
-        return Judgement(GateOutcome.PASSED, ratio)
-    needed = starts_needed(change, log(ratio.value) - log(limit), single)
+        return Judgement(GateOutcome.PASSED, ratio, unit=change.unit)
+    needed = repetitions_needed(change, log(ratio.value) - log(limit), single)
     reason = "the interval contains the limit" if needed else "the change equals the limit"
-    return Judgement(GateOutcome.UNSURE, ratio, reason, needed)
+    return Judgement(GateOutcome.UNSURE, ratio, reason, needed, change.unit)
 
 
-def starts_needed(change: Change, distance: float, confidence: float) -> int | None:
-    """Starts of each side until the interval would leave the limit, if means and spread stay as they are.
+def _lacking(change: Change) -> str | None:
+    """Why so few repetitions decide nothing, whatever their interval is."""
+    if change.unit is Replicate.TRIALS:
+        return f"one side has fewer than {FEWEST_TRIALS} trials" if change.fewest < FEWEST_TRIALS else None
+    return "one side has a single start, which does not cover a restart" if change.fewest < 2 else None
 
-    `distance` of the log ratio to the limit. None: more than MOST_STARTS. The standard error of a mean falls with the
-    root of the number of starts.
+
+def repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
+    """Of each side until the interval would leave the limit, if means and spread stay as they are.
+
+    `distance` of the log ratio to the limit. None: more than MOST_REPETITIONS. The standard error of a mean falls with
+    the root of their number.
     """
-    variance = change.variance_of_one_start
+    variance = change.variance_of_one
     if variance is None:
         return None
-    for starts in range(change.fewest_starts + 1, MOST_STARTS + 1):
-        quantile = float(stdtrit(change.degrees_of_freedom(starts), (1 + confidence) / 2))
-        if quantile * sqrt(variance / starts) < abs(distance):
-            return starts
+    for count in range(change.fewest + 1, MOST_REPETITIONS + 1):
+        quantile = float(stdtrit(change.degrees_of_freedom(count), (1 + confidence) / 2))
+        if quantile * sqrt(variance / count) < abs(distance):
+            return count
     return None

@@ -1,26 +1,34 @@
 """How exact the ratios of a study are, where their noise comes from, and what one more block would bring."""
 
+from collections.abc import Mapping
 from math import sqrt
 from statistics import fmean, median
 
 from scipy.special import stdtrit
 
-from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Precision
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.components import variance_components
 from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.fields import Field, log_speeds_of
 from bitbench.statistics.pairs import PairedRatio
 from bitbench.statistics.standing import Standing
 
 
-def precision(of: StudyRecords, found: Standing, baseline: Contender | None) -> Precision | None:
-    """None where no two contenders met in two blocks."""
-    pairs = [pair for table in found.tables.values() for pair in table.pairs if baseline in (pair.first, pair.second)]
+def precision(of: StudyRecords, found: Mapping[Field, Standing]) -> Precision | None:
+    """Of all models together; None where no two contenders met in two blocks."""
+    pairs = [
+        pair
+        for field, own in found.items()
+        for table in own.tables.values()
+        for pair in table.pairs
+        if field.baseline in (pair.first, pair.second)
+    ]
     if not pairs:
         return None
     confidence = of.study.measure.confidence
-    noise = variance_components(found.speeds)
+    noise = variance_components(log_speeds_of(found))
+    explained = [share for own in found.values() for share in own.explained.values()]
     ends = block_ends(of.trials, of.instances)
     ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
     half_width = median(pair.half_width(confidence) for pair in pairs)
@@ -28,7 +36,7 @@ def precision(of: StudyRecords, found: Standing, baseline: Contender | None) -> 
         blocks=max(pair.blocks for pair in pairs),
         start_sd=noise.start_sd if noise else None,
         trial_sd=noise.trial_sd if noise else None,
-        probe_share=fmean(found.explained.values()) if found.explained else None,
+        probe_share=fmean(explained) if explained else None,
         half_width=half_width,
         next_block_s=ends_s[-1] - ends_s[-2] if len(ends_s) > 1 else None,
         next_half_width=half_width * median(_narrower(pair, confidence) for pair in pairs),

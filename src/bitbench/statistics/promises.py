@@ -2,7 +2,7 @@
 
 A percentile is that of the requests of all trials (`percentiles`), and is met only where its interval has an upper end.
 A mean is that of the trials. In either case the interval decides, never the figure alone, and one start decides
-nothing about the next.
+nothing about the next. Of a server that bitbench did not start its trials decide.
 """
 
 from math import ceil
@@ -23,7 +23,9 @@ def judge_objective(objective: Objective, cell: CellSummary) -> JudgedObjective:
     if (found := cell.tails.get(metric.column)) is not None:
         return _from_requests(objective, found)
     if (known := cell.metrics.get(metric.column)) is not None:
-        return _from_trials(objective, known, _too_few(metric, cell))
+        return _from_trials(objective, known, _too_few(metric, cell), was_running=cell.was_running)
+    if any(run.holds is False and run.failed_requests for run in cell.runs):
+        return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.MISSED, reason="requests failed")
     return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.INCONCLUSIVE, reason="it was not measured")
 
 
@@ -58,13 +60,13 @@ def _rounded_up(count: int) -> int:
     return ceil(count / unit) * unit
 
 
-def _from_trials(objective: Objective, known: Estimate, too_few: str) -> JudgedObjective:
+def _from_trials(objective: Objective, known: Estimate, too_few: str, *, was_running: bool) -> JudgedObjective:
     """A mean; or a percentile of each trial, where its requests were not kept: then its note says so."""
     interval = known.interval
     verdict, reason = ObjectiveVerdict.INCONCLUSIVE, ""
     if interval is None:
         reason = "one trial has no interval"
-    elif not known.covers_starts:
+    elif not known.covers_starts and not was_running:
         reason = ONE_START
     elif interval.low > objective.limit:  # what few requests say of a tail is too low, so this is safe
         verdict = ObjectiveVerdict.MISSED

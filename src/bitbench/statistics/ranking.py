@@ -1,12 +1,14 @@
 """Ranks with ties: two contenders are told apart only where a claim says so, corrected for all that is asked at once.
 
 A contender's rank is a range: from one more than the number that are significantly better to the number of all less
-those that are significantly worse. Claims come from differences within blocks (`standing`); a study with one start of
-each contender has none, and falls back to what its trials say about that start.
+those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding. Claims
+come from differences within blocks (`standing`); a study with one start of each contender has none, and falls back to
+what its trials say about that start.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
@@ -28,6 +30,7 @@ def rank(
     """Rank the contenders of one workload; `samples` are of the headline metric."""
     order = sorted(samples, key=lambda contender: samples[contender].mean, reverse=found.headline.higher_is_better)
     reference = baseline if baseline in samples else None
+    ranked = [contender for contender in order if samples[contender].n_trials > 1]
     claims = found.claims.get(workload)
     apart = claims.told_apart if claims else _of_one_start(order, samples, confidence)
 
@@ -41,33 +44,26 @@ def rank(
         workload=workload,
         metric=found.headline.metric,
         baseline=reference,
-        entries=_entries(order, apart, ratio, claims, reference),
+        entries=tuple(
+            RankingEntry(
+                contender=contender,
+                **_ranks(contender, ranked, apart),
+                ratio_to_baseline=ratio(contender),
+                against_baseline=_against(contender, apart, claims, reference),
+            )
+            for contender in order
+        ),
         possible_bests=tuple(one for one in order if one in claims.possible_bests) if claims else (),
     )
 
 
-def _entries(
-    order: Sequence[Contender],
-    apart: frozenset[Ordered],
-    ratio: Callable[[Contender], Ratio | None],
-    claims: Claims | None,
-    baseline: Contender | None,
-) -> tuple[RankingEntry, ...]:
-    return tuple(
-        RankingEntry(
-            contender=contender,
-            rank_low=1 + sum((other, contender) in apart for other in order),
-            rank_high=len(order) - sum((contender, other) in apart for other in order),
-            tied_with=tuple(
-                other
-                for other in order
-                if other != contender and (other, contender) not in apart and (contender, other) not in apart
-            ),
-            ratio_to_baseline=ratio(contender),
-            against_baseline=_against(contender, apart, claims, baseline),
-        )
-        for contender in order
-    )
+def _ranks(contender: Contender, ranked: Sequence[Contender], apart: frozenset[Ordered]) -> dict[str, Any]:
+    if contender not in ranked:
+        return {"rank_low": None, "rank_high": None, "tied_with": ()}
+    better = [other for other in ranked if (other, contender) in apart]
+    worse = [other for other in ranked if (contender, other) in apart]
+    tied = tuple(other for other in ranked if other not in (contender, *better, *worse))
+    return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "tied_with": tied}
 
 
 def _against(

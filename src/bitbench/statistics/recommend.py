@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.core.found.recommendation import MEMORY, Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
-from bitbench.ground.errors import CannotRecommendError
+from bitbench.ground.errors import UsageError
 from bitbench.statistics.promises import CONTAINS, ONE_START, judge_objective
 from bitbench.statistics.quality import RISE
 
-MEMORY = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
+MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
 STANDINGS = {
     ObjectiveVerdict.MET: Standing.MET,
     ObjectiveVerdict.MISSED: Standing.BROKEN,
@@ -30,28 +30,30 @@ def recommend(
     limits: Limits,
     *,
     workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
     price_per_hour: float | None = None,
 ) -> Recommendation:
-    """`workloads`: all unless given."""
-    rankings = _wanted(summary, workloads)
-    memory = next((name for name in MEMORY if any(name in cell.metrics for cell in summary.cells)), MEMORY[-1])
+    """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
+    on_engine = _on_engines(summary, engines)
+    memory = next((name for name in MEMORIES if any(name in cell.metrics for cell in summary.cells)), MEMORIES[-1])
     choices = []
-    for ranking in rankings:
-        judged = [
-            _judge(summary, cell, ranking, limits, memory=memory, price=price_per_hour)
-            for cell in _in_order(summary, ranking)
-        ] or _refused(summary, ranking.workload)
-        choices.append(_choose(ranking, judged))
+    for part in summary.by_model:
+        for ranking in _wanted(part, workloads):
+            judged = [
+                _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
+                for cell in _in_order(part, ranking)
+                if cell.cell.contender in on_engine
+            ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
+            choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
         headline=summary.definitions[summary.headline],
         memory_name=summary.definitions[memory].name,
-        baseline=summary.baseline,
         price_per_hour=price_per_hour,
         choices=tuple(choices),
-        for_all=_for_all(choices),
-        notes=tuple(_notes(summary, limits)),
+        for_all=() if summary.models else _for_all(choices),
+        notes=tuple(_notes(summary, limits, choices)),
     )
 
 
@@ -59,8 +61,20 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     known = {ranking.workload: ranking for ranking in summary.rankings}
     missing = [name for name in workloads if name not in known]
     if missing:
-        raise CannotRecommendError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
+        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
+
+
+def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Contender]:
+    tried = [cell.cell.contender for cell in summary.cells]
+    contenders = {*tried, *(refusal.cell.contender for refusal in summary.refusals)}
+    setups = summary.study.engines
+    missing = [name for name in engines if not any(name in (one.name, one.engine) for one in setups)]
+    if missing:
+        known = ", ".join(one.name for one in setups)
+        raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
+    wanted = {one.name for one in setups if not engines or one.name in engines or one.engine in engines}
+    return {one for one in contenders if one.engine in wanted}
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
@@ -87,11 +101,13 @@ def _judge(
             contender=contender, figure=None, trials=len(cell.runs), failed_trials=len(failed), why_no_result=why
         )
     speed = cell.metrics.get("output_throughput")
+    reserve = next(one.memory.kv_cache_bytes for one in summary.contenders if one.contender == contender)
     return Judged(
         contender=contender,
         figure=cell.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         memory=cell.metrics.get(memory),
+        kv_cache_bytes=reserve.mean if reserve else None,
         findings=tuple(_findings(summary, cell, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(cell.runs),
@@ -174,7 +190,7 @@ def _memory(limit: float, known: Estimate | None) -> Finding:
     else:
         standing, reason = decide(interval, limit)
     return Finding(
-        name="memory",
+        name=MEMORY,
         unit="bytes",
         limit=limit,
         value=known.mean if known else None,
@@ -204,13 +220,15 @@ def _cost(speed: Estimate, price_per_hour: float) -> Cost:
     return Cost(mean=mean, low=per_million(ends[0]) if ends else None, high=per_million(ends[1]) if ends else None)
 
 
-def _choose(ranking: Ranking, judged: Sequence[Judged]) -> Choice:
+def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
     met = [one.contender for one in judged if one.standing is Standing.MET]
     chosen = met[0] if met else None
     entry = next((one for one in ranking.entries if one.contender == chosen), None)
     ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
     return Choice(
         workload=ranking.workload,
+        model=ranking.model,
+        baseline=summary.baseline,
         judged=tuple(judged),
         chosen=chosen,
         nearest=None if met else _nearest(judged),
@@ -243,12 +261,18 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
     return tuple(one for one in first if one is not None and all(one in other for other in others))
 
 
-def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
+def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> Iterable[str]:
     if any(one.statistic != "mean" for one in limits.objectives):
         yield (
             "A percentile is that of the requests of all trials together. It is met only where its interval has an "
             "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "
             "slowest is shown."
+        )
+    if any(one.memory_without_cache is not None for choice in choices for one in choice.judged):
+        judged = "--max-memory is held against" if limits.memory_bytes is not None else "Memory is"
+        yield (
+            f"{judged} what an engine takes as it was run, with the KV cache that it reserves at its start. Without "
+            "KV is the same less that reserve: the least that a smaller reserve could bring it down to."
         )
     if limits.quality_loss is not None and not summary.quality:
         yield "To have quality checked, add quality: {} to the study and run it again."

@@ -77,8 +77,9 @@ def standing(
     headline: Headline,
     baseline: Contender | None,
 ) -> Standing:
-    """`trials`: all of the study; those that do not count are passed over."""
-    counted = [trial for trial in trials if trial.counts]
+    """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over."""
+    cells = set(plan.cells)
+    counted = [trial for trial in trials if trial.counts and trial.cell in cells]
     blocks = sorted({trial.block for trial in counted})
     ends_s = block_ends(trials, instances)
     taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])

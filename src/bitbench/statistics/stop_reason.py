@@ -3,23 +3,26 @@
 from collections.abc import Sequence
 
 from bitbench.core.asked.study import Measure
-from bitbench.core.cell import Cell, Plan
+from bitbench.core.cell import Cell
 from bitbench.core.found.summary import StopReason
 from bitbench.core.recorded.trial import TrialRecord
+from bitbench.statistics.fields import Field
 from bitbench.statistics.looks import continuing
-from bitbench.statistics.standing import Standing, baseline_of
+from bitbench.statistics.standing import Standing
 from bitbench.statistics.stopping import enough_instances
 
 
-def stop_reason(plan: Plan, cell: Cell, counted: Sequence[TrialRecord], found: Standing, *, failed: bool) -> StopReason:
+def stop_reason(
+    field: Field, cell: Cell, counted: Sequence[TrialRecord], found: Standing, *, failed: bool
+) -> StopReason:
     """`counted`: its trials that count; `failed`: a trial or a start of this cell failed."""
-    measure = plan.study.measure
-    if plan.imported_from is not None:
+    measure = field.plan.study.measure
+    if field.plan.imported_from is not None:
         return StopReason.IMPORTED
     if not counted or not _has_the_least(counted, measure):
         return StopReason.FAILED if failed else StopReason.UNFINISHED
     if (claims := found.claims.get(cell.workload)) is not None:
-        if cell.contender not in continuing(claims, baseline_of(plan)):
+        if cell.contender not in continuing(claims, field.baseline):
             return StopReason.DECIDED
         return _limit(measure) if found.end is not None else StopReason.UNFINISHED
     return _of_one_alone(counted, found, measure)

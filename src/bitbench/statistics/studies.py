@@ -147,7 +147,7 @@ def compared_cells(pairs: Sequence[Pair], changes: Changes, metric: str, confide
             after=estimate(change.after, confidence),
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric])
-            if change.fewest_starts >= changes.least_starts
+            if change.fewest >= changes.least_repetitions
             else Verdict.UNKNOWN,
         )
         for (pair, change), ratio, p_value in zip(both, ratios, adjusted, strict=True)

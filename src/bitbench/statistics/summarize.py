@@ -1,19 +1,20 @@
 """From the records of a study to everything a report may say."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
 import numpy as np
 
 from bitbench.core.asked.objective import Objective
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.metrics import HEADLINES, METRICS
-from bitbench.core.found.summary import CellSummary, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.core.found.summary import CellSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
+from bitbench.statistics.fields import Field, field_of, fields_of
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
@@ -26,7 +27,7 @@ from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.speeds import Speeds
-from bitbench.statistics.standing import baseline_of, headline_of, standing
+from bitbench.statistics.standing import baseline_of, headline_of
 from bitbench.statistics.stop_reason import stop_reason
 from bitbench.statistics.trial import DEFINITIONS
 
@@ -36,28 +37,33 @@ FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
 
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
-    plan, speeds, baseline = of.plan, speeds_of(of), baseline_of(of.plan)
+    plan, samples = of.plan, samples_by_cell(of)
+    fields = {field: _speeds(of, field, samples) for field in fields_of(plan)}
+    of_cell = {cell: (field, speeds) for field, speeds in fields.items() for cell in field.plan.cells}
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
     return StudySummary(
         study=plan.study,
-        headline=speeds.metric,
-        baseline=baseline,
+        headline=headline_of(plan).metric,
+        baseline=baseline_of(plan),
         definitions=DEFINITIONS,
         cells=tuple(
-            _with_requests(of, _summarize_cell(plan, cell, trials, speeds), trials)
+            _with_requests(of, _summarize_cell(cell, trials, *of_cell[cell]), trials)
             for cell, trials in _by_cell(of).items()
         ),
         contenders=tuple(
             summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
             for contender in plan.contenders
         ),
-        rankings=_rankings(of, speeds, baseline),
-        precision=precision(of, speeds.standing, baseline),
+        rankings=_rankings(of, fields),
+        models=_models(fields) if len(fields) > 1 else (),
+        precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
-        crossovers=find_crossovers(plan, speeds, baseline),
+        crossovers=tuple(
+            found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
+        ),
         search=answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
@@ -67,9 +73,19 @@ def summarize(of: StudyRecords) -> StudySummary:
     )
 
 
-def speeds_of(of: StudyRecords) -> Speeds:
-    found = standing(of.plan, of.trials, of.instances, headline_of(of.plan), baseline_of(of.plan))
-    return Speeds(found, samples_by_cell(of), of.study.measure.confidence)
+def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:
+    """Of the contenders that are compared with this one."""
+    return _speeds(of, field_of(of.plan, contender), samples_by_cell(of))
+
+
+def _speeds(of: StudyRecords, field: Field, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
+    return Speeds(field.standing(of.trials, of.instances), samples, of.study.measure.confidence)
+
+
+def _models(fields: Iterable[Field]) -> tuple[ComparedModel, ...]:
+    return tuple(
+        ComparedModel(name=field.model, contenders=field.contenders, baseline=field.baseline) for field in fields
+    )
 
 
 def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, Sample]]:
@@ -125,11 +141,11 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 
-def _summarize_cell(plan: Plan, cell: Cell, records: Sequence[TrialRecord], speeds: Speeds) -> CellSummary:
-    measure, samples = plan.study.measure, speeds.samples[cell]
+def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: Field, speeds: Speeds) -> CellSummary:
+    plan, samples = field.plan, speeds.samples[cell]
     counted = [record for record in records if record.counts]
     failures = failures_of(records)
-    estimates = {name: estimate(samples[name], measure.confidence) for name in DEFINITIONS if name in samples}
+    estimates = {name: estimate(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
     return CellSummary(
         cell=cell,
         metrics=estimates,
@@ -137,7 +153,7 @@ def _summarize_cell(plan: Plan, cell: Cell, records: Sequence[TrialRecord], spee
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
-        stop_reason=stop_reason(plan, cell, counted, speeds.standing, failed=bool(failures)),
+        stop_reason=stop_reason(field, cell, counted, speeds.standing, failed=bool(failures)),
     )
 
 
@@ -145,14 +161,11 @@ def _with_requests(of: StudyRecords, cell: CellSummary, trials: Sequence[TrialRe
     """And what its single requests say. Rows are read here and not kept: those of one cell are in memory at a time."""
     requests = read_requests(of, cell.cell, trials)
     workload, confidence = of.study.workload(cell.cell.workload), of.study.measure.confidence
-    found = tails(requests, workload, confidence, was_running=_was_running(of, cell.cell.contender))
-    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests)})
+    was_running = of.was_running(cell.cell.contender)
+    found = tails(requests, workload, confidence, was_running=was_running)
+    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
-
-
-def _was_running(of: StudyRecords, contender: Contender) -> bool:
-    return any(one.facts.was_running for one in of.instances if one.contender == contender)
 
 
 def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
@@ -207,18 +220,30 @@ def _mean_latency(metrics: Iterable[TrialMetrics]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _rankings(of: StudyRecords, speeds: Speeds, baseline: Contender | None) -> tuple[Ranking, ...]:
-    confirmed = confirmations(of.trials, speeds.standing, baseline, speeds.confidence)
-    rankings = (_rank(of.plan, workload.name, speeds, baseline) for workload in of.study.workloads)
-    return tuple(one.model_copy(update={"confirmed": confirmed.get(one.workload)}) for one in rankings)
+def _rankings(of: StudyRecords, fields: Mapping[Field, Speeds]) -> tuple[Ranking, ...]:
+    """By workload, and in it by model."""
+    confirmed = {
+        field: confirmations(of.trials, speeds.standing, field.baseline, speeds.confidence)
+        for field, speeds in fields.items()
+    }
+    return tuple(
+        _rank(field, workload.name, speeds).model_copy(
+            update={
+                "model": field.model if len(fields) > 1 else None,
+                "confirmed": confirmed[field].get(workload.name),
+            }
+        )
+        for workload in of.study.workloads
+        for field, speeds in fields.items()
+    )
 
 
-def _rank(plan: Plan, workload: str, speeds: Speeds, baseline: Contender | None) -> Ranking:
-    of_workload = [cell for cell in plan.cells if cell.workload == workload]
+def _rank(field: Field, workload: str, speeds: Speeds) -> Ranking:
+    of_workload = [cell for cell in field.plan.cells if cell.workload == workload]
     return rank(
         workload,
         {cell.contender: own[speeds.metric] for cell in of_workload if speeds.metric in (own := speeds.samples[cell])},
         speeds.standing,
-        baseline=baseline,
+        baseline=field.baseline,
         confidence=speeds.confidence,
     )

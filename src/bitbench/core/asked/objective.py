@@ -7,6 +7,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bitbench.core.base import Seconds, Spec
 from bitbench.core.found.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find
+from bitbench.ground.near_miss import did_you_mean
+from bitbench.ground.units import parse_seconds
 
 
 class Objective(Spec):
@@ -29,7 +31,8 @@ def parse_objectives(value: object) -> object:
         unclear = [part for part in parts if "=" not in part]
         if unclear or not parts:
             raise ValueError(f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {value!r}")
-        pairs = [(name.strip(), limit) for name, _, limit in (part.partition("=") for part in parts)]
+        given = [part.partition("=") for part in parts]
+        pairs: list[tuple[str, object]] = [(name.strip(), _limit(name.strip(), limit)) for name, _, limit in given]
     elif isinstance(value, Mapping):
         pairs = [(str(name), limit) for name, limit in value.items()]
     else:
@@ -44,12 +47,20 @@ def parse_objectives(value: object) -> object:
     ]
 
 
+def _limit(name: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
 def _figure(name: str) -> str:
     """The registry's name for it."""
     metric = find(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
-            f"unknown objective {name!r}; expected one of {', '.join(PROMISED)}, alone (the mean) or with "
+            f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}"
+            f"expected one of {', '.join(PROMISED)}, alone (the mean) or with "
             f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
         )
     return metric.name
@@ -62,8 +73,9 @@ Objectives = Annotated[
         {
             "type": "object",
             "propertyNames": {"enum": list(OBJECTIVES)},
-            "additionalProperties": {"type": ["number", "string"]},
+            "additionalProperties": {"type": "string"},
             "examples": [{"ttft_p99": "200ms", "tpot_p99": "20ms"}],
-        }
+        },
+        mode="validation",
     ),
 ]

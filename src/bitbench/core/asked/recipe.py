@@ -117,7 +117,7 @@ Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize | Vptq, Field(d
 class CalibrationNeed(Spec):
     """How much text the steps look at, and which."""
 
-    samples: int = Field(default=64, ge=1, le=100_000)
+    samples: int = Field(default=64, ge=1, le=100_000, description="pieces of text")
     tokens: int = Field(default=512, ge=16, le=1_000_000, description="length of a sample")
     source: Path | None = Field(
         default=None, description="text file, folder or JSONL; default: text that ships with Python"
@@ -127,11 +127,11 @@ class CalibrationNeed(Spec):
 class Recipe(Spec):
     """One way to compress a model."""
 
-    name: Name
-    description: str = ""
-    backend: Backend = Backend.LLMCOMPRESSOR
+    name: Name = Field(description="as studies, variants and reports call it")
+    description: str = Field(default="", description="a line for `bitbench recipes`")
+    backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
     steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order; or `vptq` alone")
-    calibration: CalibrationNeed = CalibrationNeed()
+    calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
     options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
 
     @field_validator("name")

@@ -136,14 +136,25 @@ class ProfileSpec(Spec):
         return value
 
 
+class Checkpoint(Spec):
+    """A variant that somebody else made: it stands beside those that recipes make of its model."""
+
+    of: str = Field(description="the model that it was made from, as `models` spells it; its quality is compared to it")
+    checkpoint: str = Field(description="a hub id (ORG/NAME@REVISION, ORG/NAME:TYPE for GGUF), or a folder")
+    name: Name | None = Field(default=None, description="how reports call it; by what it holds unless given")
+
+
 class Study(Spec):
     """One question, asked of models × recipes × engines × workloads."""
 
     bitbench: Literal[1] = Field(default=STUDY_FORMAT, description="version of this file's format")
     name: Name
     description: str = ""
-    models: tuple[str, ...] = Field(default=(), description="a name from `bitbench model list`, or a folder")
+    models: tuple[str, ...] = Field(
+        default=(), description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder"
+    )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
+    variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")
     engines: tuple[EngineSetup, ...] = Field(min_length=1)
     workloads: tuple[Workload, ...] = Field(
         default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
@@ -180,7 +191,8 @@ class Study(Spec):
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "Study":
-        cells = max(len(self.models), 1) * len(self.recipes) * len(self.engines) * max(len(self.workloads), 1)
+        variants = max(len(self.models), 1) * len(self.recipes) + len(self.variants)
+        cells = variants * len(self.engines) * max(len(self.workloads), 1)
         if cells > MOST_CELLS:
             raise ValueError(f"models × recipes × engines × workloads are {cells:,} cells; at most {MOST_CELLS:,}")
         return self
@@ -192,10 +204,18 @@ class Study(Spec):
             ("workloads", [workload.name for workload in self.workloads]),
             ("models", list(self.models)),
             ("recipes", list(self.recipes)),
+            ("variants", [variant.checkpoint for variant in self.variants]),
         ):
             repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
                 raise ValueError(f"{field}: {', '.join(repeated)} appears more than once; give each its own name")
+        return self
+
+    @model_validator(mode="after")
+    def _variants_have_their_model(self) -> "Study":
+        for variant in self.variants:
+            if variant.of not in self.models:
+                raise ValueError(f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too")
         return self
 
     def workload(self, name: str) -> Workload:

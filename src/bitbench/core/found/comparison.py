@@ -6,6 +6,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.ground.exit_codes import ExitCode
 
 
 class Verdict(StrEnum):
@@ -58,6 +59,13 @@ class GateOutcome(StrEnum):
     UNSURE = "inconclusive"  # neither, or there is no interval to trust
 
 
+class Replicate(StrEnum):
+    """What was repeated, and so what an interval covers."""
+
+    STARTS = "starts"
+    TRIALS = "trials"  # of a server that bitbench did not start: a restart is not covered
+
+
 class GateResult(Record):
     """One condition on one cell. `ratio` has the interval that decides: wider, for all that are asked at once."""
 
@@ -68,7 +76,8 @@ class GateResult(Record):
     outcome: GateOutcome
     ratio: Ratio | None
     reason: str = ""  # why it is inconclusive
-    needed_starts: int | None = None  # of each side, if the means stay where they are
+    needed: int | None = None  # so many starts or trials of each side would decide, if the means stay where they are
+    unit: Replicate = Replicate.STARTS
 
 
 class Comparison(Record):
@@ -81,11 +90,18 @@ class Comparison(Record):
     differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
     gates: tuple[GateResult, ...] = ()
+    allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 
     @property
-    def exit_code(self) -> int:
-        """1: a limit is exceeded with confidence. 2: a limit is inconclusive. 0: all are met, or none was given."""
+    def exit_code(self) -> ExitCode:
+        """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
+        if not self.cells:
+            return ExitCode.NOTHING_MEASURED
         outcomes = {gate.outcome for gate in self.gates}
         if GateOutcome.FAILED in outcomes:
-            return 1
-        return 2 if GateOutcome.UNSURE in outcomes else 0
+            return ExitCode.FAILED
+        is_open = any(
+            gate.outcome is GateOutcome.UNSURE and (gate.ratio is None or not self.allow_inconclusive)
+            for gate in self.gates
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

@@ -2,10 +2,15 @@
 
 from enum import StrEnum
 
+from pydantic import computed_field
+
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.ground.exit_codes import ExitCode
+
+MEMORY = "memory"  # the name of a finding
 
 
 class Standing(StrEnum):
@@ -50,13 +55,24 @@ class Judged(Record):
     contender: Contender
     figure: Estimate | None
     ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
-    memory: Estimate | None = None
+    memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
+    kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
     cost: Cost | None = None
     trials: int = 0
     failed_trials: int = 0
     why_no_result: str = ""
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def memory_without_cache(self) -> float | None:
+        """What it would take with an empty cache: the least that a smaller reserve could bring. None where that is
+        unknown; a reserve that is not in the memory, as it was never touched, cannot be taken off it."""
+        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.mean:
+            return None
+        return self.memory.mean - self.kv_cache_bytes
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def standing(self) -> Standing:
         """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
@@ -70,6 +86,8 @@ class Choice(Record):
     """The answer for one workload; `judged` has the best headline first and those without a result last."""
 
     workload: str
+    model: str | None = None  # None where the study has one: each model has an answer of its own
+    baseline: Contender | None = None
     judged: tuple[Judged, ...]
     chosen: Contender | None  # the best that meets all limits with confidence
     nearest: Contender | None  # where none does
@@ -88,18 +106,17 @@ class Recommendation(Record):
     limits: Limits
     headline: MetricDefinition
     memory_name: str  # which memory the limit is held against
-    baseline: Contender | None
     price_per_hour: float | None
     choices: tuple[Choice, ...]
     for_all: tuple[Contender, ...]  # chosen, or a tie with the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property
-    def exit_code(self) -> int:
-        """0: each workload has an answer. 1: for one none meets the limits. 2: for one it is inconclusive."""
-        codes = []
-        for choice in self.choices:
-            if choice.chosen is not None:
-                continue
-            codes.append(2 if choice.with_standing[Standing.UNSURE] else 1)
-        return min(codes, default=0)
+    def exit_code(self) -> ExitCode:
+        """FAILED: for one workload no contender meets the limits. INCONCLUSIVE: for one the trials do not decide."""
+        if not any(judged.figure for choice in self.choices for judged in choice.judged):
+            return ExitCode.NOTHING_MEASURED
+        unanswered = [choice for choice in self.choices if choice.chosen is None]
+        if any(not choice.with_standing[Standing.UNSURE] for choice in unanswered):
+            return ExitCode.FAILED
+        return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

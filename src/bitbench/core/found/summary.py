@@ -9,11 +9,12 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.metrics import Metric
-from bitbench.core.found.tails import JudgedObjective, PercentileEstimate
+from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.quality import TaskFailure
 from bitbench.core.recorded.roof import CellRoof, MachineRoof
 from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
+from bitbench.ground.exit_codes import ExitCode
 
 
 class MetricDefinition(Record):
@@ -145,6 +146,14 @@ class CellSummary(Record):
     failures: tuple[FailureGroup, ...]
     warm_up: WarmUp
     stop_reason: StopReason
+    was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+
+    @property
+    def verdict(self) -> ObjectiveVerdict | None:
+        """Of all objectives together; None where the study has none."""
+        found = {judged.verdict for judged in self.objectives}
+        order = (ObjectiveVerdict.MISSED, ObjectiveVerdict.INCONCLUSIVE, ObjectiveVerdict.MET)
+        return next((verdict for verdict in order if verdict in found), None)
 
 
 class Spread(Record):
@@ -200,12 +209,13 @@ class AgainstBaseline(StrEnum):
 class RankingEntry(Record):
     """The ranks this contender may have: one number where it is told apart from all others.
 
+    None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
     `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
     """
 
     contender: Contender
-    rank_low: int
-    rank_high: int
+    rank_low: int | None
+    rank_high: int | None
     tied_with: tuple[Contender, ...]
     ratio_to_baseline: Ratio | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
@@ -218,10 +228,19 @@ class Confirmation(Record):
     ratio: Ratio
 
 
+class ComparedModel(Record):
+    """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
+
+    name: str
+    contenders: tuple[Contender, ...]  # those that were refused as well
+    baseline: Contender | None
+
+
 class Ranking(Record):
     """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
 
     workload: str
+    model: str | None = None  # whose contenders these are; None where the study has one model
     metric: str
     baseline: Contender | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
@@ -336,6 +355,8 @@ class StudySummary(Record):
     cells: tuple[CellSummary, ...]
     contenders: tuple[ContenderSummary, ...]
     rankings: tuple[Ranking, ...]
+    models: tuple[ComparedModel, ...] = ()  # empty where there is one
+    model: str | None = None  # of a part of a study: which of its models
     precision: Precision | None = None  # None: nothing to compare, or one start
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
@@ -348,5 +369,59 @@ class StudySummary(Record):
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
 
+    @property
+    def by_model(self) -> tuple["StudySummary", ...]:
+        """The same of each model alone, where there are several: whatever ranks or compares is made from one part."""
+        return tuple(self._part(model) for model in self.models) or (self,)
+
+    def _part(self, model: ComparedModel) -> "StudySummary":
+        own = set(model.contenders)
+        return self.model_copy(
+            update={
+                "baseline": model.baseline,
+                "cells": tuple(one for one in self.cells if one.cell.contender in own),
+                "contenders": tuple(one for one in self.contenders if one.contender in own),
+                "rankings": tuple(one for one in self.rankings if one.model == model.name),
+                "models": (),
+                "model": model.name,
+                "refusals": tuple(one for one in self.refusals if one.cell.contender in own),
+                "expectations": tuple(one for one in self.expectations if one.contender in own),
+                "quality": tuple(one for one in self.quality if one.contender in own),
+                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in own),
+                "crossovers": tuple(one for one in self.crossovers if one.contender in own),
+            }
+        )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything has a result."""
+        return any(cell.metrics for cell in self.cells) or any(one.outcome is Outcome.OK for one in self.quality)
+
+    def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
+        """What the objectives say of all cells; of a search, whether some rate meets them.
+
+        An objective without any figure was not judged, and is not met, whatever is allowed.
+        """
+        if self.search is not None:
+            return _searched(self.search)
+        if not self.is_measured:
+            return ExitCode.NOTHING_MEASURED
+        judged = [objective for cell in self.cells for objective in cell.objectives]
+        if any(objective.verdict is ObjectiveVerdict.MISSED for objective in judged):
+            return ExitCode.FAILED
+        is_open = any(
+            objective.verdict is ObjectiveVerdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
+            for objective in judged
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
+
     def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
         return tuple(cell for cell in self.cells if cell.cell.workload == workload)
+
+
+def _searched(found: RateAnswer) -> ExitCode:
+    if not found.trials:
+        return ExitCode.NOTHING_MEASURED
+    if found.rate is None:
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if found.stop is None else ExitCode.DONE

@@ -78,4 +78,4 @@ class JudgedObjective(Record):
     low: float | None = None
     high: float | None = None  # None beside a `low`: open upwards
     note: str = ""  # what the value is where it is no more than that: "slowest of 24"
-    reason: str = ""  # why it is inconclusive, and what would tell
+    reason: str = ""  # why it is inconclusive, and what would tell; or why it is missed without a value

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Plan
+from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
@@ -43,6 +43,10 @@ class StudyRecords:
     @property
     def study(self) -> Study:
         return self.lock.plan.study
+
+    def was_running(self, contender: Contender) -> bool:
+        """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
+        return any(one.facts.was_running for one in self.instances if one.contender == contender)
 
     def counted(self, cell: Cell) -> list[TrialRecord]:
         """The trials of a cell that enter its figures."""

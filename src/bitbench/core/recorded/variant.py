@@ -1,11 +1,16 @@
 """A model, and what a recipe made of it: an artifact on disk."""
 
+import re
 from pathlib import Path
 
 from bitbench.core.base import Record
 
 NO_MODEL = "none"  # what an engine that needs no weights (null) runs
+UNKNOWN_RECIPE = "unknown"  # of an import that does not tell model and recipe apart
 DENSE = "dense"  # the form of a model that is not quantized, also as the last part of one
+
+
+_SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)  # the 7B of Qwen2.5-7B-Instruct
 
 
 class ModelFacts(Record):
@@ -48,6 +53,8 @@ class Variant(Record):
     recipe: str
     path: Path | None = None
     content_hash: str | None = None
+    commit: str | None = None  # of the hub's repository that it, or its model, came from
+    checkpoint: str | None = None  # where it came from, if somebody else made it
     weight_bytes: int | None = None
     form: str | None = None  # what an engine gets to load, see `Recipe.form`; None where there is no model
     at_load: AtLoad | None = None
@@ -59,6 +66,15 @@ class Variant(Record):
     def model_name(self) -> str:
         """Unique in a study, as its name is: "smollm2-135m"."""
         return self.name.removesuffix(f"/{self.recipe}")
+
+    @property
+    def compared_as(self) -> str:
+        """Variants in which this is equal are compared with each other: those of one model. Of an import that does
+        not tell model and recipe apart, those with the same size in their names, or with none."""
+        if self.recipe != UNKNOWN_RECIPE:
+            return self.model_name
+        size = _SIZE.search(self.name)
+        return size.group().lower() if size else ""
 
     @property
     def is_dense(self) -> bool:

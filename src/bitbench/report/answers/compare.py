@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell
-from bitbench.core.found.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Verdict
+from bitbench.core.found.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Replicate, Verdict
 from bitbench.core.found.metrics import find
 from bitbench.report.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import percent
@@ -56,7 +56,7 @@ def _title(comparison: Comparison, metric: str) -> str:
 def _limits(comparison: Comparison) -> Phrase:
     outcomes = [gate.outcome for gate in comparison.gates]
     counts = [f"{outcomes.count(one)} {one.value}" for one in GateOutcome if one in outcomes]
-    return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code}.")
+    return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
 
 
 class _OfCandidate(Protocol):
@@ -98,7 +98,7 @@ def _gate_section(comparison: Comparison, condition: str) -> Section:
         *_names(gates),
         number_column("Change", Unit.SHARE, _change),
         ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
-        number_column("Starts needed", Unit.COUNT, lambda gate: gate.needed_starts),
+        number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),
         words_column("Outcome", lambda gate: gate.outcome.value),
         mark=lambda gate: Mark.ALARM if gate.outcome is GateOutcome.FAILED else None,
     )
@@ -118,8 +118,8 @@ def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
     unsure = [gate for gate in gates if gate.outcome is GateOutcome.UNSURE]
     for reason in dict.fromkeys(gate.reason for gate in unsure):
         alike = [gate for gate in unsure if gate.reason == reason]
-        needed = [gate.needed_starts for gate in alike if gate.needed_starts is not None]
-        enough = f"; about {max(needed)} starts of each side would decide" if needed else ""
+        needed = [gate.needed for gate in alike if gate.needed is not None]
+        enough = f"; about {max(needed)} {alike[0].unit.value} of each side would decide" if needed else ""
         yield f"Inconclusive ({len(alike)}): {reason}{enough}."
 
 
@@ -143,7 +143,12 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         yield say(
             "Missing on both sides, so not checked: ", listing([one.value for one in comparison.unknown_facts]), "."
         )
-    if any(not one.covers_starts for cell in comparison.cells for one in (cell.before, cell.after)):
+    if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
+        yield say(
+            "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
+            "more), and the intervals do not cover a restart."
+        )
+    elif any(not one.covers_starts for cell in comparison.cells for one in (cell.before, cell.after)):
         yield say(
             "Some cells have a single start of the engine: their intervals do not cover a restart, which alone may "
             "have made a difference."

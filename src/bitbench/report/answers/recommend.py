@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.core.found.recommendation import Choice, Finding, Judged, Recommendation, Standing
+from bitbench.core.found.recommendation import MEMORY, Choice, Finding, Judged, Recommendation, Standing
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
     Block,
@@ -66,7 +67,7 @@ def _limit(unit: str, limit: float) -> str:
 
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
-        return say(_use(found, choice, choice.of(choice.chosen)), _ties(found, choice, choice.of(choice.chosen)))
+        return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No contender has a result on ", Name(choice.workload), ".")
@@ -79,27 +80,27 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
         f" Its {found.headline.name} is ",
         estimated(judged.figure, found.headline),
-        _gain(found, judged),
+        _gain(choice, judged),
         ".",
         cost,
         failed,
     )
 
 
-def _gain(found: Recommendation, judged: Judged) -> Phrase:
+def _gain(choice: Choice, judged: Judged) -> Phrase:
     ratio = times(judged.ratio_to_baseline)
-    if ratio is not None and found.baseline is not None:
-        return say(", ", ratio, " that of the baseline ", Name(found.baseline.name))
-    if judged.contender == found.baseline:
+    if ratio is not None and choice.baseline is not None:
+        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name))
+    if judged.contender == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
 
 
-def _ties(found: Recommendation, choice: Choice, chosen: Judged) -> Phrase:
+def _ties(choice: Choice, chosen: Judged) -> Phrase:
     if not choice.ties:
         return ()
     tied = [choice.of(one) for one in choice.ties]
-    gain = "; its gain over the baseline is not significant" if found.baseline in choice.ties else ""
+    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
     known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
     least: Phrase = ()
     if len(known) > 1:
@@ -120,13 +121,13 @@ def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
 
 
 def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
-    if len(found.choices) < 2:
+    if len(found.choices) < 2 or any(choice.model for choice in found.choices):
         return
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
         chosen = listing(names(one.name for one in found.for_all))
         yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
-    elif found.exit_code == 0:
+    elif found.exit_code is ExitCode.DONE:
         yield say("No single contender is the choice, or tied with it, on every workload.")
 
 
@@ -136,7 +137,8 @@ def _section(found: Recommendation, choice: Choice) -> Section:
         labels = Labels((one.contender for one in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
         blocks = [*shared, _table(found, choice, labels), *blocks]
-    return Section(say(Name(choice.workload)), tuple(blocks), in_terminal=True)
+    model = say(", ", Name(choice.model)) if choice.model else ()
+    return Section(say(Name(choice.workload), model), tuple(blocks), in_terminal=True)
 
 
 def _better_but_open(choice: Choice) -> Iterator[Phrase]:
@@ -172,9 +174,16 @@ def _missed(judged: Judged, standing: Standing) -> Phrase:
         if finding.standing is standing:
             why = f" ({finding.reason})" if finding.reason else ""
             limit = f" against {_limit(finding.unit, finding.limit)}{why}"
-            known = say(f"{finding.name} ", _value(finding), limit)
+            known = say(f"{finding.name} ", _value(finding), _without_cache(judged, finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")
+
+
+def _without_cache(judged: Judged, finding: Finding) -> Phrase:
+    """`3,141 [3,043, 3,326] MiB (2,117 MiB without the reserved KV cache)`"""
+    if finding.name != MEMORY or judged.memory_without_cache is None:
+        return ()
+    return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
 
 
 def _value(finding: Finding, note: str = "") -> Quantity:
@@ -189,13 +198,15 @@ def _cost(judged: Judged) -> Quantity:
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, then memory, where that is no limit, and cost."""
+    """A column per limit, then memory, where that is no limit, that without the KV cache, and cost."""
     asked = next(one for one in choice.judged if one.figure is not None).findings
     figures: list[tuple[str, str, Callable[[Judged], Shown]]] = [
         (limit.name, limit.unit, partial(_finding, place)) for place, limit in enumerate(asked)
     ]
-    if all(one.name != "memory" for one in asked) and any(one.memory for one in choice.judged):
+    if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
         figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
+    if any(one.memory_without_cache is not None for one in choice.judged):
+        figures.append(("Without KV", Unit.BYTES, lambda one: one.memory_without_cache))
     if found.price_per_hour is not None:
         figures.append(("Cost/Mtok", Unit.NONE, _cost))
     return table(
@@ -205,7 +216,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
         number_column(found.headline.label, unit_of(found.headline), lambda one: estimated(one.figure, found.headline)),
         ratio_column(
             "vs. baseline",
-            lambda one: "baseline" if one.contender == found.baseline else times(one.ratio_to_baseline),
+            lambda one: "baseline" if one.contender == choice.baseline else times(one.ratio_to_baseline),
         ),
         *(
             number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)

@@ -1,26 +1,27 @@
 """Lines over workloads that differ in one thing: latency against throughput under rising load, and input length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import altair as alt
+from dataclasses import dataclass
 
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.core.found.metrics import METRICS, OBJECTIVES
+from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.found.tails import MEDIAN
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.absent import absent_from
+from bitbench.report.charts.lines import Guide, lines_figure
 from bitbench.report.charts.series import by_input_length, by_load, input_length
 from bitbench.report.charts.style import MOST_SERIES
+from bitbench.report.document.model import Quantity, Unit
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.labels import Labels
-from bitbench.report.quantities import estimated, figure_of, setting, unit_of
+from bitbench.report.quantities import ROUGH, estimated, figure_of, setting, unit_of
+from bitbench.report.sections.ranked import definition_of
 from bitbench.report.sections.sweep import level
 
-HEIGHT = 320
-LABEL_ROOM = 170  # pixels at the right, for the names of the lines
 THROUGHPUT = "output_throughput"
 TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one contender alone
 FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
@@ -36,8 +37,15 @@ class _Line:
 
 
 def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """Latency over throughput, a point per load; of one contender the time to first token, as a sweep asks for it."""
-    found = (_load_figure(summary, group, labels) for group in by_load(summary.study.workloads))
+    """Latency over throughput, a point per load. Of one contender its times: over the rate that was offered, with the
+    limits of the study, where there is one."""
+    alone = len(summary.contenders) == 1
+    found: list[fig.Figure | None] = []
+    for group in by_load(summary.study.workloads):
+        if alone and group[0].open_loop:
+            found += [_rate_figure(summary, group, *one, labels) for one in _times(summary).items()]
+        else:
+            found.append(_load_figure(summary, group, labels))
     return [figure for figure in found if figure is not None]
 
 
@@ -69,18 +77,104 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         x_values = fig.place("x", estimated(cell.metrics[THROUGHPUT], throughput), x_scale)
         rows.append({**_point(summary, line, cell, y_scale), **x_values, "order": load, "at": shown(setting(load))})
     unit = "requests/s" if group[0].open_loop else "requests in flight"
-    shape = f"{show_length(group[0].input_tokens)} tokens in, {show_length(group[0].output_tokens)} out"
+    pair = [] if alone else _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
-    return _curves(
+    return lines_figure(
         f"load-{group[0].name}",
-        f"{latency.name.capitalize()} against throughput, {shape}",
-        (said, "Best is the lower right.", _of_few_requests(points), left_out, labels.shared),
+        f"{latency.name.capitalize()} against throughput, {_shape(group)}",
+        (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(points), left_out,
+         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
         rows,
         x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
         y=_axis(fig.axis_title(latency, y_scale), rows, "y"),
         at=unit,
         marked=True,
+        pair=pair,
+    )  # fmt: skip
+
+
+def _times(summary: StudySummary) -> dict[str, dict[str, str]]:
+    """By the time that is shown: its lines, those of the objectives among them."""
+    found = {"ttft": dict(TTFT_LINES)}
+    for objective in summary.study.objectives:
+        metric = OBJECTIVES[objective.name]
+        found.setdefault(objective.metric, {})[metric.column] = metric.label
+    return found
+
+
+def _rate_figure(
+    summary: StudySummary, group: Sequence[Workload], time: str, metrics: dict[str, str], labels: Labels
+) -> fig.Figure | None:
+    """One time over the rate that was asked for, with the limits on it and what a search found."""
+    lines, _ = _lines(summary, group, metrics, labels)
+    points = _points(summary, lines, group)
+    if not points:
+        return None
+    scale = _y_scale(summary, lines, group)
+    rows: list[fig.Row] = []
+    for line, cell in points:
+        rate = level(summary.study.workload(cell.cell.workload))
+        rows.append({**_point(summary, line, cell, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
+    guides = [*_limits(summary, time, scale), *_answer(summary.search)]
+    words = METRICS[time].words
+    rates = [*fig.numbers(rows, "x"), *(end for one in guides for end in (one.x_low, one.x_high) if end is not None)]
+    heights = [*fig.numbers(rows, "y"), *(one.y for one in guides if one.y is not None)]
+    said = "Red: the limit that was asked for." if any(one.y is not None for one in guides) else ""
+    band = "Band: the interval of the highest rate that meets it." if any(one.x for one in guides) else ""
+    return lines_figure(
+        f"load-{time}-{group[0].name}",
+        f"{words.capitalize()} over the request rate, {_shape(group)}",
+        ("A point per rate.", said, band, _of_few_requests(points)),
+        rows,
+        x=fig.axis_for("offered rate (requests/s)", rates, zero=True),
+        y=fig.axis_for(
+            f"{words} ({scale.unit}), less is better", heights, fig.numbers(rows, "y_low", "y_high"), zero=True
+        ),
+        at="requests/s",
+        marked=False,
+        guides=guides,
     )
+
+
+def _limits(summary: StudySummary, time: str, scale: Scale) -> list[Guide]:
+    return [
+        Guide(f"{one.name} ≤ {shown(Quantity(one.limit, Unit.SECONDS, digits=ROUGH))}", y=one.limit / scale.factor)
+        for one in summary.study.objectives
+        if one.metric == time
+    ]
+
+
+def _answer(search: RateAnswer | None) -> list[Guide]:
+    if search is None or search.rate is None:
+        return []
+    ends = {"x_low": search.low, "x_high": search.high} if search.high is not None else {}
+    return [Guide(shown(Quantity(search.rate, "requests/s", digits=ROUGH)), x=search.rate, **ends)]
+
+
+def _shape(group: Sequence[Workload]) -> str:
+    return f"{show_length(group[0].input_tokens)} tokens in, {show_length(group[0].output_tokens)} out"
+
+
+def _names(group: Sequence[Workload]) -> set[str]:
+    return {workload.name for workload in group}
+
+
+def _contenders(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Contender]:
+    """Those that a figure shows, or leaves out for want of room, which it says otherwise."""
+    with_result = {
+        cell.cell.contender for cell in summary.cells if cell.cell.workload in _names(group) and cell.metrics
+    }
+    return with_result | {line.contender for line in lines}
+
+
+def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
+    """The baseline and the best, by their names in the figure; where the baseline is the best, the next one."""
+    own = [line.label for line in lines if line.contender == summary.baseline]
+    return [*own, *(line.label for line in lines if line.label not in own)][:2]
+
+
+def _said_of_pair(pair: Sequence[str], lines: Sequence[_Line]) -> str:
+    return f"Thick lines: {' and '.join(pair)}, the baseline and the best." if len(lines) > len(pair) > 1 else ""
 
 
 def _of_few_requests(points: Sequence[tuple[_Line, CellSummary]]) -> str:
@@ -102,18 +196,20 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     lengths = sorted(set(fig.numbers(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
-    definition = summary.definitions[metric]
+    definition, pair = summary.definitions[metric], _pair(summary, lines)
     same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out."
-    return _curves(
+    return lines_figure(
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
-        (same, "Bars are intervals, cut off at the edge.", left_out, labels.shared),
+        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,
+         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
         y=_axis(fig.axis_title(definition, scale), rows, "y"),
         at="input tokens",
         marked=False,
-    )
+        pair=pair,
+    )  # fmt: skip
 
 
 def _lines(
@@ -145,20 +241,19 @@ def _points(
 
 def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[CellSummary]:
     wanted = [Cell(contender=line.contender, workload=workload.name) for workload in group]
-    found = {cell.cell: cell for cell in summary.cells if line.metric in cell.metrics}
+    found = {cell.cell: cell for cell in summary.cells if line.metric in {**cell.metrics, **cell.tails}}
     return [found[cell] for cell in wanted if cell in found]
 
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
-    figures = (
-        figure_of(cell, line.metric, summary.definitions[line.metric]) for line, cell in _points(summary, lines, group)
-    )
-    return scale_for(unit_of(summary.definitions[lines[0].metric]), [one.value for one in figures if one is not None])
+    definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
+    figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _points(summary, lines, group))
+    return scale_for(unit_of(definitions[lines[0].metric]), [one.value for one in figures if one is not None])
 
 
 def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> fig.Row:
-    estimate = cell.metrics[line.metric]
-    figure = figure_of(cell, line.metric, summary.definitions[line.metric])
+    estimate = cell.metrics.get(line.metric) or next(iter(cell.metrics.values()))
+    figure = figure_of(cell, line.metric, definition_of(summary, line.metric))
     return {
         "series": line.label,
         "workload": cell.cell.workload,
@@ -171,59 +266,3 @@ def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) 
 def _axis(title: str, rows: Sequence[fig.Row], field: str) -> fig.Axis:
     ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
     return fig.axis_for(title, fig.numbers(rows, field), ends, zero=True)
-
-
-def _curves(
-    name: str,
-    title: str,
-    caption: Sequence[str],
-    rows: Sequence[fig.Row],
-    *,
-    x: fig.Axis,
-    y: fig.Axis,
-    at: str,
-    marked: bool,
-) -> fig.Figure:
-    """A line per series, with error bars; names stand beside them. `marked`: the points of the first say their load."""
-    series = list(dict.fromkeys(str(row["series"]) for row in rows))
-    one = len(series) == 1
-
-    def figure(*, direct: bool) -> fig.Figure:
-        layers = _layers(x, y, at, series, direct=direct, marked=marked)
-        return fig.drawn(name, title, caption, layers, _with_ends(rows, y), height=HEIGHT)
-
-    return replace(figure(direct=not one), narrow=None if one else figure(direct=False).spec)
-
-
-def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[alt.Chart]:
-    base = fig.EVERY_ROW
-    beside = alt.Legend(title=None, orient="top", direction="vertical", columns=1)
-    colour = alt.Color("series:N", sort=list(names), legend=None if direct or len(names) == 1 else beside)
-    shape = alt.Shape("series:N", sort=list(names), legend=None)
-    about = fig.tooltips(
-        series="Contender",
-        workload="Workload",
-        at=at.capitalize(),
-        shown="Mean [interval]",
-        counts="Instances / trials",
-    )
-    point = base.mark_point(filled=True, size=60, opacity=1)
-    layers = [
-        base.mark_line(strokeWidth=1.5).encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
-        *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        point.encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
-    ]
-    if marked:
-        first = base.transform_filter(alt.datum.series == names[0])
-        layers.append(first.mark_text(style="dim", dy=-12).encode(x=x.x(), y=y.y(), text="at:N"))
-    if direct:
-        name = fig.where("datum.is_end").mark_text(align="left", dx=10, fontSize=12, limit=LABEL_ROOM)
-        layers.append(name.encode(x=alt.value("width"), y=y.y("label_y"), text="series:N", color=colour))
-    return layers
-
-
-def _with_ends(rows: Sequence[fig.Row], axis: fig.Axis) -> list[fig.Row]:
-    """The last point of each line carries its name, as high as it lies and where no other name is."""
-    places = {row["series"]: number for number, row in enumerate(rows)}.values()
-    of_row = dict(zip(places, axis.apart(fig.numbers((rows[place] for place in places), "y")), strict=True))
-    return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]

@@ -95,10 +95,14 @@ class Axis:
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> alt.X:
-        return alt.X(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
+        return alt.X(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
 
     def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self.title, scale=self._scale(), axis=self._marks())
+        return alt.Y(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
+
+    @property
+    def _words(self) -> str:
+        return f"{self.title} (log)" if self.logarithmic else self.title
 
     def _marks(self) -> alt.Axis:
         ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
@@ -162,17 +166,26 @@ def error_bars(x: Axis, y: Axis, *, colour: alt.Color | None = None, **look: Any
 
 
 def axis_for(
-    title: str, means: Sequence[float], others: Sequence[float] = (), *, zero: bool = False, ticks: Sequence[float] = ()
+    title: str,
+    means: Sequence[float],
+    others: Sequence[float] = (),
+    *,
+    zero: bool = False,
+    ticks: Sequence[float] = (),
+    least_span: float = 0.0,
 ) -> Axis:
     """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
 
     An interval of few trials can be many times as wide as all that was measured: it is cut off at the edge then.
+    `least_span`, as a share of the largest mean: what differs by less must not look as if it mattered.
     """
     low, high = min(means), max(means)
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
         return Axis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+    if (more := least_span * abs(high) - (high - low)) > 0:
+        low, high = low - more / 2, high + more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size

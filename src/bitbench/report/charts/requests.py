@@ -8,6 +8,7 @@ import altair as alt
 from bitbench.core.found.summary import Ranking, RequestSpread, StudySummary
 from bitbench.core.found.tails import carries
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.absent import absent_from
 from bitbench.report.charts.trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.document.model import Quantity, Unit
 from bitbench.report.document.numbers import scale_for, shown
@@ -64,6 +65,7 @@ def _figure(
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
         "Over every request of the trials that count.",
+        absent_from(summary, {ranking.workload}, [one.cell.contender for one in spreads], labels, lacks="few requests"),
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"

@@ -9,6 +9,7 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import CellSummary, ContenderQuality, MetricDefinition, Ranking, StudySummary
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.absent import absent_from
 from bitbench.report.charts.pareto import Reach, on_front
 from bitbench.report.document.model import Quantity, Unit, plain_text
 from bitbench.report.document.numbers import scale_for, shown
@@ -19,6 +20,8 @@ from bitbench.report.sections.ranked import entry_of, has_result, in_order, rank
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
+BESIDE = 9  # pixels: names stand on the better side of their marks, where the line of the front never passes
+LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class _Measure:
 
     def axis(self, rows: Sequence[fig.Row], field: str, title: str, *, zero: bool) -> fig.Axis:
         ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
-        return fig.axis_for(title, fig.numbers(rows, field), ends, zero=zero)
+        return fig.axis_for(title, fig.numbers(rows, field), ends, zero=zero, least_span=LEAST_SPAN.get(self.key, 0.0))
 
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
@@ -127,21 +130,30 @@ def _figure(
     return fig.drawn(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: {definition.name} against {cost.name}",
-        (caption, labels.shared),
-        _layers(x, y, cost, line=is_plane),
+        (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=_lacking(measures)), labels.shared),
+        _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
         _placed(rows, x, y, speed.sign),
         height=HEIGHT,
     )
 
 
-def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool) -> list[alt.Chart]:
+def _lacking(measures: Sequence[_Measure]) -> str:
+    """Of a contender that has a speed: `memory or quality unknown`."""
+    return f"{plain_text(listing([one.key for one in measures[1:]], 'or'))} unknown"
+
+
+def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) -> list[alt.Chart]:
+    """`up`: pixels by which names are moved, downwards where that is more."""
     best, beaten = fig.where("datum.front"), fig.where("!datum.front")
     about = fig.tooltips(contender="Contender", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
         text.transform_filter(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
-        for text in (*fig.halo(right, style, align="left", dx=9), *fig.halo(left, style, align="right", dx=-9))
+        for text in (
+            *fig.halo(right, style, align="left", dx=BESIDE, dy=up),
+            *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
+        )
     ]
     front = fig.where("datum.edge").mark_line(style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
     return [

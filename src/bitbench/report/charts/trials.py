@@ -6,11 +6,12 @@ from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.absent import absent_from
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, unit_of
-from bitbench.report.sections.ranked import entry_of, has_result, in_order, rank, ratio_to_baseline
+from bitbench.report.sections.ranked import entry_of, has_result, in_order, places, rank, ratio_to_baseline
 
 STEP = 42  # pixels of a row: its name, and its marks below
 NAME_UP, MARKS_DOWN = -9, 10
@@ -61,7 +62,8 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     flagged = any(row.get("flagged") for row in rows)
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        "rank; tied contenders share a range of ranks.",
+        "rank; tied contenders share a range of ranks, and n = 1 has none.",
+        absent_from(summary, {ranking.workload}, [cell.cell.contender for cell in cells], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
@@ -72,13 +74,12 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
 def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> fig.Row:
     contender, estimate = cell.cell.contender, cell.metrics[ranking.metric]
     entry, ratio = entry_of(ranking, contender), ratio_to_baseline(ranking, contender)
-    places = (entry.rank_low, entry.rank_high) if entry else (UNKNOWN,)
     figure = estimated(estimate, summary.definitions[ranking.metric])
     is_baseline = contender == ranking.baseline
     return {
         "kind": "mean",
         "contender": labels[contender],
-        "heading": f"{'–'.join(str(place) for place in dict.fromkeys(places))}   {labels[contender]}",
+        "heading": f"{places(entry) if entry else UNKNOWN}   {labels[contender]}",
         "rank": rank(entry) or UNKNOWN,
         **fig.place("value", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,

@@ -121,9 +121,9 @@ class _Body:
         heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
         rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
         return Markup(
-            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table>\n'
+            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table class="names-{}">\n'
             "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table></div>"
-        ).format(next(self._tables), heads, rows)
+        ).format(next(self._tables), _names_column(table), heads, rows)
 
     def _head(self, column: doc.Column, scale: Scale) -> Markup:
         kind = Markup("") if column.is_words else Markup(' class="number"')
@@ -148,6 +148,17 @@ class _Body:
             case _:
                 words = "words" if len(doc.plain_text(cell)) >= PROSE else number
                 return Markup('<td class="{}">{}</td>').format(words, self.phrase(cell))
+
+
+def _names_column(table: doc.Table) -> int:
+    """Which column says what a row is about, from 1: it stays in sight while the others scroll."""
+    has_name = [any(isinstance(part, doc.Name) for row in table.rows for part in _parts(row.cells[place]))
+                for place in range(min(2, len(table.columns)))]  # fmt: skip
+    return 2 if has_name == [False, True] else 1
+
+
+def _parts(cell: doc.TableCell) -> doc.Phrase:
+    return cell if isinstance(cell, tuple) else ()
 
 
 def _figure(number: Written) -> Markup:

@@ -9,7 +9,7 @@ from bitbench.report.document.tables import ColumnOf, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.document.words import Words, paragraph, say, strong
 from bitbench.report.quantities import estimated
-from bitbench.report.sections.ranked import entry_of, in_order, outcomes_of, rank
+from bitbench.report.sections.ranked import entry_of, in_order, outcomes_of, rank, titled
 from bitbench.report.shape import shape
 
 TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
@@ -22,11 +22,12 @@ LEGEND = (
 def backend_markdown(summary: StudySummary) -> str:
     sections = [
         Section(
-            say(Name(ranking.workload)),
-            (Paragraph(shape(summary.study.workload(ranking.workload))), _backends(summary, ranking, cells)),
+            titled(Name(ranking.workload), part),
+            (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, cells)),
         )
-        for ranking in summary.rankings
-        if (cells := in_order(summary, ranking))
+        for part in summary.by_model
+        for ranking in part.rankings
+        if (cells := in_order(part, ranking))
     ]
     return markdown(Document(say(f"{summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
 

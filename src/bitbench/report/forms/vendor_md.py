@@ -21,7 +21,16 @@ from bitbench.report.grouping import grouped
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import source
-from bitbench.report.sections.ranked import entry_of, has_result, in_order, memory_metric, outcomes_of, rank
+from bitbench.report.sections.ranked import (
+    entry_of,
+    has_result,
+    in_order,
+    memory_metric,
+    outcomes_of,
+    rank,
+    rankings_by_model,
+    titled,
+)
 from bitbench.report.shape import shape
 
 ROUNDING = 1e-9  # what rounding leaves of equal values is below this
@@ -39,8 +48,8 @@ def vendor_markdown(summary: StudySummary, lock: Lock) -> str:
     if summary.imported_from is not None:
         origin = say("imported: ", source(summary.imported_from))
     parts = ["# Performance Benchmark Results", phrase_text(say(strong("Generated from:"), " ", origin)), "---"]
-    for ranking in summary.rankings:
-        parts += _configuration(summary, ranking)
+    for part, ranking in rankings_by_model(summary):
+        parts += _configuration(part, ranking)
     parts.append("---")
     for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
         parts += section_parts(section)
@@ -71,7 +80,7 @@ def _title(summary: StudySummary, workload: str) -> Phrase:
         "output_len": UNKNOWN if "output_tokens" in asked.unknown else asked.output_tokens,
     }
     shown = ", ".join(f"{name}={value}" for name, value in lengths.items())
-    return say(f"Configuration: {shown} (", Name(workload), ")")
+    return titled(say(f"Configuration: {shown} (", Name(workload), ")"), summary)
 
 
 def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
@@ -163,14 +172,14 @@ def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
 def _ranking(summary: StudySummary) -> Section:
     definition = summary.definitions[summary.headline]
     blocks: list[Block] = []
-    for ranking in summary.rankings:
-        figures = {cell.cell.contender: cell.metrics for cell in summary.cells_of(ranking.workload)}
+    for part, ranking in rankings_by_model(summary):
+        figures = {cell.cell.contender: cell.metrics for cell in part.cells_of(ranking.workload)}
         lines = []
         for entry in ranking.entries:
             figure = _figure(figures[entry.contender][ranking.metric].mean)
             place, name = rank(entry) or UNKNOWN, strong(plain(entry.contender.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
-        blocks.append(Heading(_title(summary, ranking.workload)))
+        blocks.append(Heading(_title(part, ranking.workload)))
         blocks += bullets(lines) or (paragraph("No contender has a result."),)
     return Section(say(f"Performance Ranking (by {definition.name})"), tuple(blocks))
 

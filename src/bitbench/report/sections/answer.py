@@ -22,7 +22,7 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if refused := [refusal.cell for refusal in summary.refusals if not refusal.was_tried]:
         contenders = list(dict.fromkeys(cell.contender.name for cell in refused))
         named = listing(names(contenders)) if len(contenders) <= MAX_NAMED else say(f"{len(contenders)} contenders")
-        whole = [one.workload for one in summary.rankings if not summary.cells_of(one.workload)]
+        whole = [one.name for one in summary.study.workloads if not summary.cells_of(one.name)]
         if whole and {cell.workload for cell in refused} <= set(whole):
             named = say("every contender on ", listing(names(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'cell')} of ", named, ".")

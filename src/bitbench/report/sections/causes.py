@@ -1,14 +1,17 @@
 """What has no result, by its cause: contenders that failed alike are named together."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bitbench.core.cell import Cell, Contender, Refusal
 from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.trial import Failure
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure
 from bitbench.report.document.model import Phrase
 from bitbench.report.document.words import joined, listing, names, say
 from bitbench.report.grouping import grouped
+
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 @dataclass
@@ -45,10 +48,16 @@ def failures_by_cause(summary: StudySummary) -> list[CauseOfFailure]:
     for cell in summary.cells:
         for group in cell.failures:
             failure = group.failure
-            cause = causes.setdefault((failure.outcome.value, failure.cause), CauseOfFailure(failure))
+            cause = causes.setdefault((failure.outcome.value, _kind(failure)), CauseOfFailure(failure))
             cause.affected.add(cell.cell)
             cause.ids.extend(group.ids)
     return list(causes.values())
+
+
+def _kind(failure: Failure) -> str:
+    """What the machine spoiled differs from cell to cell in its numbers, and is one cause all the same; the first is
+    shown. Of an engine a number may be all that tells two causes apart, such as an exit code."""
+    return _NUMBER.sub("#", failure.cause) if failure.outcome in NOT_THE_ENGINES else failure.cause
 
 
 @dataclass

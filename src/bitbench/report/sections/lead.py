@@ -14,6 +14,7 @@ from bitbench.report.document.words import Words, listing, names, plural, say, s
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, number, size, unit_of
 from bitbench.report.sections.ranked import (
+    NOT_RANKED,
     confirmed_ratio,
     entry_of,
     estimate_of,
@@ -77,8 +78,8 @@ def lead(summary: StudySummary) -> Lead | None:
     if not compared:
         return None
     if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
-        why = "Each cell has a single run, so its spread is unknown; the tables show the best means."
-        return Lead(say("No ranking."), (say(why),))
+        why = "Each cell has a single trial, so its spread is unknown; the tables show the best means."
+        return Lead(say("No ranking: n = 1."), (say(why),))
     found = _Found(
         summary,
         Labels.of(summary, MAX_NAME),
@@ -114,6 +115,8 @@ def best_table(summary: StudySummary) -> Table:
 
 
 def _tied(ranking: Ranking, labels: Labels) -> Phrase:
+    if ranking.entries[0].rank_low is None:
+        return say(NOT_RANKED)
     tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].contender)
     if len(tied) == len(ranking.entries) - 1 > 1:
         return say(f"all {len(tied)} others")
@@ -155,15 +158,43 @@ def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]
     best = max(choices, key=merit)
     tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
     others = [one for one in candidates if one not in choices and one != found.summary.baseline]
-    if best in found.flagged:
-        verdict = say(found.name(best), f" is the fastest, but its quality is flagged: {found.flagged[best]}.")
-    else:
-        verdict = say("Use ", listing(found.names([best, *tied]), "or"), ": they are tied." if tied else ".")
     reasons = [*_against_baseline(found, best), *_takes(found.summary, best)]
     if others:
+        verb = "is" if len(others) == 1 else "are"
         doubtful = listing(found.names(others))
-        reasons.insert(1, say("Tied with it, but not significantly faster than the baseline: ", doubtful, "."))
-    return Lead(verdict, tuple(reasons))
+        reasons.insert(1, say(doubtful, f" {verb} not significantly faster than the baseline."))
+    return Lead(_verdict(found, best, tied, others), tuple(reasons))
+
+
+def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list[Contender]) -> Phrase:
+    """What to use, in one sentence with what speaks against it: a tie, and quality that is flagged or unknown.
+
+    `tied`: as good a choice; `others`: tied with it as well, but no gain over the baseline.
+    """
+    if best in found.flagged:
+        tie = say(", tied with ", listing(found.names([*tied, *others]), most=MAX_NAMED)) if tied or others else ()
+        return say(found.name(best), " is the fastest", tie, f", but its quality is flagged: {found.flagged[best]}.")
+    choice = say("Use ", listing(found.names([best, *tied]), "or"))
+    caveat = _unknown_quality(found, [best, *tied])
+    if tied and not (others or caveat):
+        return say(choice, ": they are tied.")
+    tie = say(", which are tied") if tied else ()
+    if others:
+        among = " with each other and" if tied else ""
+        tie = say(f", which {'are' if tied else 'is'} tied{among} with ", listing(found.names(others), most=MAX_NAMED))
+    return say(choice, tie, ", but " if caveat else "", caveat, ".")
+
+
+def _unknown_quality(found: _Found, chosen: list[Contender]) -> Phrase:
+    """`its quality was not measured`; nothing where it is known of all."""
+    measured = {one.contender for one in found.summary.quality if one.outcome is Outcome.OK}
+    unknown = [one for one in chosen if one not in measured]
+    if not unknown:
+        return ()
+    whose = say("its quality" if len(chosen) == 1 else "their quality")
+    if len(unknown) < len(chosen):
+        whose = say("the quality of ", listing(found.names(unknown)))
+    return say(whose, " is unknown" if found.summary.quality or found.summary.imported_from else " was not measured")
 
 
 def _no_winner(found: _Found) -> Lead:
@@ -188,10 +219,12 @@ def _no_winner(found: _Found) -> Lead:
 def _by_workload(found: _Found) -> Lead:
     """No contender is good everywhere: which is, where."""
     reasons = []
+    chosen: dict[Contender, None] = {}
     for ranking in found.answered:
         on = say("On ", Name(ranking.workload), " ")
         if won := found.ahead.get(ranking.workload):
             best, *others = [one for one in won if one not in found.flagged] or won
+            chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
             gain = ratio_to_baseline(ranking, best)
             ratio = say(", ", gain, " the baseline") if gain else ()
@@ -204,7 +237,15 @@ def _by_workload(found: _Found) -> Lead:
     if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
         on = say("On ", listing(names(undecided)))
         reasons.append(say(on, " no contender is significantly faster than the baseline."))
-    return Lead(say("It depends on the workload."), tuple(reasons))
+    return Lead(say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons))
+
+
+def _caveat(found: _Found, chosen: list[Contender]) -> Phrase:
+    """Of choices that differ by workload: `, and the quality of a is flagged`."""
+    if flagged := [one for one in chosen if one in found.flagged]:
+        return say(", and the quality of ", listing(found.names(flagged)), " is flagged")
+    unknown = _unknown_quality(found, chosen) if chosen else ()
+    return say(", and ", unknown) if unknown else ()
 
 
 def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
@@ -260,7 +301,7 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Conte
 
 
 def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
-    """Why it may be faster, and what it costs: bytes of weights, memory, quality."""
+    """Why it may be faster, and what it costs: bytes of weights, memory."""
     of = {one.contender: one.memory for one in summary.contenders}
     own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
     if own and base and best != summary.baseline:
@@ -268,11 +309,6 @@ def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
             mine, theirs = figure(own), figure(base)
             if mine is not None and theirs is not None:
                 yield say(f"{what} ", size(mine), " (baseline ", size(theirs), ").")
-    if summary.quality:
-        if not any(one.contender == best and one.outcome is Outcome.OK for one in summary.quality):
-            yield say("Its quality is unknown: the measurement has no result.")
-    elif not summary.imported_from:
-        yield say("Its quality was not measured in this study.")
 
 
 def _where(compared: list[Ranking]) -> Phrase:

@@ -7,7 +7,7 @@ from bitbench.report.document.tables import ColumnOf, table, words_column
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, paragraph, say, strong
 from bitbench.report.labels import Labels
-from bitbench.report.sections.ranked import entry_of, outcomes_of
+from bitbench.report.sections.ranked import SINGLE, entry_of, outcomes_of, places, titled
 
 
 def overview_section(summary: StudySummary) -> Section | None:
@@ -23,12 +23,19 @@ def overview_section(summary: StudySummary) -> Section | None:
     )
     headline = summary.definitions[summary.headline].name
     said = f"Rank by {headline}, and the ratio to the baseline. A range of ranks is a tie."
-    return Section(say("Ranking at a glance"), (paragraph(said), ranks))
+    if any(entry.rank_low is None for ranking in summary.rankings for entry in ranking.entries):
+        said = f"{said} {SINGLE}: a single trial has no rank."
+    return Section(titled("Ranking at a glance", summary), (paragraph(said), ranks))
 
 
 def _mean_rank(summary: StudySummary, contender: Contender) -> float:
     entries = [entry for ranking in summary.rankings if (entry := entry_of(ranking, contender)) is not None]
-    return sum(entry.rank_low + entry.rank_high for entry in entries) / len(entries) if entries else float("inf")
+    ranks = [
+        (entry.rank_low + entry.rank_high) / 2
+        for entry in entries
+        if entry.rank_low is not None and entry.rank_high is not None
+    ]
+    return sum(ranks) / len(ranks) if ranks else float("inf")
 
 
 def _column(summary: StudySummary, ranking: Ranking) -> ColumnOf[Contender]:
@@ -40,9 +47,7 @@ def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> Word
     if entry is None:
         failed = (one for one in summary.cells_of(ranking.workload) if one.cell.contender == contender)
         return next((outcomes_of(one) for one in failed if one.failures), None)
-    rank = say(f"{entry.rank_low}–{entry.rank_high}")
-    if entry.rank_low == entry.rank_high:
-        rank = strong("1") if entry.rank_low == 1 else say(str(entry.rank_low))
+    rank = strong("1") if entry.rank_high == 1 else say(places(entry))
     if contender == ranking.baseline:
         return say(rank, " · baseline")
     ratio = entry.ratio_to_baseline

@@ -1,5 +1,7 @@
 """What every section asks of a workload's ranking."""
 
+from collections.abc import Iterator
+
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import (
@@ -11,12 +13,25 @@ from bitbench.core.found.summary import (
     Ratio,
     StudySummary,
 )
-from bitbench.report.document.model import Quantity
+from bitbench.report.document.model import Name, Phrase, Quantity
 from bitbench.report.document.tables import ColumnOf, number_column
-from bitbench.report.document.words import Words, counted
+from bitbench.report.document.words import Words, counted, say
 from bitbench.report.quantities import figure_of, times, unit_of
 
+SINGLE = "n = 1"
+NOT_RANKED = f"{SINGLE}, not ranked"
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
+
+
+def rankings_by_model(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
+    """Each with the part of the summary that it is of."""
+    for part in summary.by_model:
+        yield from ((part, ranking) for ranking in part.rankings)
+
+
+def titled(title: Words, summary: StudySummary) -> Phrase:
+    """With the model that a part of a study is about, where that has several."""
+    return say(title, ", ", Name(summary.model)) if summary.model else say(title)
 
 
 def has_result(summary: StudySummary, cell: CellSummary) -> bool:
@@ -58,9 +73,16 @@ def rank(entry: RankingEntry | None) -> str | None:
     """`1`, or a range for a tie."""
     if entry is None:
         return None
-    if entry.rank_low == entry.rank_high:
-        return str(entry.rank_low)
-    return f"{entry.rank_low}–{entry.rank_high} (tie)"
+    if entry.rank_low is None:
+        return NOT_RANKED
+    return places(entry) if entry.rank_low == entry.rank_high else f"{places(entry)} (tie)"
+
+
+def places(entry: RankingEntry) -> str:
+    """`1` or `2–3`; of one that is not ranked, why."""
+    if entry.rank_low is None:
+        return SINGLE
+    return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
 def quoted_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:

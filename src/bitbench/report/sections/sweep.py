@@ -13,7 +13,8 @@ from bitbench.report.document.model import Chart, Mark, Name, Phrase, Quantity, 
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import counted, listing, names, paragraph, plural, say
-from bitbench.report.quantities import figure_of, seconds, setting, share
+from bitbench.report.quantities import figure_of, setting, share
+from bitbench.report.sections.objectives import promise
 from bitbench.report.sections.ranked import metric_column
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
@@ -122,13 +123,8 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     return [*sentences, *(say(note) for note in sorted({note for one in summary.contenders for note in one.notes}))]
 
 
-def _promise(summary: StudySummary) -> Phrase:
-    """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
-    return listing([say(Name(one.name), " ≤ ", seconds(one.limit)) for one in summary.study.objectives])
-
-
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
-    limits = _promise(summary)
+    limits = promise(summary)
     if found.rate is None:
         lowest = setting(found.high or 0.0, REQUESTS)
         return say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
@@ -169,7 +165,7 @@ def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Quantity |
 
 
 def _highest_met(summary: StudySummary) -> Phrase:
-    limits = _promise(summary)
+    limits = promise(summary)
     met = [cell for cell in _points(summary) if _meets(cell)]
     if not met:
         return say("No point met ", limits, " in every trial.")

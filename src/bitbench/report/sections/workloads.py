@@ -59,7 +59,7 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
     if cells:
         more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, cells, labels))]
     return Section(
-        say("Workload ", Name(ranking.workload)),
+        ranked.titled(say("Workload ", Name(ranking.workload)), summary),
         (
             Paragraph(shape(summary.study.workload(ranking.workload))),
             *(Chart(figure) for figure in figures),
@@ -183,10 +183,10 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: La
 def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
-    for ranking in summary.rankings:
-        runs = [(cell, run) for cell in ranked.in_order(summary, ranking) for run in cell.runs]
+    for part, ranking in ranked.rankings_by_model(summary):
+        runs = [(cell, run) for cell in ranked.in_order(part, ranking) for run in cell.runs]
         if runs:
-            blocks += [Heading(say(Name(ranking.workload))), _runs(summary, runs)]
+            blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
     return Section(say("Single runs"), (Details("Show single runs", tuple(blocks)),)) if blocks else None
 
 

@@ -62,10 +62,19 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
-// A table that goes on to the right fades out there.
+// A table that is too wide puts its intervals on lines of their own; one that still goes on to the right fades out
+// there, and its column of names stays in sight.
 const scrolls = [...document.querySelectorAll(".scroll")];
-const fade = (one) => one.classList.toggle("more", one.scrollLeft + one.clientWidth < one.scrollWidth - 2);
-const watched = new ResizeObserver((entries) => entries.forEach(({ target }) => fade(target)));
+const overflow = (one) => one.scrollWidth - one.clientWidth;
+const fade = (one) => {
+  one.classList.toggle("more", one.scrollLeft < overflow(one) - 2);
+  one.classList.toggle("moved", one.scrollLeft > 2);
+};
+const fit = (one) => { one.classList.remove("tight"); one.classList.toggle("tight", overflow(one) > 2); fade(one); };
+const widths = new Map(); // its height changes as it is fitted, and is no reason to fit it again
+const watched = new ResizeObserver((entries) => {
+  for (const { target } of entries) if (widths.get(target) !== target.clientWidth) { widths.set(target, target.clientWidth); fit(target); }
+});
 for (const one of scrolls) { watched.observe(one); one.addEventListener("scroll", () => fade(one), { passive: true }); }
 
 // Figures.

@@ -1,0 +1,23 @@
+"""What several commands share: options, and the end of one that answers with a document or as JSON."""
+
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from bitbench.core.base import Record
+    from bitbench.ground.exit_codes import ExitCode
+    from bitbench.lab.choices import Described
+
+AllowInconclusive = Annotated[
+    bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")]
+
+
+def end_with_json(command: "Described", answer: "Record", exit_code: "ExitCode") -> NoReturn:
+    """The only thing on stdout."""
+    from bitbench.lab.answers import answer_text
+
+    typer.echo(answer_text(command, answer, exit_code))
+    raise typer.Exit(exit_code)

@@ -1,0 +1,143 @@
+"""What a command prints with --json: one document, whatever happens, whose JSON Schema `bitbench schema` prints."""
+
+import json
+from typing import Any, Generic, Literal, TypeVar
+
+from bitbench.core.asked.objective import Objective
+from bitbench.core.base import Record
+from bitbench.core.cell import Plan
+from bitbench.core.found.comparison import Comparison
+from bitbench.core.found.explanation import Explanation
+from bitbench.core.found.recommendation import Recommendation
+from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.core.recorded.host import HostFacts, HostNoise
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.amount import Amount
+from bitbench.lab.choices import Described
+from bitbench.lab.doctor import Checkup
+
+ANSWER_FORMAT: Literal[1] = 1  # 1: first published form
+
+A = TypeVar("A")
+
+
+class Printed(Record, Generic[A]):
+    """`answer` is null where there is none, and `error` says why."""
+
+    format: Literal[1] = ANSWER_FORMAT
+    command: str
+    exit_code: int
+    meaning: str  # of the exit code
+    error: str | None = None
+    answer: A | None = None
+
+
+class LoadAnswer(Record):
+    """`search` is null for a sweep. Cells are points: their figures, percentiles, trials and verdicts."""
+
+    folder: str
+    page: str
+    objectives: tuple[Objective, ...]
+    search: RateAnswer | None
+    cells: tuple[CellSummary, ...]
+    notes: tuple[str, ...]
+
+
+class PlanAnswer(Record):
+    """What would run, what not and why; which environments it needs, and about how long it takes."""
+
+    plan: Plan
+    environments: dict[str, str | None]  # what is wrong with each; null: it is installed
+    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
+    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
+    amount: Amount
+
+
+class DoctorEngine(Record):
+    name: str
+    is_ready: bool
+    versions: dict[str, str]
+    to_fix: str | None  # the command that installs it
+
+
+class DoctorModel(Record):
+    name: str
+    path: str | None  # null: not downloaded
+    to_fix: str | None
+
+
+class DoctorAnswer(Record):
+    host: HostFacts
+    home: str
+    free_bytes: int
+    has_native_part: bool
+    engines: tuple[DoctorEngine, ...]
+    models: tuple[DoctorModel, ...]
+    noise: HostNoise | None  # null with --quick
+
+
+ANSWERS: dict[Described, type[Printed[Any]]] = {
+    Described.RECOMMEND: Printed[Recommendation],
+    Described.COMPARE: Printed[Comparison],
+    Described.EXPLAIN: Printed[Explanation],
+    Described.LOAD: Printed[LoadAnswer],
+    Described.PLAN: Printed[PlanAnswer],
+    Described.DOCTOR: Printed[DoctorAnswer],
+}
+
+
+def answer_schema(command: Described) -> dict[str, Any]:
+    """Without a word about further fields: a later version may add some."""
+    schema = ANSWERS[command].model_json_schema(mode="serialization")
+    for definition in schema["$defs"].values():
+        definition.pop("additionalProperties", None)
+    title = f"bitbench {command.value} --json"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
+
+
+def answer_text(command: Described, answer: Record, exit_code: ExitCode) -> str:
+    return _text(ANSWERS[command](command=command, exit_code=exit_code, meaning=exit_code.meaning, answer=answer))
+
+
+def error_text(command: Described, error: str, exit_code: ExitCode) -> str:
+    return _text(ANSWERS[command](command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error))
+
+
+def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
+    return LoadAnswer(
+        folder=folder,
+        page=page,
+        objectives=summary.study.objectives,
+        search=summary.search,
+        cells=summary.cells,
+        notes=tuple(sorted({note for contender in summary.contenders for note in contender.notes})),
+    )
+
+
+def doctor_answer(found: Checkup, noise: HostNoise | None) -> DoctorAnswer:
+    return DoctorAnswer(
+        host=found.host,
+        home=str(found.home),
+        free_bytes=found.free_bytes,
+        has_native_part=found.has_native_part,
+        engines=tuple(
+            DoctorEngine(
+                name=engine.name, is_ready=engine.is_ready, versions=dict(engine.versions or {}), to_fix=engine.to_fix
+            )
+            for engine in found.engines
+        ),
+        models=tuple(
+            DoctorModel(
+                name=model.name,
+                path=None if model.path is None else str(model.path),
+                to_fix=None if model.path else f"bitbench model get {model.name}",
+            )
+            for model in found.models
+        ),
+        noise=noise,
+    )
+
+
+def _text(printed: Printed[Any]) -> str:
+    """In ASCII: names come from files and servers, and what they hold must not reach a terminal as it is."""
+    return json.dumps(json.loads(printed.model_dump_json()), indent=2)

@@ -1,0 +1,17 @@
+"""What can be chosen on the command line; without imports, so that --help stays quick."""
+
+from enum import StrEnum
+
+
+class Described(StrEnum):
+    """What `bitbench schema` prints the JSON Schema of: a file that a person writes, or what a command prints
+    with --json."""
+
+    STUDY = "study"
+    RECIPE = "recipe"
+    RECOMMEND = "recommend"
+    COMPARE = "compare"
+    EXPLAIN = "explain"
+    LOAD = "load"
+    PLAN = "plan"
+    DOCTOR = "doctor"

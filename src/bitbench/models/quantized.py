@@ -1,0 +1,262 @@
+"""How somebody else's checkpoint is quantized, from its own configuration.
+
+Each tool writes `quantization_config` in config.json in a form of its own; older ones of NVIDIA's write
+hf_quant_config.json beside it and nothing else. What has another form than it usually has is unknown.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bitbench.core.asked.recipe import COMPRESSED_TENSORS
+from bitbench.ground.model_json import read_object
+
+FULL_BITS = 16  # of what is not quantized
+_METHOD = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
+_ALIASES = {
+    "intel/auto-round": "auto-round",
+    "fbgemm_fp8": "fp8",
+    "modelopt_fp4": "modelopt",
+    "modelopt_mixed": "modelopt",
+}
+_KEYS = ("quantization_config", "compression_config")  # the second is what compressed-tensors wrote at first
+_MODELOPT_FILE = "hf_quant_config.json"
+_TORCHAO = re.compile(r"(?:(int|float)(\d+)dynamicactivation)?(int|float)(\d+)weight")
+_QUARK_TYPE = re.compile(r"(int|fp)(\d+)")
+_MX_GROUP, _NV_GROUP = 32, 16  # what the formats MXFP4 and NVFP4 are defined by
+
+Kind = Literal["int", "float"]
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a weight, an activation or an entry of the KV cache is stored as."""
+
+    bits: int
+    kind: Kind = "int"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    method: str  # the tool's own word: compressed-tensors, gptq, awq, fp8, …
+    weights: Numbers | None = None  # None: unknown, or not the same in all layers
+    activations: Numbers | None = None  # None: as the model computes, in 16 bits
+    group_size: int | None = None  # weights that share a scale; None: a row or a whole matrix does
+    block: tuple[int, int] | None = None  # rows and columns that share a scale
+    kv_cache: Numbers | None = None
+    is_sparse: bool = False
+
+    @property
+    def form(self) -> str:
+        """The key of `planning/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
+        sparse = "/sparse" if self.is_sparse else ""
+        return self.method if self.weights is None else f"{self.method}/{self._bits}-{self.weights.kind}{sparse}"
+
+    @property
+    def label(self) -> str:
+        """What reports call it: w4a16-g128-awq, w8a8 (compressed-tensors goes without saying), nvfp4-modelopt."""
+        if self.weights is None:
+            return self.method
+        shape = f"-b{self.block[0]}x{self.block[1]}" if self.block else ""
+        cache = f"-kv{self.kv_cache.bits}" if self.kv_cache else ""
+        sparse = "-sparse" if self.is_sparse else ""
+        parts = f"{self._numbers}{shape}{cache}{sparse}"
+        is_said = self.method == COMPRESSED_TENSORS or self.method in parts.split("-")
+        return parts if is_said else f"{parts}-{self.method}"
+
+    @property
+    def _bits(self) -> str:
+        weights, activations = self.weights, self.activations
+        return f"w{weights.bits if weights else '?'}a{activations.bits if activations else FULL_BITS}"
+
+    @property
+    def _numbers(self) -> str:
+        """By the format's own name where it has one."""
+        named = {_NV_GROUP: "nvfp4", _MX_GROUP: "mxfp4"}.get(self.group_size or 0)
+        if self.weights == Numbers(4, "float") and named:
+            return named if self.activations == self.weights or named == "mxfp4" else f"{named}{self._bits[2:]}"
+        kind = f"-fp{self.weights.bits}" if self.weights and self.weights.kind == "float" else ""
+        return f"{self._bits}{kind}{f'-g{self.group_size}' if self.group_size else ''}"
+
+
+def read_quantization(folder: Path) -> Quantization | None:
+    """None for a model that is not quantized. Raises ModelError where a file cannot be read."""
+    config = read_object(folder / "config.json")
+    nested = _object(config, "text_config")  # of a model that also sees
+    named = next((found for source in (config, nested) for key in _KEYS if (found := _object(source, key))), None)
+    if named is not None:
+        return describe(named)
+    beside = folder / _MODELOPT_FILE
+    return describe({"quant_method": "modelopt", **read_object(beside)}) if beside.is_file() else None
+
+
+def describe(config: Json) -> Quantization:
+    """From the object that a tool writes."""
+    said = config.get("quant_method")
+    method = said.lower() if isinstance(said, str) else COMPRESSED_TENSORS if "config_groups" in config else "unknown"
+    method = _ALIASES.get(method, method)
+    if not _METHOD.fullmatch(method):
+        return Quantization("unknown")
+    return _READERS.get(method, _unknown)(method, config)
+
+
+def _compressed_tensors(method: str, config: Json) -> Quantization:
+    groups = [group for group in _object(config, "config_groups").values() if isinstance(group, dict)]
+    found = {_of_group(method, group) for group in groups}
+    sparsity = _object(config, "sparsity_config")
+    is_sparse = str(sparsity.get("format", "")).startswith("sparse") or sparsity.get("sparsity_structure") == "2:4"
+    only = found.pop() if len(found) == 1 else Quantization(method)
+    cache = _numbers(_object(config, "kv_cache_scheme"))
+    return Quantization(method, only.weights, only.activations, only.group_size, only.block, cache, is_sparse)
+
+
+def _of_group(method: str, group: Json) -> Quantization:
+    weights = _object(group, "weights")
+    return Quantization(
+        method,
+        _numbers(weights),
+        _numbers(_object(group, "input_activations")),
+        _group_size(weights),
+        _block(weights.get("block_structure")),
+    )
+
+
+def _gptq(method: str, config: Json) -> Quantization:
+    bits = _bits(config, "bits")
+    return Quantization(method, Numbers(bits) if bits else None, group_size=_group_size(config))
+
+
+def _awq(method: str, config: Json) -> Quantization:
+    bits = _bits(config, "bits") or _bits(config, "w_bit")
+    return Quantization(
+        method, Numbers(bits) if bits else None, group_size=_group_size(config) or _group_size(config, "q_group_size")
+    )
+
+
+def _fp8(method: str, config: Json) -> Quantization:
+    eight = Numbers(8, "float")
+    return Quantization(method, eight, eight, block=_block(config.get("weight_block_size")))
+
+
+def _modelopt(method: str, config: Json) -> Quantization:
+    said = {**config, **_object(config, "quantization")}
+    algorithm = str(said.get("quant_algo", "")).upper()
+    weights, activations, group = _MODELOPT.get(algorithm, (None, None, None))
+    cache = _MODELOPT_CACHE.get(str(said.get("kv_cache_quant_algo", "")).upper()) or _numbers(
+        _object(said, "kv_cache_scheme")
+    )
+    return Quantization(method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache)
+
+
+_FP8, _FP4, _INT8, _INT4 = Numbers(8, "float"), Numbers(4, "float"), Numbers(8), Numbers(4)
+_MODELOPT: Mapping[str, tuple[Numbers, Numbers | None, int | None]] = {
+    "FP8": (_FP8, _FP8, None),
+    "FP8_PB_WO": (_FP8, None, None),
+    "NVFP4": (_FP4, _FP4, _NV_GROUP),
+    "NVFP4_AWQ": (_FP4, _FP4, _NV_GROUP),
+    "MXFP8": (_FP8, _FP8, _MX_GROUP),
+    "W4A16_AWQ": (_INT4, None, None),
+    "W4A8_AWQ": (_INT4, _FP8, None),
+    "W8A16": (_INT8, None, None),
+    "W8A8_SQ_PER_CHANNEL": (_INT8, _INT8, None),
+}
+_MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
+
+
+def _mxfp4(method: str, config: Json) -> Quantization:  # noqa: ARG001
+    return Quantization(method, _FP4, group_size=_MX_GROUP)
+
+
+def _bitsandbytes(method: str, config: Json) -> Quantization:
+    if config.get("load_in_4bit") is True:
+        return Quantization(method, Numbers(4, "float"))  # nf4 or fp4: both are tables of floats
+    return Quantization(method, _INT8, _INT8) if config.get("load_in_8bit") is True else Quantization(method)
+
+
+def _torchao(method: str, config: Json) -> Quantization:
+    """`quant_type` is a name of old, or the configuration's class under the layers that it is for."""
+    said = config.get("quant_type")
+    chosen = _object(_object(config, "quant_type"), "default")
+    name = said if isinstance(said, str) else str(chosen.get("_type", ""))
+    found = _TORCHAO.search(name.replace("_", "").lower())
+    if found is None:
+        return Quantization(method)
+    activations = Numbers(int(found[2]), _kind(found[1])) if found[1] else None
+    sizes = _object(config, "quant_type_kwargs") if isinstance(said, str) else _object(chosen, "_data")
+    return Quantization(method, Numbers(int(found[4]), _kind(found[3])), activations, _group_size(sizes))
+
+
+def _auto_round(method: str, config: Json) -> Quantization:
+    bits, activation_bits = _bits(config, "bits"), _bits(config, "act_bits")
+    kind = _kind(str(config.get("data_type", "int")))
+    activations = Numbers(activation_bits, kind) if activation_bits and activation_bits < FULL_BITS else None
+    return Quantization(method, Numbers(bits, kind) if bits else None, activations, _group_size(config))
+
+
+def _quark(method: str, config: Json) -> Quantization:
+    shared = _object(config, "global_quant_config")
+    weights, inputs = _first(shared.get("weight")), _first(shared.get("input_tensors"))
+    return Quantization(method, _quark_numbers(weights), _quark_numbers(inputs), _group_size(weights))
+
+
+def _quark_numbers(config: Json) -> Numbers | None:
+    found = _QUARK_TYPE.match(str(config.get("dtype", "")))
+    return Numbers(int(found[2]), _kind(found[1])) if found else None
+
+
+def _unknown(method: str, config: Json) -> Quantization:  # noqa: ARG001
+    return Quantization(method)
+
+
+_READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
+    COMPRESSED_TENSORS: _compressed_tensors,
+    "gptq": _gptq,
+    "awq": _awq,
+    "fp8": _fp8,
+    "modelopt": _modelopt,
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao,
+    "auto-round": _auto_round,
+    "quark": _quark,
+}
+
+
+def _numbers(config: Json) -> Numbers | None:
+    """As compressed-tensors writes them."""
+    bits = _bits(config, "num_bits")
+    return Numbers(bits, _kind(str(config.get("type", "int")))) if bits else None
+
+
+def _kind(word: str) -> Kind:
+    return "float" if "f" in word.lower() else "int"
+
+
+def _bits(config: Json, key: str) -> int | None:
+    value = config.get(key)
+    return value if type(value) is int and 1 <= value <= FULL_BITS else None
+
+
+def _group_size(config: Json, key: str = "group_size") -> int | None:
+    """-1 stands for a whole row."""
+    value = config.get(key)
+    return value if type(value) is int and 0 < value < 2**20 else None
+
+
+def _block(value: object) -> tuple[int, int] | None:
+    sizes = [size for size in value if type(size) is int and 0 < size < 2**20] if isinstance(value, list) else []
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else None
+
+
+def _object(content: Json, key: str) -> Json:
+    value = content.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _first(value: object) -> Json:
+    """An object, or the first of a list of them."""
+    found = value[0] if isinstance(value, list) and value else value
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,242 @@
+"""Asks a model hub: `python -I hub_worker.py JOB.json`, run where huggingface_hub is installed.
+
+Imports nothing of bitbench. What huggingface_hub does by itself is left to it: tokens, proxies, HF_ENDPOINT,
+HF_HUB_OFFLINE, the shared cache and continuing a broken connection. A job is one of
+
+    {"task": "list", "repository": …, "revision": …}                 what a revision is and holds
+    {"task": "download", …, "commit": …, "files": […]}               these files of it, into the shared cache
+"""
+
+import errno
+import shutil
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
+
+AT_ONCE = 4  # files
+TOLD_EVERY_S = 0.5
+FULL = (errno.ENOSPC, errno.EDQUOT)
+SENTENCES = {
+    "gated": "{repository} is gated: accept its conditions on {endpoint}/{repository}, then set HF_TOKEN to a token "
+    "that may read it, or log in with `hf auth login`.",
+    "no access": "{repository} is gated, and your token has no access; request it on {endpoint}/{repository}.",
+    "no repository": "{endpoint} has no model {repository}, or it is private; check the spelling, or set HF_TOKEN to a "
+    "token that may read it.",
+    "no revision": "{repository} has no revision {revision}; {endpoint}/{repository}/commits/main lists them.",
+    "offline": "{repository} at {revision} is not in {cache}, and HF_HUB_OFFLINE forbids asking the hub; unset it to "
+    "download the model.",
+    "token refused": "{endpoint} refuses your token; check HF_TOKEN, or log in with `hf auth login`.",
+    "answered": "{endpoint} answered with the status {status} when asked for {repository}; repeat the command later.",
+    "disk full": "The disk of {cache} is full; free some space, or set HF_HOME to a larger disk, and repeat the "
+    "command.",
+    "unreachable": "{endpoint} cannot be reached, or the connection broke off; check the network (HTTPS_PROXY, "
+    "HF_ENDPOINT) and repeat the command: complete files are kept.",
+    "other": "{repository} could not be downloaded: {said}",
+}
+
+
+def work(job: Json, reports: Reports) -> Json:
+    try:
+        return list_files(job) if job["task"] == "list" else download(job, reports)
+    except JobError:
+        raise
+    except Exception as error:
+        raise JobError(explained(error, job)) from error
+
+
+def list_files(job: Json) -> Json:
+    """From the hub; from the shared cache where the hub is not to be asked, or cannot be."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        found = HfApi().model_info(job["repository"], revision=job["revision"], files_metadata=True)
+    except HfHubHTTPError:  # it did answer
+        raise
+    except Exception as error:
+        if is_unreachable(error) and (cached := cached_files(job)) is not None:
+            return cached
+        raise
+    files = [
+        {
+            "name": sibling.rfilename,
+            "size_bytes": sibling.lfs.size if sibling.lfs else sibling.size or 0,
+            "sha256": sibling.lfs.sha256 if sibling.lfs else None,
+            "git_hash": None if sibling.lfs else sibling.blob_id,
+        }
+        for sibling in found.siblings or ()
+    ]
+    return {"commit": found.sha, "files": files, "from_cache": False}
+
+
+def cached_files(job: Json) -> Json | None:
+    """The cache names a file by the hub's hash of it: sha256 of a large one, git's of a small one."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(job["repository"], revision=job["revision"], local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    files = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        stored = path.resolve().name
+        files.append(
+            {
+                "name": path.relative_to(folder).as_posix(),
+                "size_bytes": path.stat().st_size,
+                "sha256": stored if len(stored) == 64 else None,
+                "git_hash": stored if len(stored) == 40 else None,
+            }
+        )
+    return {"commit": folder.name, "files": files, "from_cache": True}
+
+
+def download(job: Json, reports: Reports) -> Json:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import tqdm
+
+    missing = [file for file in job["files"] if not is_cached(job["repository"], job["commit"], file)]
+    progress = Progress(reports, total=sum(file["size_bytes"] for file in missing))
+    refuse_without_room(progress.total)
+
+    class Counted(tqdm):  # type: ignore[misc]
+        def update(self, n: float | None = 1) -> bool | None:
+            progress.add(int(n or 0))
+            return super().update(n)  # type: ignore[no-any-return]
+
+    def bring(file: Json) -> tuple[str, str]:
+        return file["name"], hf_hub_download(
+            job["repository"], file["name"], revision=job["commit"], tqdm_class=Counted
+        )
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        paths = dict(pool.map(bring, job["files"]))
+    remember_revision(job)
+    return {"paths": paths}
+
+
+def remember_revision(job: Json) -> None:
+    """As huggingface_hub does when it is asked for a branch: offline, the cache answers for it."""
+    if job["revision"] != job["commit"]:
+        reference = repository_folder(job["repository"]) / "refs" / job["revision"]
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(job["commit"], encoding="utf-8")
+
+
+def repository_folder(repository: str) -> Path:
+    """In the shared cache, whose layout is documented."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
+
+
+class Progress:
+    """Of all files together; told a few times a second."""
+
+    def __init__(self, reports: Reports, total: int) -> None:
+        self.total = total
+        self._reports, self._done, self._told_at = reports, 0, 0.0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if time.monotonic() - self._told_at >= TOLD_EVERY_S:
+                self._told_at = time.monotonic()
+                self._reports.send("progress", done=self._done, total=self.total)
+
+
+def is_cached(repository: str, commit: str, file: Json) -> bool:
+    """In this commit, or as the same content in another one."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(repository, file["name"], revision=commit), str):
+        return True
+    stored = file["sha256"] or file["git_hash"]
+    return stored is not None and (repository_folder(repository) / "blobs" / stored).exists()
+
+
+def refuse_without_room(needed: int) -> None:
+    from huggingface_hub import constants
+
+    place = Path(constants.HF_HUB_CACHE)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise JobError(
+            f"The download needs {needed / 1e9:,.1f} GB and {constants.HF_HUB_CACHE} has {free / 1e9:,.1f} GB free; "
+            "free some space, or set HF_HOME to a larger disk."
+        )
+
+
+def explained(error: Exception, job: Json) -> str:
+    """In a sentence of ours: what a server says may repeat what it was sent."""
+    from huggingface_hub import constants
+
+    causes = chain(error)
+    first_line = (str(error).strip().splitlines() or ["no message"])[0]
+    return SENTENCES[kind_of(causes)].format(
+        repository=job["repository"],
+        revision=job["revision"],
+        endpoint=constants.ENDPOINT,
+        cache=constants.HF_HUB_CACHE,
+        status=next(iter(statuses(causes)), None),
+        said=f"{type(error).__name__}: {first_line}",
+    )
+
+
+def kind_of(causes: list[BaseException]) -> str:
+    """Which of `SENTENCES` fits; the most special first."""
+    from huggingface_hub import errors, get_token
+
+    def is_among(kind: type[BaseException]) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    answered = statuses(causes)
+    tests = {
+        "gated": is_among(errors.GatedRepoError) and get_token() is None,
+        "no access": is_among(errors.GatedRepoError),
+        "no repository": is_among(errors.RepositoryNotFoundError),
+        "no revision": is_among(errors.RevisionNotFoundError),
+        "offline": is_among(errors.OfflineModeIsEnabled),
+        "token refused": 401 in answered,
+        "answered": bool(answered),
+        "disk full": any(isinstance(cause, OSError) and cause.errno in FULL for cause in causes),
+        "unreachable": any(is_unreachable(cause) for cause in causes),
+    }
+    return next((kind for kind, fits in tests.items() if fits), "other")
+
+
+def statuses(causes: list[BaseException]) -> list[int]:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return [cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)]
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """The error and what caused it."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Also of the HTTP client, which changes its name between versions of huggingface_hub."""
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    is_clients = type(error).__module__.partition(".")[0].startswith("httpx")
+    return is_clients or "Consistency check failed" in str(error)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], work))

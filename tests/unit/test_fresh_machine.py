@@ -1,0 +1,85 @@
+"""The first commands on a machine with no environment and no model: planning works, running says what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.recorded.variant import ModelFacts
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.ground.tensor_files import StoredTensor
+from bitbench.lab.study import Lab
+from bitbench.models.catalog import CATALOG, linear_layers
+from bitbench.planning.starter import STARTER
+from bitbench.planning.study_file import parse_study
+from tests.command_line import bitbench
+
+NEEDED = ["bitbench env create quantize", "bitbench env create transformers", "bitbench env create vllm",
+          "bitbench model get smollm2-135m"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+
+
+def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bitbench(capsys, "init").exit_code == 0
+    answer = bitbench(capsys, "plan", "study.yaml")
+    assert answer.exit_code == 0, answer.err
+    assert "variant smollm2-135m/bf16: 257 MiB of weights, not downloaded" in answer.out
+    assert "variant smollm2-135m/w4a16-rtn: will be created" in answer.out
+    listed = answer.out.partition("Needed before `bitbench run`:")[2].splitlines()
+    assert [line.strip() for line in listed if line.strip()] == NEEDED
+    assert not Path("home").exists()  # nothing was made by looking
+
+
+def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    bitbench(capsys, "init")
+    printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
+    assert printed["before_run"] == NEEDED
+    assert printed["missing_models"] == ["smollm2-135m"]
+
+
+def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    bitbench(capsys, "init")
+    answer = bitbench(capsys, "run", "study.yaml", "--trust")
+    assert answer.exit_code == ExitCode.UNAVAILABLE
+    assert f"this study cannot run yet; first: {' && '.join(NEEDED)}" in answer.err
+    assert not Path("my-study").exists()
+
+
+def test_the_starter_compares_quantized_recipes_and_refuses_no_cell() -> None:
+    study = parse_study(STARTER, name="starter")
+    assert len(study.recipes) > 1
+    plan = Lab(Path("home")).plan(study)
+    assert not plan.refusals
+    assert {cell.contender.variant for cell in plan.cells} == {f"smollm2-135m/{recipe}" for recipe in study.recipes}
+
+
+def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = "[{step: quantize, weight_bits: 4, group_size: 128}]"
+    Path("mine.yaml").write_text(f"name: mine\nbackend: llmcompressor\nsteps: {steps}\n")
+    Path("study.yaml").write_text(STARTER.replace("w4a16-rtn]", "./mine.yaml]"))
+    said = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
+    assert "group_size 128 does not divide the 576 columns" in said
+    assert "sizes that divide them: 16, 32, 64." in said
+    assert "variant smollm2-135m/mine: cannot be created" in said
+
+
+def test_the_catalog_knows_its_models_by_consistent_facts() -> None:
+    for model in CATALOG.values():
+        facts, layers = model.facts, linear_layers(model.facts)
+        assert facts.parameters == _parameters(facts, layers)
+        stored_bytes = 2 * facts.parameters
+        assert stored_bytes < model.weight_bytes < 1.001 * stored_bytes  # and a header
+
+
+def _parameters(facts: ModelFacts, layers: dict[str, StoredTensor]) -> int:
+    """Of a Llama with tied embeddings: two norms in each layer, and one at the end."""
+    assert facts.layers
+    assert facts.hidden_size
+    assert facts.vocabulary_size
+    linear = sum(tensor.shape[0] * tensor.shape[1] for tensor in layers.values())
+    return linear + facts.hidden_size * (facts.vocabulary_size + 2 * facts.layers + 1)

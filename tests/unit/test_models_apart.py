@@ -1,0 +1,102 @@
+"""Models of different sizes are never ranked against each other: ranks, baselines and answers are per model."""
+
+import itertools
+
+import pytest
+
+from bitbench.core.found.recommendation import Limits
+from bitbench.core.recorded.variant import Variant
+from bitbench.report.answers.recommend import recommendation_document
+from bitbench.report.document.markdown import markdown
+from bitbench.report.files import figures_of
+from bitbench.report.forms.vendor_md import vendor_markdown
+from bitbench.report.study import study_document
+from bitbench.statistics.fields import fields_of
+from bitbench.statistics.recommend import recommend
+from tests.unit.eight_contenders import MODEL, RECIPES, eight_contenders, eight_summary
+from tests.unit.synthetic import make_lock, summarize
+
+TINY = "tiny-2m"  # twenty times as fast
+
+
+def test_ranks_and_ratios_are_among_contenders_of_one_model() -> None:
+    summary = eight_summary((MODEL, TINY))
+    assert [(one.workload, one.model) for one in summary.rankings[:2]] == [("c1", MODEL), ("c1", TINY)]
+    for ranking in summary.rankings:
+        assert len(ranking.entries) == 2 * len(RECIPES)
+        assert {entry.contender.variant.partition("/")[0] for entry in ranking.entries} == {ranking.model}
+        assert ranking.baseline is not None
+        assert ranking.baseline.name == f"{ranking.model}/bf16 @ vllm"
+        best = ranking.entries[0]
+        assert best.rank_low == 1
+        assert best.ratio_to_baseline is not None
+        assert best.ratio_to_baseline.value == pytest.approx(1.33, abs=0.02)
+
+
+def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
+    def ranks(model: str, *models: str) -> list[tuple[str, int | None, int | None]]:
+        own = (one for one in eight_summary(models).rankings if one.model in (None, model))
+        return [(entry.contender.name, entry.rank_low, entry.rank_high) for one in own for entry in one.entries]
+
+    assert ranks(MODEL, MODEL, TINY) == ranks(MODEL, MODEL)
+
+
+def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> None:
+    plan, _, _ = eight_contenders((MODEL, TINY))
+    assert [field.baseline and field.baseline.name for field in fields_of(plan)] == [
+        f"{MODEL}/bf16 @ vllm",
+        f"{TINY}/bf16 @ vllm",
+    ]
+    without = plan.model_copy(
+        update={"cells": tuple(one for one in plan.cells if one.contender.variant != f"{TINY}/bf16")}
+    )
+    assert [field.baseline and field.baseline.name for field in fields_of(without)][1] == f"{TINY}/w8a8-rtn @ vllm"
+
+
+def test_a_report_answers_model_by_model() -> None:
+    plan, trials, instances = eight_contenders((MODEL, TINY))
+    summary = summarize(plan, trials, instances)
+    document = study_document(summary, make_lock(plan), instances=instances)
+    text = markdown(document)
+    assert f"**`{MODEL}`: **" in text or f"**`{MODEL}`:**" in text
+    assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm`, which are tied") == 2
+    assert "Models are not compared with each other" in text
+    assert f"## Workload `c1`, `{TINY}`" in text
+    names = [figure.name for figure in figures_of(document)]
+    assert len(set(names)) == len(names)
+    assert "26.6×" not in text  # the tiny one against the other's baseline
+    assert f"(`c1`), `{TINY}`" in vendor_markdown(summary, make_lock(plan))
+
+
+def test_a_recommendation_is_made_for_each_model() -> None:
+    found = recommend(eight_summary((MODEL, TINY)), Limits(), workloads=["c1"])
+    assert [(one.model, one.chosen and one.chosen.variant.partition("/")[0]) for one in found.choices] == [
+        (MODEL, MODEL),
+        (TINY, TINY),
+    ]
+    text = markdown(recommendation_document(found))
+    assert f"that of the baseline `{TINY}/bf16 @ vllm`" in text
+    assert found.for_all == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "compared"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct-AWQ", True),
+        ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-72B-Instruct", False),
+        ("w8a8_smooth_ptq", "original", True),
+        ("llama-2-7b.Q4_0.gguf", "llama-2-13b.Q4_0.gguf", False),
+    ],
+)
+def test_imports_that_name_no_model_are_told_apart_by_the_size_in_their_names(
+    one: str, other: str, compared: bool
+) -> None:
+    first, second = (Variant(name=name, model=name, recipe="unknown").compared_as for name in (one, other))
+    assert (first == second) is compared
+
+
+def test_an_import_of_single_runs_claims_no_rank() -> None:
+    plan, trials, _ = eight_contenders()
+    first = [trial for trial in trials if trial.block == 0 and trial.index == 0]
+    entries = itertools.chain.from_iterable(one.entries for one in summarize(plan, first, []).rankings)
+    assert {(entry.rank_low, entry.rank_high, entry.tied_with) for entry in entries} == {(None, None, ())}

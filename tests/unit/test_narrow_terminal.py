@@ -1,0 +1,88 @@
+"""Lines that are drawn while work runs, and lists of commands, in a terminal of 60 characters."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bitbench.cli.load_display import trial_line
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.trust import uses_table
+from bitbench.core.asked.use import Use, UseKind
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.lab.source import StudySource
+from bitbench.lab.trust import Trust
+from bitbench.report.sections.causes import failures_by_cause
+from tests.command_line import bitbench
+from tests.unit.synthetic import make_plan, make_trial, summarize
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
+
+
+def drawn(width: int) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, width=width), stream
+
+
+def a_trial() -> TrialRecord:
+    record = make_trial(make_plan(["a-long-name"], [WORKLOAD]).cells[0], 0, 0)
+    figures = {
+        "output_throughput": 1541.2,
+        "ttft_s": 0.0401,
+        "ttft_p50_s": 0.0401,
+        "ttft_p99_s": 0.0485,
+        "tpot_s": 0.004,
+    }
+    return record.model_copy(update={"id": "t00001", "metrics": record.metrics.model_copy(update=figures)})
+
+
+def test_the_line_of_a_trial_fits() -> None:
+    record = a_trial()
+    assert len(trial_line(record, " 1/12", None, is_narrow=True)) <= 60
+    assert "p99" in str(trial_line(record, " 1/12", None))
+    for width, has_times in ((60, False), (120, True)):
+        console, stream = drawn(width)
+        RunDisplay(console).trial_finished(record)
+        assert max(map(len, stream.getvalue().splitlines())) <= width
+        assert ("TPOT" in stream.getvalue()) is has_times
+
+
+def test_a_command_of_the_doctor_stays_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
+    lines = bitbench(capsys, "doctor", "--quick").out.splitlines()
+    assert any(line.endswith("missing: bitbench env create transformers") for line in lines)
+    assert max(len(line) for line in lines if "env create" in line) <= 60
+
+
+def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_its_own(tmp_path: Path) -> None:
+    asks = [Use(UseKind.ARGUMENT, f"plugin={name}", "told to a", asks=True) for name in "xy"]
+    harmless = [Use(UseKind.ARGUMENT, f"size={size}", "told to a", asks=False) for size in (1, 2)]
+    uses = (*asks, *harmless)
+    source = replace(StudySource.of(make_plan(["a"], [WORKLOAD]).study), file=tmp_path / "study.yaml")
+    table = uses_table(uses, Trust(uses, source, tmp_path))
+    assert list(table.columns[1].cells) == ["plugin=x", "plugin=y", "size=1, size=2"]
+
+
+def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:
+    plan = make_plan(["a", "b"], [WORKLOAD])
+    causes = (
+        "client too slow (+1.82 ms on mean TTFT, limit 1.00 ms)",
+        "client too slow (+4 ms on mean TTFT, limit 2 ms)",
+    )
+    late = [
+        make_trial(cell, 0, 0, outcome=Outcome.CLIENT_BOUND, cause=cause)
+        for cell, cause in zip(plan.cells, causes, strict=True)
+    ]
+    (cause,) = failures_by_cause(summarize(plan, late, []))
+    assert len(cause.affected.workloads) == 2
+    died = [
+        make_trial(cell, 0, 0, outcome=Outcome.CRASHED, cause=f"It ended with exit code {code}")
+        for code, cell in enumerate(plan.cells)
+    ]
+    assert len(failures_by_cause(summarize(plan, died, []))) == 2  # a number may be all that tells them apart
