@@ -160,7 +160,7 @@ def _names(group: Sequence[Workload]) -> set[str]:
 
 
 def _contenders(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Contender]:
-    """Those that a figure shows, or leaves out for want of room, which it says otherwise."""
+    """Those that a figure shows, or leaves out where there is no room, which it says otherwise."""
     with_result = {
         cell.cell.contender for cell in summary.cells if cell.cell.workload in _names(group) and cell.metrics
     }
