@@ -156,7 +156,7 @@ def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(Lab, "plan", broken)
+    monkeypatch.setattr(Lab, "look_ahead", broken)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.DEFECT
     assert "this is a bug in bitbench" in said.err
@@ -166,7 +166,7 @@ def test_ctrl_c_is_told_as_such(capsys: pytest.CaptureFixture[str], monkeypatch:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lab, "plan", stopped)
+    monkeypatch.setattr(Lab, "look_ahead", stopped)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert "the same command resumes" in said.err
