@@ -93,7 +93,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o size=120k tmpfs out"))
     ended = run.wait()
     assert ended.exit_code == ExitCode.REFUSED, ended.said
-    assert "the disk is full; free some space, then repeat the command" in ended.said
+    assert "No space left on device; free some space and repeat the command" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()
 
@@ -102,7 +102,7 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o ro tmpfs out"))
     ended = run.wait()
     assert ended.exit_code == ExitCode.REFUSED, ended.said
-    assert "the file system is read-only; give another folder" in ended.said
+    assert "Read-only file system; make the folder writable, or use another one" in ended.said
     check_no_blame([], ended.said)
     assert not run.left_over()
 

@@ -23,7 +23,7 @@ def test_a_disk_that_is_full_at_any_moment(kilobytes: int, tmp_path: Path) -> No
     run = FaultyRun(tmp_path, in_own_mounts(f"mount -t tmpfs -o size={kilobytes}k tmpfs out"))
     ended = run.wait()
     assert ended.exit_code in (0, 1), ended.said
-    assert ended.exit_code == 0 or "the disk is full" in ended.said
+    assert ended.exit_code == 0 or "No space left on device" in ended.said
     check_no_blame([], ended.said)
     assert "crashed" not in ended.said
     assert not run.left_over()
