@@ -38,6 +38,9 @@ def show_doctor(home: Path, *, measure: bool) -> None:
     console.print(f"  home      {home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
+    if means := [engine for engine in found.engines if engine.on_this_processor]:
+        console.print()
+        console.print(_processor_lines(means), soft_wrap=True)
     console.print()
     console.print(_model_lines(found.models), soft_wrap=True)
     if measure:
@@ -52,6 +55,7 @@ def _host_table(found: Checkup) -> Table:
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
+    table.add_row("level", found.level.shown if found.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
     table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
@@ -70,6 +74,13 @@ def _engine_lines(engines: Sequence[EngineState]) -> Text:
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
         state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
+    return Text("\n").join(lines)
+
+
+def _processor_lines(engines: Sequence[EngineState]) -> Text:
+    lines = [Text("What this processor lacks means", "bold")]
+    for engine in engines:
+        lines += [Text(f"  {engine.name}"), *(Text(f"    {meaning}") for meaning in engine.on_this_processor)]
     return Text("\n").join(lines)
 
 

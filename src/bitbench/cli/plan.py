@@ -149,6 +149,9 @@ def remarks(plan: Plan) -> Iterator[RenderableType]:
             about.setdefault((f"refused{where}", refusal.reason), []).extend(contender.name for contender in refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+    for noted in plan.processor_notes:
+        chosen = f"computes in {noted.dtype}" if noted.dtype else "slower"
+        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.contender.name)
     for unscored in plan.quality_refusals:
         about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
     for (remark, reason), contenders in about.items():

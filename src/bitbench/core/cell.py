@@ -7,6 +7,7 @@ from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Record
 from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 
 UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
@@ -63,6 +64,14 @@ class Expectation(Record):
     contender: Contender
     verdict: Verdict
     why: str
+
+
+class ProcessorNote(Record):
+    """What instructions that the processor of this machine lacks mean for a contender."""
+
+    contender: Contender
+    why: str
+    dtype: str | None = None  # what it computes in for that reason, since the study does not say
 
 
 class Member(Record):
@@ -125,6 +134,8 @@ class Plan(Record):
     expectations: tuple[Expectation, ...] = ()
     quality: tuple[Contender, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
     quality_refusals: tuple[QualityRefusal, ...] = ()
+    level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
+    processor_notes: tuple[ProcessorNote, ...] = ()
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
@@ -152,6 +163,11 @@ class Plan(Record):
     def _model_of(self) -> Callable[[Contender], str]:
         known = {variant.name: variant.compared_as for variant in self.variants}
         return lambda contender: known.get(contender.variant, "")
+
+    @property
+    def chosen_dtypes(self) -> dict[Contender, str]:
+        """What contenders compute in because of the processor; of others the engine's default or the study decides."""
+        return {note.contender: note.dtype for note in self.processor_notes if note.dtype}
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

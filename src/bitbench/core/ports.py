@@ -36,6 +36,7 @@ class Launch:
     context_tokens: int  # the longest request that will come
     concurrency: int  # the most requests that will be in flight
     seed: int
+    dtype: str | None = None  # what to compute in where the setup does not say; None: the adapter's default
     top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
     trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
 

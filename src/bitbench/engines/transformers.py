@@ -97,6 +97,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = [
         f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
     ]
+    if launch.dtype is not None and "dtype" not in launch.setup.args:
+        options.append(f"--dtype={launch.dtype}")
     if launch.variant.at_load:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:

@@ -25,7 +25,7 @@ _MODEL_NAME = "model"
 # Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.
 _CONTEXT_MARGIN = 16
 _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
-_KV_VALUE_BYTES = 2  # bf16
+_DEFAULT_DTYPE = "bfloat16"
 _LEAST_KV_GIB = 1
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 # Arguments that are a number, a switch or one of vLLM's own words. Whatever names a file, a class, a host or a program,
@@ -106,7 +106,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if launch.variant.path is None:
         raise ModelError("vLLM needs a model; add one under `models` in the study.")
     defaults: dict[str, Argument] = {
-        "dtype": "bfloat16",
+        "dtype": launch.dtype or _DEFAULT_DTYPE,
         "max-model-len": _context(launch),
         "max-num-seqs": launch.concurrency,
         "enable-prefix-caching": False,
@@ -156,7 +156,8 @@ def _context(launch: Launch) -> int:
 
 def _kv_cache_gib(launch: Launch) -> int:
     """Room for every request at its full length, so that none waits for another's cache."""
-    per_token = launch.variant.facts.kv_bytes_per_token(_KV_VALUE_BYTES)
+    dtype = spelled(launch.setup.args).get("dtype", launch.dtype or _DEFAULT_DTYPE)
+    per_token = launch.variant.facts.kv_bytes_per_token(4 if dtype in ("float32", "float") else 2)
     if per_token is None:
         return _LEAST_KV_GIB
     tokens = launch.concurrency * math.ceil(_context(launch) / _KV_BLOCK) * _KV_BLOCK

@@ -11,6 +11,7 @@ from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.recorded.host import HostFacts, HostNoise
+from bitbench.core.recorded.processor import Level
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.amount import Amount
 from bitbench.lab.choices import Described
@@ -58,6 +59,7 @@ class DoctorEngine(Record):
     is_ready: bool
     versions: dict[str, str]
     to_fix: str | None  # the command that installs it
+    on_this_processor: tuple[str, ...] = ()  # what instructions that the processor lacks mean for it
 
 
 class DoctorModel(Record):
@@ -68,6 +70,7 @@ class DoctorModel(Record):
 
 class DoctorAnswer(Record):
     host: HostFacts
+    level: Level | None  # of the processor; null: not known, or engines run on an accelerator
     home: str
     free_bytes: int
     has_native_part: bool
@@ -117,12 +120,17 @@ def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
 def doctor_answer(found: Checkup, noise: HostNoise | None) -> DoctorAnswer:
     return DoctorAnswer(
         host=found.host,
+        level=found.level,
         home=str(found.home),
         free_bytes=found.free_bytes,
         has_native_part=found.has_native_part,
         engines=tuple(
             DoctorEngine(
-                name=engine.name, is_ready=engine.is_ready, versions=dict(engine.versions or {}), to_fix=engine.to_fix
+                name=engine.name,
+                is_ready=engine.is_ready,
+                versions=dict(engine.versions or {}),
+                to_fix=engine.to_fix,
+                on_this_processor=engine.on_this_processor,
             )
             for engine in found.engines
         ),

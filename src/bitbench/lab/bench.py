@@ -45,6 +45,7 @@ class Bench:
                 context_tokens=context_tokens,
                 concurrency=concurrency,
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{contender.name}".encode()),
+                dtype=plan.chosen_dtypes.get(contender),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
                 trace_folder=trace_folder,
             )

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from bitbench import environments
 from bitbench.core.recorded.host import HostFacts
+from bitbench.core.recorded.processor import Level
 from bitbench.engines import registry
 from bitbench.lab.environments import known_environments, main_versions
 from bitbench.models import library
-from bitbench.probes.host import collect_host_facts
+from bitbench.planning.compatibility import on_processor
+from bitbench.probes.host import collect_host_facts, has_cuda, processor_level
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class EngineState:
     name: str
     environment: str | None
     versions: Mapping[str, str] | None
+    on_this_processor: tuple[str, ...] = ()  # what instructions that it lacks mean for this engine
 
     @property
     def is_ready(self) -> bool:
@@ -35,6 +38,7 @@ class EngineState:
 @dataclass(frozen=True)
 class Checkup:
     host: HostFacts
+    level: Level | None  # of the processor; None: not known, or engines run on an accelerator
     home: Path
     free_bytes: int  # on the disk that holds the home folder
     has_native_part: bool
@@ -46,13 +50,15 @@ def examine(home: Path) -> Checkup:
     """Starts nothing and measures nothing; how steady the machine is, `probes.noise.measure_noise` says."""
     made = {known.name: known for known in environments.list_environments(home) if known.complete}
     known_here = known_environments()
+    level = None if has_cuda() else processor_level()
     engines = []
     for name, engine in registry.engines().items():
         environment = engine.environment
         versions = main_versions(made[environment], known_here) if environment in made else None
-        engines.append(EngineState(name, environment, versions))
+        engines.append(EngineState(name, environment, versions, tuple(on_processor(name, level))))
     return Checkup(
         host=collect_host_facts(),
+        level=level,
         home=home,
         free_bytes=shutil.disk_usage(_existing_parent(home)).free,
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,

@@ -12,6 +12,7 @@ from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.ground import yaml_file
@@ -38,7 +39,7 @@ from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
-from bitbench.probes.host import collect_host_facts, has_cuda
+from bitbench.probes.host import collect_host_facts, has_cuda, processor_level
 from bitbench.probes.memory import available_memory
 from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
@@ -74,6 +75,11 @@ class Lab:
     def device(self) -> Device:
         """What engines compute on here."""
         return "cuda" if has_cuda() else "cpu"
+
+    @property
+    def level(self) -> Level | None:
+        """Of the processor, where it is what computes."""
+        return processor_level() if self.device == "cpu" else None
 
     def plan(self, study: Path | Study) -> Plan:
         """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
@@ -193,7 +199,7 @@ class Lab:
             check_files(study.workloads, source.folder)
             if study.quality is not None:
                 check_quality_files(study.quality, source.folder)
-            return expand(study, self.engines_of(study), workshop.variant, self.device)
+            return expand(study, self.engines_of(study), workshop.variant, self.device, self.level)
         except StudyFileError as error:
             raise source.located(error) from error
 

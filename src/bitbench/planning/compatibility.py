@@ -10,12 +10,21 @@ from pydantic import Field, model_validator
 from bitbench.core.base import Spec
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
+from bitbench.core.recorded.processor import Feature, Level
 from bitbench.core.recorded.variant import AtLoad
 from bitbench.ground import yaml_file
 
 DOCUMENTATION = "documentation"
 _WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}
 _FILE = Path(__file__).with_name("compatibility.yaml")
+
+
+class Lacking(Spec):
+    """What a row means on a processor that lacks some instructions."""
+
+    feature: Feature
+    why: str = Field(description="a sentence: what the engine does without them, and what that costs")
+    dtype: str | None = Field(default=None, description="what it computes in there, unless the study says otherwise")
 
 
 class CompatibilityRow(Spec):
@@ -28,11 +37,16 @@ class CompatibilityRow(Spec):
     why: str = Field(default="", description="a sentence; required unless it runs")
     refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
     checked: str = Field(description="what it was tested with, or `documentation`")
+    lacking: tuple[Lacking, ...] = Field(default=(), description="of a CPU: what changes on a lesser processor")
 
     @property
     def word(self) -> str:
         """For a table."""
         return "not applicable" if self.refuse else _WORDS[self.verdict]
+
+    def on(self, level: Level | None) -> tuple[Lacking, ...]:
+        """What a processor of this level lacks and this row needs."""
+        return tuple(one for one in self.lacking if level is not None and one.feature in level.lacks)
 
     @model_validator(mode="after")
     def _says_why(self) -> "CompatibilityRow":
@@ -77,6 +91,17 @@ def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = Non
         )
     known = {row.form: row for row in rows() if (row.engine, row.device) == (engine, device)}
     return next((known[name] for name in _from_the_special_to_the_general(form) if name in known), None)
+
+
+def on_processor(engine: str, level: Level | None) -> Iterator[str]:
+    """What a processor of this level means for an engine, each thing once with its forms: `dense, in float32: …`."""
+    forms: dict[Lacking, list[str]] = {}
+    for row in rows():
+        if (row.engine, row.device) == (engine, "cpu") and not row.refuse:
+            for one in row.on(level):
+                forms.setdefault(one, []).append(row.form)
+    for one, alike in forms.items():
+        yield f"{', '.join(alike)}{f', in {one.dtype}' if one.dtype else ''}: {one.why}"
 
 
 def _from_the_special_to_the_general(form: str) -> Iterator[str]:

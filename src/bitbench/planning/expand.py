@@ -6,9 +6,10 @@ from pathlib import Path
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.study import Checkpoint, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
+from bitbench.core.cell import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
+from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import CompatibilityRow, look_up
@@ -16,14 +17,16 @@ from bitbench.planning.compatibility import CompatibilityRow, look_up
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
 
-def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device) -> Plan:
+def expand(
+    study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device, level: Level | None = None
+) -> Plan:
     """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
-    a checkpoint in its place."""
+    a checkpoint in its place; `level` is that of the processor, where it is what computes."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    cells, refusals, expectations = [], [], []
+    cells, refusals, expectations, notes = [], [], [], []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
     for index, setup in enumerate(study.engines):
@@ -46,10 +49,12 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
                     quality_refusals.append(QualityRefusal(contender=contender, reason=reason))
             if row and not row.refuse and row.verdict is not Verdict.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
+            notes += _processor_notes(contender, setup, row, level)
     asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
     used = {contender.variant for contender in (*asked, *(refusal.contender for refusal in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
     tried = {cell.contender for cell in cells}
+    started = {*tried, *quality}
     plan = Plan(
         study=study,
         variants=variants,
@@ -58,6 +63,8 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
         expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
+        level=level,
+        processor_notes=tuple(note for note in notes if note.contender in started),
     )
     _check_baseline(plan)
     return plan
@@ -93,6 +100,16 @@ def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Wor
 
 def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
     return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
+
+
+def _processor_notes(
+    contender: Contender, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
+) -> Iterator[ProcessorNote]:
+    """Nothing where the study says what to compute in: then it is what was asked for."""
+    if row is None or any(name.lstrip("-") == "dtype" for name in setup.args):
+        return
+    for lacking in row.on(level):
+        yield ProcessorNote(contender=contender, why=lacking.why, dtype=lacking.dtype)
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:

@@ -26,6 +26,7 @@ def settle(plan: Plan, tried: Iterable[Variant]) -> Plan:
             "expectations": tuple(
                 expectation for expectation in plan.expectations if expectation.contender.variant not in failures
             ),
+            "processor_notes": tuple(note for note in plan.processor_notes if note.contender.variant not in failures),
             "quality": tuple(contender for contender in plan.quality if contender.variant not in failures),
             "quality_refusals": (
                 *plan.quality_refusals,

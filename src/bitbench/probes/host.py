@@ -9,18 +9,21 @@ from pathlib import Path
 import psutil
 
 from bitbench.core.recorded.host import Accelerator, HostFacts
+from bitbench.core.recorded.processor import Level, level_of
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.errors import UsageError
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
 TELLING_FLAGS = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_vbmi", "avx512vbmi",
     "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
+LEVEL_VARIABLE = "BITBENCH_LEVEL"  # plans as if the processor were of this level; records keep its real flags
 
 
 def collect_host_facts() -> HostFacts:
     cpu = _cpu_info()
-    flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
+    flags = _flags(cpu)
     return HostFacts(
         cpu_model=cpu.get("model name") or platform.processor() or None,
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
@@ -35,6 +38,16 @@ def collect_host_facts() -> HostFacts:
         virtualization="hypervisor" if "hypervisor" in flags else None,
         accelerators=tuple(_accelerators()),
     )
+
+
+def processor_level() -> Level | None:
+    """What engines and types are chosen by; None where the flags say nothing."""
+    forced = os.environ.get(LEVEL_VARIABLE)
+    if not forced:
+        return level_of(_flags(_cpu_info()))
+    if forced not in tuple(Level):
+        raise UsageError(f"unknown {LEVEL_VARIABLE} {forced}; use {', '.join(Level)}")
+    return Level(forced)
 
 
 def has_cuda() -> bool:
@@ -53,6 +66,10 @@ def _cpu_info() -> dict[str, str]:
     first = (_read("/proc/cpuinfo") or "").split("\n\n", maxsplit=1)[0]
     pairs = (line.split(":", maxsplit=1) for line in first.splitlines() if ":" in line)
     return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _flags(cpu: dict[str, str]) -> set[str]:
+    return set((cpu.get("flags") or cpu.get("Features") or "").split())
 
 
 def _numa_nodes() -> int | None:

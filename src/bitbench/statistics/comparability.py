@@ -73,7 +73,9 @@ _WORDS = _of_instances(lambda one: one.facts.kernels)
 
 def _arguments(side: StudyRecords, contender: Contender) -> Shown:
     setup = side.plan.study.engine(contender.engine)
-    given = {**setup.args, **{f"${name}": value for name, value in setup.env.items()}}
+    dtype = side.plan.chosen_dtypes.get(contender)
+    environment = {f"${name}": value for name, value in setup.env.items()}
+    given = {**({"dtype": dtype} if dtype else {}), **setup.args, **environment}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
     if not chosen and side.plan.imported_from:
         return None

@@ -61,6 +61,8 @@ def summarize(of: StudyRecords) -> StudySummary:
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
+        level=plan.level,
+        processor_notes=plan.processor_notes,
         crossovers=tuple(
             found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
         ),

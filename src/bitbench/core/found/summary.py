@@ -6,11 +6,12 @@ from pydantic import Field
 
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Expectation, QualityRefusal, Refusal
+from bitbench.core.cell import Cell, Contender, Expectation, ProcessorNote, QualityRefusal, Refusal
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.metrics import Metric
 from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
 from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.quality import TaskFailure
 from bitbench.core.recorded.roof import CellRoof, MachineRoof
 from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
@@ -362,6 +363,8 @@ class StudySummary(Record):
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
+    level: Level | None = None  # of the processor that it was planned for; None: not known
+    processor_notes: tuple[ProcessorNote, ...] = ()
     quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
@@ -386,6 +389,7 @@ class StudySummary(Record):
                 "model": model.name,
                 "refusals": tuple(one for one in self.refusals if one.cell.contender in own),
                 "expectations": tuple(one for one in self.expectations if one.contender in own),
+                "processor_notes": tuple(one for one in self.processor_notes if one.contender in own),
                 "quality": tuple(one for one in self.quality if one.contender in own),
                 "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in own),
                 "crossovers": tuple(one for one in self.crossovers if one.contender in own),

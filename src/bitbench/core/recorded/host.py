@@ -1,6 +1,7 @@
 """Where it was measured."""
 
 from bitbench.core.base import Record
+from bitbench.core.recorded.processor import Level, level_of
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
 TELLING_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
@@ -42,6 +43,10 @@ class HostFacts(Record):
     python: str | None = None
     virtualization: str | None = None
     accelerators: tuple[Accelerator, ...] = ()
+
+    @property
+    def level(self) -> Level | None:
+        return level_of(self.cpu_flags)
 
     def shown(self, name: str) -> str | None:
         """One fact as text; None where it is not known."""

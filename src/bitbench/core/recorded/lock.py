@@ -10,6 +10,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Plan
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts, HostNoise
 
+DEFAULT = "the engine's default"
 LOCK_FORMAT: Literal[1] = 1
 # History of LOCK_FORMAT:
 #   1  first published form; a lock without `format` is of this form
@@ -36,6 +37,11 @@ class Lock(Record):
             then, now = self.host.shown(name), run.host.shown(name)
             if then != now:
                 yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
+        dtypes, dtypes_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
+        for contender in dict.fromkeys([*dtypes, *dtypes_now]):
+            before, after = dtypes.get(contender, DEFAULT), dtypes_now.get(contender, DEFAULT)
+            if before != after and contender in self.plan.contenders and contender in run.plan.contenders:
+                yield f"type that {contender.name} computes in: {before} then, {after} now"
         for kind, known, found in (
             ("environment", self.environments, run.environments),
             ("variant", self.variants, run.variants),

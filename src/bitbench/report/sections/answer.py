@@ -26,6 +26,11 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         if whole and {cell.workload for cell in refused} <= set(whole):
             named = say("every contender on ", listing(names(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'cell')} of ", named, ".")
+    for dtype, noted in grouped([one for one in summary.processor_notes if one.dtype], lambda one: one.dtype).items():
+        affected = list(dict.fromkeys(one.contender.name for one in noted))
+        who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} contenders")
+        why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
+        yield say(f"Computed in {dtype}: ", who, why, " `dtype: bfloat16` in the engine's args measures bf16.")
     if flagged := {outlier.trial_id for cell in summary.cells for outlier in cell.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
     if unfinished := sum(cell.stop_reason is StopReason.UNFINISHED for cell in summary.cells):

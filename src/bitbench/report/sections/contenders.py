@@ -47,6 +47,10 @@ def _facts(summary: StudySummary, one: ContenderSummary) -> Iterator[Words]:
     if len(one.engine_versions) > 1:
         yield strong("its instances differ in version: their trials should not be averaged")
     yield from (f"note: {note}" for note in one.notes)
+    for noted in summary.processor_notes:
+        if noted.contender == one.contender:
+            chosen = f"computed in {noted.dtype}; " if noted.dtype else ""
+            yield f"on this processor ({summary.level}): {chosen}{noted.why}"
     for known in summary.expectations:
         if known.contender == one.contender:
             yield f"known beforehand: {KNOWN[known.verdict]}: {known.why}"

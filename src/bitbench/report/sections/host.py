@@ -30,6 +30,7 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
         ("Processor", host.cpu_model or None),
         ("Cores / threads", say(f"{host.cores or UNKNOWN} / {host.threads or UNKNOWN}")),
         ("Flags that choose kernels", ", ".join(host.cpu_flags) or None),
+        ("Level", host.level.shown if host.level else None),
         ("Governor", host.governor or None),
         ("NUMA nodes", None if host.numa_nodes is None else str(host.numa_nodes)),
         ("Memory", size(host.memory_bytes)),

@@ -1,0 +1,242 @@
+"""Levels of processors: what flags mean, and what plans, engines and reports make of a processor that lacks something.
+
+Every test says its level, so that it holds on any machine.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bitbench.cli.plan import remarks
+from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.ports import Engine, Launch
+from bitbench.core.recorded.host import HostFacts
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.processor import Feature, Level, level_of
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.variant import ModelFacts, Variant
+from bitbench.engines import transformers, vllm
+from bitbench.ground.errors import UsageError
+from bitbench.lab.doctor import examine
+from bitbench.planning.compatibility import rows
+from bitbench.planning.expand import expand
+from bitbench.planning.settle import settle
+from bitbench.probes.host import TELLING_FLAGS, collect_host_facts, processor_level
+from bitbench.quantize import catalog
+from bitbench.report.document.model import plain_text
+from bitbench.report.sections.answer import remarks as report_remarks
+from bitbench.statistics.comparability import CONTENDER_FACTS, Fact
+from bitbench.statistics.summarize import summarize
+from tests.unit.test_compatibility import AnyEngine
+
+SKYLAKE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl")
+CASCADE_LAKE = (*SKYLAKE, "avx512_vnni")
+ZEN_4 = (*CASCADE_LAKE, "avx512_vbmi", "avx512_bf16")
+SAPPHIRE_RAPIDS = (*ZEN_4, "avx_vnni", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16")
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "lacks"),
+    [
+        (SAPPHIRE_RAPIDS, Level.AMX, ()),
+        (ZEN_4, Level.AVX512_BF16, ()),
+        (CASCADE_LAKE, Level.AVX512_VNNI, (Feature.BF16,)),
+        (SKYLAKE, Level.AVX512, (Feature.BF16, Feature.INT8)),
+        (("avx2", "fma", "f16c", "avx_vnni"), Level.AVX_VNNI, (Feature.BF16,)),
+        (("avx2", "fma", "f16c"), Level.AVX2, (Feature.BF16, Feature.INT8)),
+        (("asimd", "asimddp", "i8mm", "bf16", "sve"), Level.NEON_BF16, ()),
+        (("asimd", "asimddp"), Level.NEON_DOT, (Feature.BF16,)),
+        (("asimd",), Level.NEON, (Feature.BF16, Feature.INT8)),
+    ],
+)
+def test_flags_tell_the_level_and_what_it_lacks(
+    flags: tuple[str, ...], level: Level, lacks: tuple[Feature, ...]
+) -> None:
+    assert set(flags) <= set(TELLING_FLAGS)
+    assert level_of(flags) is HostFacts(cpu_flags=flags).level is level
+    assert level.lacks == lacks
+
+
+def test_a_processor_that_is_not_known_has_no_level() -> None:
+    assert HostFacts().level is None
+    assert level_of(["f16c"]) is None
+
+
+def test_a_level_says_in_words_what_it_lacks() -> None:
+    assert Level.AVX512.shown == "avx512 (no bf16 instructions, no int8 dot products)"
+    assert Level.AMX.shown == "amx"
+
+
+def test_this_machine_has_the_level_of_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BITBENCH_LEVEL", raising=False)
+    assert processor_level() is collect_host_facts().level
+
+
+def test_a_forced_level_changes_plans_and_not_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = collect_host_facts().cpu_flags
+    monkeypatch.setenv("BITBENCH_LEVEL", "neon_dot")
+    assert processor_level() is Level.NEON_DOT
+    assert collect_host_facts().cpu_flags == flags
+    monkeypatch.setenv("BITBENCH_LEVEL", "avx3")
+    with pytest.raises(UsageError, match="unknown BITBENCH_LEVEL avx3; use amx, avx512_bf16, "):
+        processor_level()
+
+
+def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = None) -> Plan:
+    engines: dict[str, Engine] = {name: AnyEngine(name) for name in ("vllm", "transformers")}
+    study = Study.model_validate(
+        {
+            "name": "x",
+            "models": ["m"],
+            "recipes": recipes or ("bf16",),
+            "engines": [{"engine": name, "args": args or {}} for name in engines],
+            "workloads": ["interactive"],
+        }
+    )
+
+    def resolve(model: str, name: str) -> Variant:
+        recipe = catalog.find(name)
+        return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
+
+    return expand(study, engines, resolve, "cpu", level)
+
+
+def dtypes(plan: Plan) -> dict[str, str]:
+    return {contender.name: dtype for contender, dtype in plan.chosen_dtypes.items()}
+
+
+BOTH = {"m/bf16 @ vllm": "float32", "m/bf16 @ transformers": "float32"}
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_the_dense_model_computes_in_float32_exactly_where_bf16_is_emulated(level: Level) -> None:
+    assert dtypes(plan_on(level)) == (BOTH if Feature.BF16 in level.lacks else {})
+
+
+def test_nothing_is_chosen_where_the_level_is_not_known_or_the_study_names_a_type() -> None:
+    assert plan_on(None).processor_notes == ()
+    assert plan_on(Level.AVX512, args={"dtype": "bfloat16"}).processor_notes == ()
+    assert plan_on(Level.AVX512, args={"--dtype": "bfloat16"}).processor_notes == ()
+
+
+def test_a_kernel_that_takes_16_bits_only_stays_in_bf16_and_the_plan_says_so() -> None:
+    plan = plan_on(Level.AVX512_VNNI, "bf16", "w8a8-rtn", "w4a16-rtn")
+    assert dtypes(plan) == BOTH | {"m/w8a8-rtn @ vllm": "float32"}
+    (note,) = [one for one in plan.processor_notes if one.contender.variant == "m/w4a16-rtn"]
+    assert "16-bit activations only" in note.why
+
+
+def test_int8_without_dot_products_is_warned_about() -> None:
+    def about_sums(level: Level) -> bool:
+        return any("can saturate" in note.why for note in plan_on(level, "w8a8-rtn").processor_notes)
+
+    assert about_sums(Level.AVX512)
+    assert about_sums(Level.AVX2)
+    assert not about_sums(Level.AVX512_VNNI)
+
+
+def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=300, highlight=False)
+    for remark in remarks(plan_on(Level.AVX512_VNNI, "bf16", "w4a16-rtn")):
+        console.print(remark)
+    lines = capsys.readouterr().out.splitlines()
+    assert "computes in float32 on this processor (avx512_vnni): vLLM emulates bf16 products" in "\n".join(lines)
+    slower = next(number for number, line in enumerate(lines) if line.startswith("slower on this processor"))
+    assert lines[slower + 1].strip() == "m/w4a16-rtn @ vllm"
+
+
+def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
+    plan = plan_on(Level.AVX512, "bf16", "w4a16-rtn")
+    failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w4a16-rtn"]
+    assert {note.contender.variant for note in settle(plan, failed).processor_notes} == {"m/bf16"}
+
+
+LAUNCH = Launch(
+    setup=EngineSetup(name="e", engine="e"),
+    variant=Variant(
+        name="m/bf16",
+        model="m",
+        recipe="bf16",
+        path=Path("/models/m"),
+        facts=ModelFacts(layers=32, kv_heads=8, head_size=128, context_tokens=8192),
+    ),
+    python=Path("/env/bin/python"),
+    log_file=Path("log"),
+    context_tokens=8000,
+    concurrency=2,
+    seed=0,
+    dtype="float32",
+)
+
+
+def test_engines_start_in_the_chosen_type_unless_the_study_names_one() -> None:
+    named = replace(LAUNCH, setup=EngineSetup(name="e", engine="e", args={"dtype": "float16"}))
+    default = replace(LAUNCH, dtype=None)
+
+    def of_vllm(launch: Launch) -> str:
+        command = vllm.command_line(launch, 1)
+        return command[command.index("--dtype") + 1]
+
+    assert [of_vllm(launch) for launch in (LAUNCH, named, default)] == ["float32", "float16", "bfloat16"]
+    commands = [transformers.command_line(launch, 1) for launch in (LAUNCH, named, default)]
+    assert [[word for word in command if "dtype" in word] for command in commands] == [
+        ["--dtype=float32"],
+        ["--dtype=float16"],
+        [],
+    ]
+
+
+def test_keys_and_values_in_float32_get_twice_the_cache() -> None:
+    def gib(launch: Launch) -> int:
+        return int(vllm.environment_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
+
+    asked = replace(LAUNCH, dtype=None, setup=EngineSetup(name="e", engine="e", args={"dtype": "float32"}))
+    assert (gib(replace(LAUNCH, dtype=None)), gib(LAUNCH), gib(asked)) == (2, 4, 4)
+
+
+def test_a_study_is_not_resumed_in_another_type() -> None:
+    before, after = Lock(plan=plan_on(Level.AMX)), Lock(plan=plan_on(Level.AVX512))
+    assert list(before.changes(before)) == []
+    assert "type that m/bf16 @ vllm computes in: the engine's default then, float32 now" in list(before.changes(after))
+
+
+def test_the_chosen_type_is_an_argument_when_studies_are_compared() -> None:
+    arguments = CONTENDER_FACTS[Fact.ARGUMENTS]
+
+    def shown(plan: Plan) -> str | None:
+        return arguments(StudyRecords("x", Lock(plan=plan)), Contender(variant="m/bf16", engine="vllm"))
+
+    assert shown(plan_on(Level.AVX512)) == shown(plan_on(Level.AMX, args={"dtype": "float32"})) == "dtype=float32"
+    assert shown(plan_on(Level.AMX)) == "none"
+
+
+def test_a_report_says_what_was_computed_in_another_type() -> None:
+    def said(level: Level) -> str:
+        summary = summarize(StudyRecords("x", Lock(plan=plan_on(level))))
+        return " ".join(plain_text(remark) for remark in report_remarks(summary))
+
+    assert "Computed in float32: m/bf16 @ vllm and m/bf16 @ transformers; this processor (avx512)" in said(Level.AVX512)
+    assert "Computed in" not in said(Level.AMX)
+
+
+def test_the_doctor_says_what_a_processor_means_for_each_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bitbench.lab.doctor.has_cuda", lambda: False)
+    monkeypatch.setenv("BITBENCH_LEVEL", "avx512")
+    found = examine(tmp_path)
+    meanings = {engine.name: engine.on_this_processor for engine in found.engines}
+    assert found.level is Level.AVX512
+    assert meanings["null"] == ()
+    assert any(meaning.startswith("dense, in float32: vLLM emulates bf16") for meaning in meanings["vllm"])
+    assert meanings["transformers"]
+    assert any("int8" in meaning for meaning in meanings["llamacpp"])
+    monkeypatch.setenv("BITBENCH_LEVEL", "amx")
+    assert not any(engine.on_this_processor for engine in examine(tmp_path).engines)
+
+
+def test_only_a_cpu_lacks_instructions() -> None:
+    assert {row.device for row in rows() if row.lacking} == {"cpu"}
