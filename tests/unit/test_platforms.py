@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.ground.exit_codes import ExitCode
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 # Runs in a process of its own. What is taken away: the native part, symbols of libc, names in modules, /proc and /sys.
 ELSEWHERE = """
-import builtins, ctypes, fcntl, io, os, socket, sys
+import builtins, ctypes, fcntl, io, os, platform, socket, sys
+
+platform.system = lambda: "Darwin"
 
 OF_LINUX = (os, "sched_getaffinity"), (os, "pidfd_open"), (os, "O_PATH"), (fcntl, "F_SETPIPE_SZ"), (socket, "TCP_INFO")
 for module, name in OF_LINUX:
@@ -48,6 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copytree(EXAMPLES / "gallery" / "twins", folder / "twins")
     shutil.copy(EXAMPLES / "first-look.yaml", folder)
+    shutil.copy(EXAMPLES / "null-tour.yaml", folder)
     return folder
 
 
@@ -68,7 +73,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
     words = [word.strip("'") for word in command.split(maxsplit=2)] if "query" in command else command.split()
-    done = subprocess.run(
+    done = elsewhere(place, *words)
+    assert done.returncode == ExitCode.DONE, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run null-tour.yaml",
+        "load http://127.0.0.1:9",
+        "quick",
+        "profile smollm2-135m",
+        "env create transformers",
+    ],
+)
+def test_commands_that_measure_say_in_a_sentence_that_they_need_linux(place: Path, command: str) -> None:
+    files = set(place.iterdir())
+    done = elsewhere(place, *command.split())
+    assert done.returncode == ExitCode.UNAVAILABLE, done.stderr
+    assert done.stderr.startswith("error: bitbench measures on Linux only, and this is macOS; here it reads,")
+    assert len(done.stderr.splitlines()) == 1
+    assert set(place.iterdir()) == files
+
+
+def elsewhere(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-c", ELSEWHERE, *words],
         cwd=place,
         env={**os.environ, "BITBENCH_HOME": str(place / "home")},
@@ -77,4 +106,3 @@ def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline, ContenderQuality, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome
-from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.report.document.data import document_data
 from bitbench.report.document.html import page
 from bitbench.report.document.markdown import markdown, phrase_text
@@ -29,11 +29,22 @@ Speeds = dict[str, tuple[float, ...]]  # of each contender, on each workload
 NOISE = (0.0, 0.01, -0.01)
 
 
-def study(speeds: Speeds, *, headline: str = "output_throughput", starts: int = 3, noise: float = 1.0) -> StudySummary:
-    """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently."""
+def study(
+    speeds: Speeds,
+    *,
+    headline: str = "output_throughput",
+    starts: int = 3,
+    noise: float = 1.0,
+    form: str | None = "compressed-tensors/w4a16-int",
+) -> StudySummary:
+    """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently. All run
+    a variant of this form; None: no model."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
     measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
+    if form is not None:
+        variant = Variant(name=NO_MODEL, model="m", recipe="r", form=form)
+        plan = plan.model_copy(update={"variants": (variant,)})
     trials = []
     for cell in plan.cells:
         speed = speeds[cell.contender.engine][[one.name for one in workloads].index(cell.workload)]
@@ -68,6 +79,13 @@ def test_one_that_is_ahead_everywhere_is_to_be_used() -> None:
     assert ") the output throughput of base on interactive and 1.50× [" in found.reasons[0]
     assert found.reasons[0].endswith("] on medium_batch.")
     assert not any("not significant" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("form", ["dense", "gguf/dense", None])
+def test_the_quality_of_a_model_that_is_not_quantized_is_no_question(form: str | None) -> None:
+    assert led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0)}, form=form)).verdict == "Use quick."
+    other = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}, form=form))
+    assert other.verdict == "It depends on the workload."
 
 
 def test_equals_are_named_together() -> None:

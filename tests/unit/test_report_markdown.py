@@ -43,7 +43,7 @@ def html(text: str) -> str:
 def test_the_answer_comes_before_anything_else(text: str) -> None:
     first = text.splitlines()[4]
     assert re.match(
-        r"\*\*Use `quick`, but its quality was not measured\.\*\* 1\.\d+× \(95 % CI 1\.\d+× to 1\.\d+×\) the output "
+        r"\*\*Use `quick`\.\*\* 1\.\d+× \(95 % CI 1\.\d+× to 1\.\d+×\) the output "
         r"throughput of `steady` on `interactive`",
         first,
     )

@@ -19,6 +19,7 @@ from bitbench.environments.installed import (
 from bitbench.environments.installer import Installation, choose_installer, source_options
 from bitbench.ground.child_environment import tool_environment
 from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import SafeFolder
 
 _LOG = "bitbench-install.log"
@@ -36,8 +37,10 @@ def create(
 ) -> InstalledEnvironment:
     """Makes the environment, or returns the existing one if it was made from the same lock.
 
-    Raises EngineEnvironmentError; what was begun is then rebuilt by the next call.
+    Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
+    on Linux, since locks list wheels for it alone.
     """
+    require_linux()
     lock, folder = environment.lock_for(device), folder_of(environment.name, home)
     source_lock = environment.source_lock
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()

@@ -7,6 +7,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── NotReadyError           a study needs environments or models that are not installed here
+├── PlatformError           measuring needs Linux, and this is another system
 ├── ModelError              a model is missing, unreadable or could not be downloaded
 ├── RecipeError             a recipe is invalid or does not exist
 ├── QuantizeError           a variant could not be created, or may not be removed
@@ -60,6 +61,10 @@ class EngineEnvironmentError(BitbenchError):
 
 
 class NotReadyError(BitbenchError):
+    pass
+
+
+class PlatformError(BitbenchError):
     pass
 
 

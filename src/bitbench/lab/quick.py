@@ -17,6 +17,7 @@ from bitbench.core.recorded.variant import is_dense
 from bitbench.engines import registry
 from bitbench.engines.endpoint import EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError, NotReadyError
+from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.endpoint_check import first_contact
 from bitbench.lab.load_study import LoadOptions, PreparedLoad, endpoint_arguments, study_of, workloads_of
@@ -52,7 +53,9 @@ class FoundServer:
 
 
 def find_servers() -> tuple[FoundServer, ...]:
-    """OpenAI-compatible ones on this machine that list a model; loopback only."""
+    """OpenAI-compatible ones on this machine that list a model; loopback only. Raises PlatformError where they could
+    not be measured."""
+    require_linux()
     found = []
     for port in PORTS:
         url = f"http://{HOST}:{port}"

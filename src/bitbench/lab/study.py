@@ -17,6 +17,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
@@ -104,6 +105,7 @@ class Lab:
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
         NotTrustedError for a file that uses what has not been allowed here."""
+        require_linux()
         source = StudySource.of(study).with_budget(budget_s)
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
@@ -120,6 +122,7 @@ class Lab:
 
     def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
         """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+        require_linux()
         source = StudySource.of(study)
         plan = self._ready_plan(source, Workshop(self.home, source.folder), observer)
         if plan.refusals:

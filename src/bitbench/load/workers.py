@@ -12,6 +12,7 @@ import pyarrow as pa
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.progress import LoadProgress
+from bitbench.ground.linux import require_linux
 from bitbench.load.client import WorkerPart
 from bitbench.load.frames import Task
 from bitbench.load.health import client_health
@@ -36,6 +37,7 @@ class LoadWorkers:
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
+        require_linux()
         self._have(self._count or 1)  # imports take half a second; they happen while the first engine starts
         return self
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import ContenderSummary, FailureGroup
 from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome, TrialRecord
-from bitbench.core.recorded.variant import Variant
+from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.statistics.memory import spread, summarize_memory
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ def summarize_contender(
         commands=_distinct(join(one.command) for one in facts if one.command),
         prefix_caching=_distinct(one.prefix_caching for one in facts if one.prefix_caching is not None),
         notes=_distinct(note for one in facts for note in one.notes),
+        is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
     )
 
 

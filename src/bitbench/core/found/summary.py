@@ -196,6 +196,7 @@ class ContenderSummary(Record):
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
+    is_reference: bool = False  # the model as it is, or none at all: there is no quality that it could have lost
 
 
 class AgainstBaseline(StrEnum):

@@ -186,9 +186,10 @@ def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list
 
 
 def _unknown_quality(found: _Found, chosen: list[Contender]) -> Phrase:
-    """`its quality was not measured`; nothing where it is known of all."""
+    """`its quality was not measured`; nothing where it is known of all, or is what others are compared to."""
     measured = {one.contender for one in found.summary.quality if one.outcome is Outcome.OK}
-    unknown = [one for one in chosen if one not in measured]
+    references = {one.contender for one in found.summary.contenders if one.is_reference}
+    unknown = [one for one in chosen if one not in measured | references]
     if not unknown:
         return ()
     whose = say("its quality" if len(chosen) == 1 else "their quality")
