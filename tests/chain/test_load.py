@@ -161,6 +161,31 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12
 
 
+def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp_path: Path) -> None:
+    asked = ["--slo", "ttft_p99=200ms", "--duration", "1s", "--max-rate", "20", "--into", "out"]
+    with running({"ttft": "20ms", "tpot": "1ms"}, tmp_path) as null:
+        first = load(null, tmp_path, *asked, "--trials", "1", *ANSWER)
+        assert first.returncode == ExitCode.DONE, first.stdout + first.stderr
+        study = tmp_path / "out" / "study.yaml"
+        rate = study.read_text().partition("- name: rate-20")[2].partition("objectives:")[0]
+        tried = f"- name: rate-19{rate.replace('20.0', '19.0')}objectives:"
+        study.write_text(study.read_text().replace("objectives:", tried))  # killed before the lock had this rate
+        again = load(null, tmp_path, *asked, "--trials", "2", *ANSWER)
+        assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
+        assert "resuming after" in again.stdout
+        for other, said in (
+            (["--output-tokens", "9"], "contains a search with other requests (output_tokens); repeat the command"),
+            (["--arrival", "constant"], "contains a search with other requests (arrival); repeat the command"),
+            (["--rate", "5"], "contains a search of an endpoint, and this is a sweep; repeat the command"),
+        ):
+            refused = load(null, tmp_path, *asked, *ANSWER, *other)
+            assert refused.returncode == ExitCode.REFUSED
+            assert said in refused.stderr
+        load(null, tmp_path, "--rate", "5", "--duration", "1s", "--trials", "1", "--into", "sweep", *ANSWER)
+        other_way = load(null, tmp_path, *asked[:-1], "sweep", *ANSWER)
+        assert "sweep contains a sweep of an endpoint, and this is a search; repeat the command" in other_way.stderr
+
+
 def test_an_objective_below_the_time_without_load_is_said_before_any_search(null: Endpoint, tmp_path: Path) -> None:
     done = load(null, tmp_path, "--slo", "ttft_p99=5ms", "--into", "out", *ANSWER)
     assert done.returncode == ExitCode.FAILED

@@ -6,6 +6,8 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.planning.estimate import NULL_TOKEN_S, guess_trial_s
+from bitbench.quantize import catalog
+from bitbench.quantize.effort import guess_make_s
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))
@@ -45,3 +47,18 @@ def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:
     asked: Json = {"arrival": {"kind": "constant", "rate": 1000}, "requests": 640, "concurrency": 64}
     assert guess(LARGE, **asked) == pytest.approx(closed)
     assert guess(LARGE, **asked) > 10 * guess(NOTHING, **asked)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "measured_s"),  # SmolLM2-135M on two cores, processor time
+    [("w4a16-gptq", 134), ("w8a8-smooth-gptq", 210), ("w8a8-sparse-smooth-gptq", 338), ("w4a16-awq", 240)],
+)
+def test_creating_a_variant_takes_about_what_was_measured(recipe: str, measured_s: float) -> None:
+    assert guess_make_s(catalog.find(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
+
+
+def test_what_is_not_made_takes_no_time_and_a_larger_model_takes_longer() -> None:
+    assert guess_make_s(catalog.find("bf16"), 10**9) == guess_make_s(catalog.find("torchao-int8wo"), 10**9) == 0.0
+    for recipe in catalog.built_in_recipes():
+        small, large = (guess_make_s(recipe, parameters) for parameters in (10**8, 10**10))
+        assert small < large or small == large == 0.0

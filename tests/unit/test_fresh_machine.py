@@ -12,6 +12,8 @@ from bitbench.lab.study import Lab
 from bitbench.models.catalog import CATALOG, linear_layers
 from bitbench.planning.starter import STARTER
 from bitbench.planning.study_file import parse_study
+from bitbench.quantize import catalog
+from bitbench.quantize.effort import guess_make_s
 from tests.command_line import bitbench
 
 NEEDED = ["bitbench env create quantize", "bitbench env create transformers", "bitbench env create vllm",
@@ -30,6 +32,7 @@ def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pyt
     assert answer.exit_code == 0, answer.err
     assert "variant smollm2-135m/bf16: 257 MiB of weights, not downloaded" in answer.out
     assert "variant smollm2-135m/w4a16-rtn: will be created" in answer.out
+    assert "s of it to create variants (a rough estimate)" in " ".join(answer.out.split())
     listed = answer.out.partition("Needed before `bitbench run`:")[2].splitlines()
     assert [line.strip() for line in listed if line.strip()] == NEEDED
     assert not Path("home").exists()  # nothing was made by looking
@@ -40,6 +43,9 @@ def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -
     printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
     assert printed["before_run"] == NEEDED
     assert printed["missing_models"] == ["smollm2-135m"]
+    made = 2 * guess_make_s(catalog.find("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
+    assert printed["amount"]["making_s"] == pytest.approx(made)
+    assert printed["amount"]["seconds"][0] > made
 
 
 def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFixture[str]) -> None:

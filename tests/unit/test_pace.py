@@ -1,9 +1,11 @@
 """A budget plans blocks and rounds; a block that is complete stays so, whatever later trials take."""
 
+from random import Random
+
 from bitbench.core.asked.study import Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Plan, Purpose
-from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.core.recorded.trial import InstanceRecord, TrialMetrics, TrialRecord
 from bitbench.engines.null import NullEngine
 from bitbench.lab.pace import StudyPace
 from bitbench.planning.estimate import Estimator
@@ -132,3 +134,30 @@ def test_two_contenders_need_no_confirmation() -> None:
         second = run_block(made, block, second, took_s=4.0)
         block += 1
     assert {pace.purpose(number) for number in range(block)} == {Purpose.SELECTION}
+
+
+def test_the_rounds_of_the_first_block_follow_from_its_records_however_they_are_read() -> None:
+    """A run that goes on reads all trials, then all instances, and asks once; the first one asked after each record."""
+    plan, first, _ = planned("abc", budget="5m")
+    records: list[TrialRecord | InstanceRecord] = []
+    for place, cell in enumerate(plan.cells):  # starts take longer than guessed, some trials longer, some less
+        second = 60 * place
+        records.append(make_instance(cell.contender, 0, started_at=at(second), ready_s=1.0 + 4.0 * place))
+        records.append(trial(cell, 0, 9, second + 12, 20.0).model_copy(update={"kind": "warmup"}))
+        took = ((9.0, 0.2, 1.7), (0.1, 0.1, 0.1), (3.0, 6.0, 0.2))[place]
+        records += [trial(cell, 0, index, second + 34 + 9 * index, took[index]) for index in range(3)]
+    asked = [first.rounds(0)]
+    for record in records:
+        first.add(record)
+        asked.append(first.rounds(0))
+    assert asked == sorted(asked, reverse=True)  # it only becomes shorter
+    assert 1 <= asked[-1] < asked[0]
+    for seed in range(10):
+        _, resumed, _ = planned("abc", budget="5m")
+        order = list(records)
+        Random(seed).shuffle(order)
+        for record in order:
+            resumed.add(record)
+            if seed % 2:
+                resumed.rounds(0)
+        assert resumed.rounds(0) == asked[-1]

@@ -41,7 +41,7 @@ def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=amount_of(plan, lab.estimator(plan)),
+        amount=amount_of(plan, lab.estimator(plan), ready.making_s),
     )
 
 
@@ -183,9 +183,10 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
 
 def _amount(amount: Amount) -> str:
     low_s, high_s = amount.seconds
+    making = f", {show_duration(amount.making_s)} of it to create variants" if amount.making_s else ""
     return (
         f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
-        f"about {_range(show_duration(low_s), show_duration(high_s))} (a rough estimate)"
+        f"about {_range(show_duration(low_s), show_duration(high_s))}{making} (a rough estimate)"
     )
 
 

@@ -13,13 +13,14 @@ PRODUCTS = 2
 
 
 def measure(pool: "WeightPool", device: "Device") -> dict[str, list[float]]:
-    """A few readings of each: bytes/s read, bfloat16 flop/s, int8 op/s.
+    """A few readings of each: bytes/s read, flop/s in bfloat16 and on a CPU in float32, int8 op/s.
 
     A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is read again.
     """
     return {
         "read_bytes_per_s": _read(pool, device),
-        "flops_per_s": _multiply(device),
+        "flops_per_s": _multiply(device, "bfloat16"),
+        "float32_flops_per_s": _multiply(device, "float32") if device.name == "cpu" else [],
         "int8_ops_per_s": _multiply_int8(device),
     }
 
@@ -38,11 +39,11 @@ def _read(pool: "WeightPool", device: "Device") -> list[float]:
     return found
 
 
-def _multiply(device: "Device") -> list[float]:
+def _multiply(device: "Device", dtype: str) -> list[float]:
     import torch
 
     size = device.square
-    matrix = torch.randn(size, size, device=device.name).bfloat16()
+    matrix = torch.randn(size, size, device=device.name).to(getattr(torch, dtype))
     return [2 * size**3 / device.seconds(lambda: matrix @ matrix) for _ in range(PRODUCTS)]
 
 

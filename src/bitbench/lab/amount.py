@@ -13,10 +13,11 @@ class Amount:
     cells: int
     starts: tuple[int, int]
     trials: tuple[int, int]
-    seconds: tuple[float, float]
+    seconds: tuple[float, float]  # with the time to create variants
+    making_s: float = 0.0  # for those that are not created yet
 
 
-def amount_of(plan: Plan, estimator: Estimator) -> Amount:
+def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
     measure = plan.study.measure
     contenders = len({cell.contender for cell in plan.cells})
     once = len(plan.contenders) - contenders  # only their quality is measured
@@ -24,9 +25,11 @@ def amount_of(plan: Plan, estimator: Estimator) -> Amount:
     has_budget = measure.budget is not None
     blocks = (2 if has_budget else measure.instances.min, measure.most_blocks)
     rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
+    low_s, high_s = estimator.range_s()
     return Amount(
         cells=cells,
         starts=(contenders * blocks[0] + once, contenders * blocks[1] + once),
         trials=(cells * blocks[0] * rounds[0], cells * blocks[1] * rounds[1]),
-        seconds=estimator.range_s(),
+        seconds=(low_s + making_s, high_s + making_s),
+        making_s=making_s,
     )

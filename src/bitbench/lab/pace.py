@@ -1,11 +1,12 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import floor
 
-from bitbench.core.asked.study import MOST_STARTS, Schedule
+from bitbench.core.asked.study import Schedule
 from bitbench.core.cell import Cell, Contender, Plan, Purpose
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -45,6 +46,46 @@ class OneBlock:
         return False
 
 
+class FirstBlock:
+    """How many rounds the first block has: the fewest that were right after any of its records, in the order in which
+    these ended. What they took is a better estimate than a guess, but may only shorten the block; and a run that was
+    interrupted, which reads its records in another order, must come to the same.
+    """
+
+    def __init__(self, guesses: Estimator, rounds_for: Callable[[Estimator], int]) -> None:
+        self._guesses = guesses
+        self._rounds_for = rounds_for
+        self._read: list[TrialRecord | InstanceRecord] = []
+        self._new: list[TrialRecord | InstanceRecord] = []
+        self._estimator = guesses.anew()
+        self._fewest: int | None = None
+
+    def add(self, record: TrialRecord | InstanceRecord) -> None:
+        if record.block == 0:
+            self._new.append(record)
+
+    def rounds(self) -> int:
+        self._new.sort(key=_ended)
+        if self._read and self._new and _ended(self._new[0]) < _ended(self._read[-1]):
+            self._new = sorted([*self._read, *self._new], key=_ended)
+            self._read, self._estimator, self._fewest = [], self._guesses.anew(), None
+        fewest = self._rounds_for(self._estimator) if self._fewest is None else self._fewest
+        for record in self._new:
+            self._estimator.add(record)
+            fewest = min(fewest, self._rounds_for(self._estimator))
+        self._read += self._new
+        self._new = []
+        self._fewest = fewest
+        return fewest
+
+
+def _ended(record: TrialRecord | InstanceRecord) -> tuple[float, str]:
+    """When, and which of several that ended at once."""
+    took_s = record.ready_s if isinstance(record, InstanceRecord) else record.duration_s
+    began = datetime.fromisoformat(record.started_at).timestamp() if record.started_at else 0.0
+    return began + (took_s or 0.0), record.id
+
+
 class StudyPace:
     """A `planning.schedule.Pace` that asks after each block whether the study's questions are decided.
 
@@ -77,16 +118,19 @@ class StudyPace:
         self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
         self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
         self._kept_back = kept_back(plan)
+        # Of the first block, before any memory is known; only a budget asks for it.
+        is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Schedule.VISITS
+        self._guessed_shifts = self._shifts(self._all_contenders) if is_in_shifts else 1
         self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
-        self._first_is_stale = True  # a record came since the rounds of the first block were planned
+        self._first = FirstBlock(estimator, self._rounds_of_first)
         self._rounds: dict[int, int] = {}
         self._newest_block = 0
         self._purposes: dict[int, Purpose] = {}  # by block
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
+        self._first.add(record)
         self._estimator.add(record)
         self._elapsed.add(record)
-        self._first_is_stale = True
         self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, InstanceRecord):
             self._instances.append(record)
@@ -114,12 +158,10 @@ class StudyPace:
             return measure.trials.min
         if block < self._newest_block:  # it is complete: no later estimate opens it again
             return max(1, self._done(block))
-        if block == 0 and self._first_is_stale:
-            # What its first trials take is the better estimate, but it may only shorten the block.
-            self._rounds[0] = min(self._rounds.get(0, MOST_STARTS), self._rounds_for(measure.budget, block))
-            self._first_is_stale = False
-        elif block not in self._rounds:
-            self._rounds[block] = self._rounds_for(measure.budget, block)
+        if block == 0:
+            return self._first.rounds()
+        if block not in self._rounds:
+            self._rounds[block] = self._rounds_for(block)
         return self._rounds[block]
 
     def is_open(self, cell: Cell, block: int) -> bool:
@@ -222,30 +264,40 @@ class StudyPace:
         ]
         return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
-    def _rounds_for(self, budget_s: float, block: int) -> int:
+    def _rounds_of_first(self, known: Estimator) -> int:
+        """At least one."""
+        again = self._of_baseline * (self._guessed_shifts - 1)
+        return self._affordable(self._design_with(known, self._all_cells, self._contenders, again))
+
+    def _rounds_for(self, block: int) -> int:
         """At least one; a block that would not end in time with one is begun only while two are not complete."""
-        measure = self._plan.study.measure
         design = self._design(self._open(block))
-        wanted = plan_blocks(design, budget_s, measure.confidence, self._components())
-        rounds = wanted.rounds if wanted else 1
-        if block > 0:
-            left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
-            rounds = min(rounds, floor((left_s - design.starts_s) / design.round_s))
-        return max(1, min(rounds, measure.trials.max))
+        left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
+        return max(1, min(self._affordable(design), floor((left_s - design.starts_s) / design.round_s)))
+
+    def _affordable(self, design: Design) -> int:
+        measure = self._plan.study.measure
+        wanted = plan_blocks(design, measure.budget or 0.0, measure.confidence, self._components())
+        return min(wanted.rounds if wanted else 1, measure.trials.max)
 
     def _components(self) -> VarianceComponents:
         blocks = len(self._rounds_done.keys() | self._rounds_of_baseline.keys())
         return measured_components(log_speeds_of(self.standings(blocks - 1)) if blocks > 1 else {})
 
     def _design(self, cells: frozenset[Cell]) -> Design:
+        is_all = cells is self._all_cells
+        contenders = self._contenders if is_all else Counter(one.engine for one in {cell.contender for cell in cells})
+        return self._design_with(self._estimator, cells, contenders, self._again(cells))
+
+    def _design_with(
+        self, known: Estimator, cells: frozenset[Cell], contenders: Counter[str], again: Sequence[Cell]
+    ) -> Design:
         if cells is self._all_cells:  # asked for after each trial of the first block
-            contenders, trials_s = self._contenders, self._estimator.one_each_s
+            trials_s = known.one_each_s
         else:
-            contenders = Counter(one.engine for one in {cell.contender for cell in cells})
-            trials_s = sum(self._estimator.trial_s(cell) for cell in self._plan.cells if cell in cells)
-        starts_s = sum(number * (self._estimator.start_s(name) + STOP_S) for name, number in contenders.items())
-        again = self._again(cells)
-        again_s = sum(self._estimator.trial_s(cell) for cell in again)
+            trials_s = sum(known.trial_s(cell) for cell in self._plan.cells if cell in cells)
+        starts_s = sum(number * (known.start_s(name) + STOP_S) for name, number in contenders.items())
+        again_s = sum(known.trial_s(cell) for cell in again)
         return Design(
             contenders=max(contenders.total(), 2),
             starts_s=starts_s + trials_s,  # and warm-ups

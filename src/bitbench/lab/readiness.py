@@ -13,6 +13,7 @@ from bitbench.models.library import ENVIRONMENT
 class Readiness:
     environments: Mapping[str, str | None]  # what is wrong with each; None: it is installed
     missing_models: tuple[str, ...]
+    making_s: float = 0.0  # about: to create the variants that are missing, which `bitbench run` does
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -29,11 +30,11 @@ class Readiness:
             raise NotReadyError(f"this study cannot run yet; first: {' && '.join(self.commands)}")
 
 
-def readiness(needed: Iterable[str], missing_models: Iterable[str], home: Path) -> Readiness:
+def readiness(needed: Iterable[str], missing_models: Iterable[str], home: Path, *, making_s: float = 0.0) -> Readiness:
     """`needed`: environments of the study's engines, of what makes its variants, and of its tasks."""
     models = tuple(missing_models)
     names = sorted({*needed, *([ENVIRONMENT] if models else [])})
-    return Readiness({name: _problem(name, home) for name in names}, models)
+    return Readiness({name: _problem(name, home) for name in names}, models, making_s)
 
 
 def _problem(name: str, home: Path) -> str | None:

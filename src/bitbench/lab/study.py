@@ -1,11 +1,13 @@
 """Joins the stages: a study file in, a study folder and its report out."""
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitbench import __version__, environments
+from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Plan
 from bitbench.core.environment import Device
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
+
+CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
 
 def default_home() -> Path:
@@ -135,6 +139,8 @@ class Lab:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
         study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
         lock = folder.lock()
+        if lock is not None:
+            refuse_other_load(lock, study, search, folder.path)
         if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
             search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
             study = study.model_copy(update={"workloads": lock.plan.study.workloads})
@@ -143,7 +149,7 @@ class Lab:
             plan = self._plan(source, Workshop(self.home, source.folder))
             if plan.refusals:
                 raise LoadError(plan.refusals[0].reason)
-            self._open(writer, plan, source, observer)
+            self._open(writer, plan, source, observer, search)
             run = EndpointRun(plan, self._bench(study, client, source.folder), writer, observer)
             if search is None:
                 run.sweep()
@@ -214,7 +220,7 @@ class Lab:
 
     def _readiness(self, plan: Plan, workshop: Workshop) -> Readiness:
         needed = {*self.environments_of(plan), *workshop.makers(plan)}
-        return readiness(needed, workshop.missing_models(plan), self.home)
+        return readiness(needed, workshop.missing_models(plan), self.home, making_s=workshop.making_s(plan))
 
     def _pace(self, plan: Plan, bench: Bench) -> StudyPace:
         return StudyPace(
@@ -233,7 +239,9 @@ class Lab:
             folder=folder.resolve(),
         )
 
-    def _open(self, writer: Writer, plan: Plan, source: StudySource, observer: Observer) -> None:
+    def _open(
+        self, writer: Writer, plan: Plan, source: StudySource, observer: Observer, search: SearchLimits | None = None
+    ) -> None:
         """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
         folder, lock = writer.folder, writer.folder.lock()
         found = self._resolve(plan, source.folder)
@@ -241,13 +249,14 @@ class Lab:
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
-            refuse_other_study(_study_in(folder), plan.study)
+            # A search writes a new rate into the study before it is in the lock.
+            refuse_other_study(_study_in(folder), plan.study, {"workloads"} if search else set())
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
             refuse_other_file(folder, source.text)
             observer.note("measuring this machine's noise")
-            began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise()}
+            began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise(), "search": search}
             found = found.model_copy(update=began)
         writer.write_study(source.text)
         writer.write_lock(found)
@@ -275,8 +284,25 @@ def _study_in(folder: StudyFolder) -> Study:
     return parse_study(text, name=str(folder.study_file), by_hand=False)
 
 
-def refuse_other_study(old: Study, new: Study) -> None:
-    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS):
+def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
+    """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
+    if lock.plan.study.engines != study.engines:
+        return  # another endpoint or no endpoint at all, which is refused as another study
+    elsewhere = "repeat the command that began it, or give another folder with --into"
+    if (lock.search is None) is not (search is None):
+        began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
+        raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
+    if search is None:
+        return
+    requests = [one.workloads[0] for one in (lock.plan.study, study)]
+    before, after = ({**dict(one), "arrival": one.arrival.kind} for one in requests)
+    differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
+    if differing:
+        raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")
+
+
+def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
+    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS - set(changeable)):
         if getattr(old, field) != getattr(new, field):
             raise StoreError(
                 f"this folder contains another study: `{field}` differs from the file; "

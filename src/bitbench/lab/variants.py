@@ -21,6 +21,7 @@ from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import read_calibration
 from bitbench.quantize.checks import refuse_group_size_that_does_not_fit
+from bitbench.quantize.effort import guess_make_s
 from bitbench.quantize.work import OnProgress, QuantizeProgress
 
 FoundModel = library.ResolvedModel | library.ExpectedModel
@@ -42,6 +43,7 @@ class Workshop:
         self._model = cache(lambda reference: library.look_up(reference, home))
         self._orders: dict[Asked, variants.Order] = {}
         self._makers: dict[Asked, str] = {}  # the environment that makes each
+        self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
 
     def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
         """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
@@ -78,6 +80,11 @@ class Workshop:
         """The environments in which variants of this plan have still to be made."""
         return {self._makers[_asked(one)] for one in _used(plan) if one.path is None and _asked(one) in self._makers}
 
+    def making_s(self, plan: Plan) -> float:
+        """About how long it takes to create the variants that cells wait for."""
+        missing = [one for one in _used(plan) if one.path is None and _asked(one) in self._efforts_s]
+        return sum(self._efforts_s[_asked(one)] for one in missing)
+
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
         """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its
         cells are refused with the reason: it is a result of the study, not its end."""
@@ -98,6 +105,7 @@ class Workshop:
 
     def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
         self._makers[_asked(base)] = maker_of(recipe).environment
+        self._efforts_s[_asked(base)] = guess_make_s(recipe, base.facts.parameters or 0)
         facts = base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]})
         unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
         if (order := self._order(found, recipe)) is not None:

@@ -84,6 +84,7 @@ class Estimator:
 
     def __init__(self, plan: Plan, engines: Mapping[str, Engine]) -> None:
         self._plan = plan
+        self._engines = engines
         measure = plan.study.measure
         self._needed = measure.instances.min * measure.trials.min
         guesses = _guesses(plan)
@@ -97,6 +98,10 @@ class Estimator:
         self._done: Counter[Cell] = Counter()
         self._left_s = self._one_each_s * self._trials_left(0)
         self._starts_done = 0
+
+    def anew(self) -> "Estimator":
+        """One that knows of no record yet."""
+        return Estimator(self._plan, self._engines)
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         if isinstance(record, InstanceRecord):

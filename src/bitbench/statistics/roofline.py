@@ -1,10 +1,21 @@
 """Every cell of a study against the roof of its machine."""
 
+from bitbench.core.found.comparison import RoofShare
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.roof import CellRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.phases import phase_side, step_sample
 from bitbench.statistics.sides import side_of, variant_of
+
+
+def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, ...]:
+    """Of the cells that both have; none where one of the roofs was not measured."""
+    known = {(one.cell, one.phase): one.share for one in cell_roofs(before)}
+    return tuple(
+        RoofShare(cell=one.cell, phase=one.phase, before=known[one.cell, one.phase], after=one.share)
+        for one in cell_roofs(after)
+        if (one.cell, one.phase) in known
+    )
 
 
 def cell_roofs(of: StudyRecords) -> tuple[CellRoof, ...]:

@@ -29,6 +29,7 @@ from bitbench.statistics.intervals import estimate
 from bitbench.statistics.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.quality_comparison import compare_quality, quality_pairs
+from bitbench.statistics.roofline import roof_shares
 from bitbench.statistics.trial import DEFINITIONS
 
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
@@ -59,7 +60,9 @@ def compare_studies(
     _refuse_differences([one for one in found if not one.is_allowed])
     cells, changes = [Pair(cell, cell) for cell in common], changes_between(before, after)
     compared = _compared((before, after), changes, cells, contenders, metrics=metrics, conditions=conditions)
-    return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown)})
+    levels = before.lock.host.level, after.lock.host.level
+    other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
+    return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown), **other_levels})
 
 
 def compare_contenders(

@@ -6,6 +6,8 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Cell
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.core.recorded.processor import Level
+from bitbench.core.recorded.profile import Phase
 from bitbench.ground.exit_codes import ExitCode
 
 
@@ -80,6 +82,15 @@ class GateResult(Record):
     unit: Replicate = Replicate.STARTS
 
 
+class RoofShare(Record):
+    """How much of what its own machine could do at most each side reaches, in one phase of a cell."""
+
+    cell: Cell
+    phase: Phase
+    before: float
+    after: float
+
+
 class Comparison(Record):
     baseline: str
     candidate: str
@@ -89,6 +100,8 @@ class Comparison(Record):
     unpaired: tuple[Unpaired, ...] = ()
     differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
+    levels: tuple[Level | None, Level | None] | None = None  # of the processors, where they differ
+    roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
     gates: tuple[GateResult, ...] = ()
     allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 

@@ -7,8 +7,9 @@ from bitbench.core.cell import Cell
 from bitbench.core.found.model_cost import StepCost
 from bitbench.core.recorded.profile import Phase
 
-ROOF_FORMAT = 1
+ROOF_FORMAT = 2
 # History of ROOF_FORMAT, the version in roof.json:
+#   2  float32_flops_per_s
 #   1  first published form
 
 
@@ -40,7 +41,14 @@ class MachineRoof(Record):
     torch: str
     read_bytes_per_s: Readings
     flops_per_s: Readings  # bfloat16
+    float32_flops_per_s: Readings | None = None  # what a processor without bf16 instructions is better at
     int8_ops_per_s: Readings | None = None  # None where torch has no such product here
+
+    @property
+    def float_flops_per_s(self) -> float:
+        """In whichever of the two types is quicker here."""
+        found = [self.flops_per_s, *([self.float32_flops_per_s] if self.float32_flops_per_s else [])]
+        return max(readings.best for readings in found)
 
 
 class Attainable(Record):
@@ -57,7 +65,7 @@ class Attainable(Record):
 
 def attainable(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
     """Reading and computing at the same time. `in_int8`: the linear layers multiply 8-bit integers."""
-    peak = roof.flops_per_s.best
+    peak = roof.float_flops_per_s
     layers_peak = roof.int8_ops_per_s.best if in_int8 and roof.int8_ops_per_s else peak
     memory_s = cost.size_bytes / roof.read_bytes_per_s.best
     arithmetic_s = cost.matmul_flops / layers_peak + cost.attention_flops / peak

@@ -9,7 +9,7 @@ from bitbench.core.found.metrics import find
 from bitbench.report.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.report.document.words import Words, bullets, joined, listing, names, say, strong
+from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.report.quantities import estimated, times, unit_of
 
 MAX_NAMED = 4
@@ -28,6 +28,7 @@ def comparison_document(comparison: Comparison) -> Document:
         (
             *(_gate_section(comparison, condition) for condition in conditions),
             *(_metric_section(comparison, metric, cells) for metric, cells in found),
+            *([_roof_section(comparison)] if comparison.roof_shares else []),
             *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
         ),
     )
@@ -89,6 +90,19 @@ def _metric_section(comparison: Comparison, metric: str, cells: Sequence[Compare
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
 
 
+def _roof_section(comparison: Comparison) -> Section:
+    shares = table(
+        comparison.roof_shares,
+        words_column("Contender", lambda one: Name(one.cell.contender.name)),
+        words_column("Workload", lambda one: Name(one.cell.workload)),
+        words_column("Phase", lambda one: one.phase.value),
+        number_column("Before", Unit.SHARE, lambda one: one.before),
+        number_column("After", Unit.SHARE, lambda one: one.after),
+    )
+    said = "Share of what its own machine can do at most: what differs here is the software's, the rest the machine's."
+    return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
+
+
 def _gate_section(comparison: Comparison, condition: str) -> Section:
     """What failed first; below it, what would decide the rest."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
@@ -135,6 +149,17 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         subject = say(" of ", Name(one.subject)) if one.subject else ()
         allowed = " (allowed)" if one.is_allowed else ""
         yield say(f"Differs{allowed}: {one.fact.value}", subject, f": {one.before} before, {one.after} after.")
+    if comparison.levels is not None:
+        before, after = (level.shown if level else "unknown" for level in comparison.levels)
+        missing = (
+            ""
+            if comparison.roof_shares
+            else (
+                " `bitbench explain` measures what a machine can do at most; once both sides have it, this says how near "
+                "each comes to it."
+            )
+        )
+        yield say(f"The processors are of different levels: {before} before, {after} after.{missing}")
     if any(known.is_tail for metric in comparison.definitions if (known := find(metric))):
         yield say(
             "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
