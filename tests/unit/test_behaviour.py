@@ -17,7 +17,7 @@ from bitbench.report.sections.behaviour import behaviour_section, behaviour_sent
 from bitbench.statistics.behaviour import TOGETHER
 from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
 from tests.unit.quality_server import QualityServer
-from tests.unit.synthetic import summarize
+from tests.unit.synthetic import demo_study, summarize
 from tests.unit.test_quality import WINDOWS, drafts, planned, progress_of, server  # noqa: F401
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 
@@ -155,6 +155,13 @@ def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     assert text.index("w8") < text.rindex("w4")
     empty = summary.model_copy(update={"behaviour": Behaviour()})
     assert behaviour_section(empty) is None
+
+
+def test_a_study_without_quality_says_nothing_of_behaviour() -> None:
+    asked, trials, instances, _ = demo_study()
+    summary = summarize(asked, trials, instances)
+    assert list(behaviour_sentences(summary)) == []
+    assert behaviour_section(summary) is None
 
 
 def test_windows_asked_for_together_give_the_same_rows(server: QualityServer) -> None:  # noqa: F811

@@ -20,6 +20,8 @@ MOST_PAIRS = 28  # of eight contenders; more would not be read
 def behaviour_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what is the unquantized model but for noise, and what is not."""
     verdicts = summary.behaviour.equivalence
+    if not verdicts:
+        return
     margin = _margin(summary)
     for verdict, words in (
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
