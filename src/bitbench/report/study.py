@@ -19,6 +19,7 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import bullets, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
+from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
 from bitbench.report.sections.failures import failures_section, refusals_section
@@ -57,6 +58,7 @@ def study_document(
         memory_section(summary),
         roofline_section(summary),
         quality_section(summary),
+        behaviour_section(summary),
         profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
@@ -106,7 +108,7 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
         yield best_table(part)
     if summary.models:
         yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    yield from bullets([*remarks(summary), *quality_sentences(summary)])
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *behaviour_sentences(summary)])
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:
