@@ -106,7 +106,7 @@ def test_a_row_may_hold_for_some_compute_capabilities_only() -> None:
     for other in ({"capability": ">=8.6"}, {}):
         with pytest.raises(ValidationError, match="more than one row for f, e, cuda"):
             CompatibilityTable.model_validate({"rows": [row | {"capability": ">=8.0 <8.9"}, row | other]})
-    with pytest.raises(ValidationError, match="write >=8.9, <8.0 or >=8.0 <8.9"):
+    with pytest.raises(ValidationError, match="is not a range of compute capabilities"):
         CompatibilityRow.model_validate(row | {"capability": "8.0"})
     with pytest.raises(ValidationError, match="holds for no compute capability"):
         CompatibilityRow.model_validate(row | {"capability": ">=10.0 <9.0"})
