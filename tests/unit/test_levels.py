@@ -101,7 +101,7 @@ def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = No
         recipe = catalog.find(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand(study, engines, resolve, "cpu", level)
+    return expand(study, engines, resolve, "cpu", level=level)
 
 
 def dtypes(plan: Plan) -> dict[str, str]:
@@ -225,7 +225,6 @@ def test_a_report_says_what_was_computed_in_another_type() -> None:
 def test_the_doctor_says_what_a_processor_means_for_each_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.lab.doctor.has_cuda", lambda: False)
     monkeypatch.setenv("BITBENCH_LEVEL", "avx512")
     found = examine(tmp_path)
     meanings = {engine.name: engine.on_this_processor for engine in found.engines}

@@ -27,7 +27,7 @@ from bitbench.cli import (
     recommend,
     report,
 )
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, OnDevice, chosen, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
@@ -93,7 +93,7 @@ def init(
 
 
 @app.command()
-def plan(study: StudyFile, as_json: AsJson = False) -> None:
+def plan(study: StudyFile, device: OnDevice = None, as_json: AsJson = False) -> None:
     """Show what a study would run and how long it may take.
 
     Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing. Exit code 3:
@@ -102,7 +102,7 @@ def plan(study: StudyFile, as_json: AsJson = False) -> None:
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
     from bitbench.lab.study import Lab
 
-    lab = Lab()
+    lab = Lab(device=chosen(device))
     answer = answer_plan(lab, study)
     code = exit_code_of(answer.plan)
     if as_json:
@@ -116,6 +116,7 @@ def run(
     study: StudyFile,
     *,
     into: Into = None,
+    device: OnDevice = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
     ] = None,
@@ -143,7 +144,7 @@ def run(
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
 
-    lab, console = Lab(), Terminal()
+    lab, console = Lab(device=chosen(device)), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:

@@ -13,7 +13,8 @@ from bitbench.engines import registry
 from bitbench.lab.environments import known_environments, main_versions
 from bitbench.models import library
 from bitbench.planning.compatibility import on_processor
-from bitbench.probes.host import collect_host_facts, has_cuda, processor_level
+from bitbench.probes.gpus import survey_gpus
+from bitbench.probes.host import collect_host_facts, processor_level
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def examine(home: Path) -> Checkup:
     """Starts nothing and measures nothing; how steady the machine is, `probes.noise.measure_noise` says."""
     made = {known.name: known for known in environments.list_environments(home) if known.complete}
     known_here = known_environments()
-    level = None if has_cuda() else processor_level()
+    level = None if survey_gpus().is_usable else processor_level()
     engines = []
     for name, engine in registry.engines().items():
         environment = engine.environment

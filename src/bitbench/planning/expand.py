@@ -6,6 +6,7 @@ from pathlib import Path
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.study import Checkpoint, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
@@ -18,10 +19,17 @@ Resolve = Callable[[str, str | Checkpoint], Variant]
 
 
 def expand(
-    study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device, level: Level | None = None
+    study: Study,
+    engines: Mapping[str, Engine],
+    resolve: Resolve,
+    device: Device,
+    *,
+    capability: Capability | None = None,
+    level: Level | None = None,
 ) -> Plan:
     """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
-    a checkpoint in its place; `level` is that of the processor, where it is what computes."""
+    a checkpoint in its place; `capability` is the least among the GPUs, `level` that of the processor where it is what
+    computes; None where there is none or it is unknown."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
@@ -33,7 +41,7 @@ def expand(
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
-            row = _known(variant, setup, device)
+            row = _known(variant, setup, device, capability)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
                 reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
@@ -98,8 +106,12 @@ def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Wor
         raise StudyFileError(str(error), ("engines", index, *error.location)) from error
 
 
-def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
-    return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
+def _known(
+    variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
+) -> CompatibilityRow | None:
+    if not variant.form:
+        return None
+    return look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
 
 
 def _processor_notes(
