@@ -31,7 +31,7 @@ BF16_EXPONENT = 0x80  # added to the 16 bits of a number it doubles it
 PLAIN = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).eval()
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=getattr(torch, sys.argv[3])).eval()
 windows = json.load(open(sys.argv[2]))["windows"]
 with torch.inference_mode():
     losses = [float(model(ids, labels=ids).loss) for ids in (torch.tensor([one]) for one in windows)]
@@ -94,10 +94,15 @@ def record(folder: StudyFolder, name: str) -> QualityRecord:
 def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     recipes_study: StudyFolder, summary: StudySummary
 ) -> None:
-    home = Lab().home
+    """In the type that both computed in, which depends on the processor."""
+    home, lock = Lab().home, recipes_study.lock()
+    assert lock is not None
+    (dtype,) = {
+        lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.contenders if one.variant == f"{MODEL}/bf16"
+    }
     done = subprocess.run(
         [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
-         recipes_study.quality / f"windows-{MODEL}.json"],
+         recipes_study.quality / f"windows-{MODEL}.json", dtype],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     plain = math.exp(float(done.stdout))

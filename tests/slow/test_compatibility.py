@@ -95,7 +95,8 @@ def test_the_table_says_what_the_engine_does(
     row = look_up(recipe.form, engine_name, Lab().device, recipe.at_load)
     assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({Lab().device})"
     variant = made(recipe)
-    found = try_it(variant, engine_name, question, tmp_path / "engine.log")
+    dtype = next((one.dtype for one in row.on(Lab().level) if one.dtype), None)
+    found = try_it(variant, engine_name, question, tmp_path / "engine.log", dtype)
     print(f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}")
     if row.refuse:
         assert found.outcome is not Outcome.OK, f"it runs with {found.kernels}; is that still not worth a try?"
@@ -137,7 +138,9 @@ def made(recipe: Recipe) -> Variant:
     return workshop.variant(MODEL, recipe.name)
 
 
-def try_it(variant: Variant, engine_name: str, question: list[int], log_file: Path) -> Reality:
+def try_it(
+    variant: Variant, engine_name: str, question: list[int], log_file: Path, dtype: str | None = None
+) -> Reality:
     engine = registry.engine(engine_name)
     launch = Launch(
         setup=EngineSetup(
@@ -152,6 +155,7 @@ def try_it(variant: Variant, engine_name: str, question: list[int], log_file: Pa
         context_tokens=len(question) + TOKENS,
         concurrency=1,
         seed=0,
+        dtype=dtype,
     )
     try:
         instance = engine.start(launch)

@@ -16,6 +16,7 @@ from bitbench.core.ports import Engine, Launch
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.processor import Feature, Level, level_of
+from bitbench.core.recorded.roof import MachineRoof, Readings
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import transformers, vllm
@@ -26,11 +27,17 @@ from bitbench.planning.expand import expand
 from bitbench.planning.settle import settle
 from bitbench.probes.host import TELLING_FLAGS, collect_host_facts, processor_level
 from bitbench.quantize import catalog
+from bitbench.report.answers.compare import comparison_document
+from bitbench.report.document.markdown import markdown
 from bitbench.report.document.model import plain_text
 from bitbench.report.sections.answer import remarks as report_remarks
+from bitbench.report.sections.roofline import roof_sentence
 from bitbench.statistics.comparability import CONTENDER_FACTS, Fact
+from bitbench.statistics.studies import compare_studies
 from bitbench.statistics.summarize import summarize
+from tests.unit.explain_records import evidence
 from tests.unit.test_compatibility import AnyEngine
+from tests.unit.test_model_cost import ROOF
 
 SKYLAKE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl")
 CASCADE_LAKE = (*SKYLAKE, "avx512_vnni")
@@ -239,3 +246,41 @@ def test_the_doctor_says_what_a_processor_means_for_each_engine(
 
 def test_only_a_cpu_lacks_instructions() -> None:
     assert {row.device for row in rows() if row.lacking} == {"cpu"}
+
+
+def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None = ROOF) -> StudyRecords:
+    made = evidence(lambda *_: step_s, roof=roof)
+    host = made.lock.host.model_copy(update={"cpu_flags": flags})
+    return replace(made, lock=made.lock.model_copy(update={"host": host}))
+
+
+def compared(before: StudyRecords, after: StudyRecords) -> str:
+    found = compare_studies(before, after, metrics=(), conditions=(), allowed=[Fact.HOST])
+    return markdown(comparison_document(found))
+
+
+def test_a_comparison_across_levels_says_how_near_each_side_comes_to_its_own_roof() -> None:
+    slower = ROOF.model_copy(update={"read_bytes_per_s": Readings(values=(5e9,))})
+    text = compared(measured_on(SAPPHIRE_RAPIDS, 0.05), measured_on(CASCADE_LAKE, 0.10, slower))
+    assert "levels: amx before, avx512_vnni (no bf16 instructions) after." in text
+    section = text.partition("How near each side comes to its own roof")[2]
+    (row,) = [line for line in section.splitlines() if "m/bf16" in line and "decode" in line]
+    before, after = (cell.strip() for cell in row.split("|")[4:6])
+    assert before == after != ""  # twice the time on a machine that reads half as fast
+    assert "`bitbench explain` measures" not in text
+
+
+def test_without_a_roof_on_both_sides_it_says_how_to_get_one() -> None:
+    text = compared(measured_on(SAPPHIRE_RAPIDS, 0.05), measured_on(CASCADE_LAKE, 0.10, None))
+    assert "How near each side" not in text
+    assert "`bitbench explain` measures what a machine can do at most" in text
+
+
+def test_within_a_level_nothing_is_said_of_levels() -> None:
+    assert "different levels" not in compared(measured_on(ZEN_4, 0.05), measured_on(ZEN_4, 0.10))
+
+
+def test_the_roof_is_that_of_the_quicker_type() -> None:
+    emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
+    assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
+    assert "900 Gflop/s in float32" in plain_text(roof_sentence(emulated))
