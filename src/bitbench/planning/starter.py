@@ -15,7 +15,8 @@ recipes: [bf16, w8a8-rtn, w4a16-rtn]
 # The engines. Each runs in its own environment: `bitbench env create vllm`.
 engines:
   - engine: vllm
-    args: {enforce-eager: true} # arguments as the engine spells them; they are recorded with the results
+    args: {enforce-eager: true} # arguments as the engine spells them; they are recorded with the results. `dtype` is
+                                # bfloat16, or float32 on a processor that would emulate it, unless it is given here
   # - transformers              # bf16, VPTQ and torchao; others run unquantized there, and are refused
   # - llamacpp                  # needs recipes of GGUF files, such as gguf-q4_k_m
 
