@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bitbench.cli.plan import remarks
 from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.cell import Contender, Plan
+from bitbench.core.cell import Contender, Plan, ProcessorNote
 from bitbench.core.ports import Engine, Launch
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
@@ -33,11 +33,12 @@ from bitbench.report.document.model import plain_text
 from bitbench.report.sections.answer import remarks as report_remarks
 from bitbench.report.sections.roofline import roof_sentence
 from bitbench.statistics.comparability import CONTENDER_FACTS, Fact
+from bitbench.statistics.sides import side_of
 from bitbench.statistics.studies import compare_studies
 from bitbench.statistics.summarize import summarize
-from tests.unit.explain_records import evidence
+from tests.unit.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.test_compatibility import AnyEngine
-from tests.unit.test_model_cost import ROOF
+from tests.unit.test_model_cost import ROOF, SMOLLM2
 
 SKYLAKE = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl")
 CASCADE_LAKE = (*SKYLAKE, "avx512_vnni")
@@ -284,3 +285,16 @@ def test_the_roof_is_that_of_the_quicker_type() -> None:
     emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
     assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
     assert "900 Gflop/s in float32" in plain_text(roof_sentence(emulated))
+
+
+def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:
+    made = measured_on(CASCADE_LAKE, 0.05)
+    note = ProcessorNote(contender=PLAIN, why="emulated", dtype="float32")
+    chosen = made.plan.model_copy(update={"processor_notes": (note,)})
+    in_float32 = replace(made, lock=made.lock.model_copy(update={"plan": chosen}))
+
+    def read(of: StudyRecords, contender: Contender) -> int | None:
+        return side_of(of, contender, of.study.workloads[0]).stored_bytes
+
+    assert read(in_float32, PLAIN) == 4 * (SMOLLM2.parameters or 0) > (read(made, PLAIN) or 0)
+    assert read(in_float32, QUANTIZED) == read(made, QUANTIZED)

@@ -79,11 +79,12 @@ class FirstBlock:
         return fewest
 
 
-def _ended(record: TrialRecord | InstanceRecord) -> tuple[float, str]:
-    """When, and which of several that ended at once."""
+def _ended(record: TrialRecord | InstanceRecord) -> float:
+    """When; those without a time stay in the order in which they came."""
+    if record.started_at is None:
+        return 0.0
     took_s = record.ready_s if isinstance(record, InstanceRecord) else record.duration_s
-    began = datetime.fromisoformat(record.started_at).timestamp() if record.started_at else 0.0
-    return began + (took_s or 0.0), record.id
+    return datetime.fromisoformat(record.started_at).timestamp() + (took_s or 0.0)
 
 
 class StudyPace:

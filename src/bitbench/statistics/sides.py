@@ -14,6 +14,7 @@ from bitbench.core.recorded.variant import Variant
 # Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
 # with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
 EXPANDED = 1.25
+FLOAT32_BYTES = 4
 TRIALS = "trials.jsonl"
 _PLAIN_LAYERS = re.compile(r"^\d+ linear layers? in (bfloat16|float16|float32)$")
 
@@ -26,6 +27,8 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
     variant = variant_of(of.plan, contender)
     loaded = next((one.facts.weight_bytes_loaded for one in instances if one.facts.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
+    if variant and variant.is_dense and _dtype(of.plan, contender) == "float32" and variant.facts.parameters:
+        stored = FLOAT32_BYTES * variant.facts.parameters
     kernels = tuple(dict.fromkeys(kernel for one in instances for kernel in one.facts.kernels))
     is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
     path = _path(instances, kernels, is_quantized=is_quantized)
@@ -42,6 +45,12 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
         instances=Source(file="instances.jsonl", ids=tuple(one.id for one in instances)),
     )
+
+
+def _dtype(plan: Plan, contender: Contender) -> str | None:
+    """What it computes in, as the study or the plan says; None: the engine's default."""
+    named = plan.study.engine(contender.engine).args.get("dtype")
+    return str(named) if named is not None else plan.chosen_dtypes.get(contender)
 
 
 def variant_of(plan: Plan, contender: Contender) -> Variant | None:

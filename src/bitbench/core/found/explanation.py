@@ -95,7 +95,8 @@ class Side(Record):
 
     contender: Contender
     is_quantized: bool
-    stored_bytes: int | None  # as its recipe leaves it; of what is compressed at load: as loaded
+    # As its recipe leaves it; of what is compressed at load: as loaded; of what computes in float32: in that type.
+    stored_bytes: int | None
     loaded_bytes: int | None  # as the engine says; None where it does not
     kernels: tuple[str, ...]
     path: KernelPath | None  # of most of its layers
