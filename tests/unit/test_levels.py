@@ -3,6 +3,7 @@
 Every test says its level, so that it holds on any machine.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from bitbench.planning.settle import settle
 from bitbench.probes.host import TELLING_FLAGS, collect_host_facts, processor_level
 from bitbench.quantize import catalog
 from bitbench.report.answers.compare import comparison_document
-from bitbench.report.document.markdown import markdown
+from bitbench.report.document.markdown import markdown, phrase_text
 from bitbench.report.document.model import plain_text
 from bitbench.report.sections.answer import remarks as report_remarks
 from bitbench.report.sections.roofline import roof_sentence
@@ -284,7 +285,7 @@ def test_within_a_level_nothing_is_said_of_levels() -> None:
 def test_the_roof_is_that_of_the_quicker_type() -> None:
     emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
     assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
-    assert "900 Gflop/s in float32" in plain_text(roof_sentence(emulated))
+    assert re.search(r"in bfloat16, 900\sGflop/s in float32, ", phrase_text(roof_sentence(emulated)))
 
 
 def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:

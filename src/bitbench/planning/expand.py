@@ -34,7 +34,8 @@ def expand(
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    cells, refusals, expectations, notes = [], [], [], []
+    cells, refusals, expectations = [], [], []
+    notes: list[ProcessorNote] = []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
     for index, setup in enumerate(study.engines):

@@ -13,10 +13,6 @@ from bitbench.report.document.words import Words, bullets, joined, listing, name
 from bitbench.report.quantities import estimated, times, unit_of
 
 MAX_NAMED = 4
-NO_ROOFS = (
-    "`bitbench explain` measures what a machine can do at most; once both sides have it, this says how near each comes "
-    "to it."
-)
 WORST_FIRST = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
 
 
@@ -155,8 +151,12 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         yield say(f"Differs{allowed}: {one.fact.value}", subject, f": {one.before} before, {one.after} after.")
     if comparison.levels is not None:
         before, after = (level.shown if level else "unknown" for level in comparison.levels)
-        missing = "" if comparison.roof_shares else f" {NO_ROOFS}"
-        yield say(f"The processors are of different levels: {before} before, {after} after.{missing}")
+        yield say(f"The processors are of different levels: {before} before, {after} after.")
+        if not comparison.roof_shares:
+            yield say(
+                Name("bitbench explain"),
+                " measures what a machine can do at most; once both have that, this says how near each comes to it.",
+            )
     if any(known.is_tail for metric in comparison.definitions if (known := find(metric))):
         yield say(
             "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."

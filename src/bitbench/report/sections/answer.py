@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import StopReason, StudySummary
-from bitbench.report.document.model import Phrase
+from bitbench.report.document.model import Name, Phrase
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, joined, listing, names, plural, say
 from bitbench.report.grouping import grouped
@@ -30,7 +30,8 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         affected = list(dict.fromkeys(one.contender.name for one in noted))
         who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} contenders")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
-        yield say(f"Computed in {dtype}: ", who, why, " `dtype: bfloat16` in the engine's args measures bf16.")
+        asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
+        yield say(f"Computed in {dtype}: ", who, why, asked)
     if flagged := {outlier.trial_id for cell in summary.cells for outlier in cell.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
     if unfinished := sum(cell.stop_reason is StopReason.UNFINISHED for cell in summary.cells):
