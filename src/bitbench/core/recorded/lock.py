@@ -37,11 +37,13 @@ class Lock(Record):
             then, now = self.host.shown(name), run.host.shown(name)
             if then != now:
                 yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
-        dtypes, dtypes_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
-        for contender in dict.fromkeys([*dtypes, *dtypes_now]):
-            before, after = dtypes.get(contender, DEFAULT), dtypes_now.get(contender, DEFAULT)
-            if before != after and contender in self.plan.contenders and contender in run.plan.contenders:
-                yield f"type that {contender.name} computes in: {before} then, {after} now"
+        chosen, chosen_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
+        if chosen != chosen_now:
+            both = set(self.plan.contenders) & set(run.plan.contenders)
+            for contender in sorted(both, key=lambda one: one.name):
+                before, after = chosen.get(contender, DEFAULT), chosen_now.get(contender, DEFAULT)
+                if before != after:
+                    yield f"type that {contender.name} computes in: {before} then, {after} now"
         for kind, known, found in (
             ("environment", self.environments, run.environments),
             ("variant", self.variants, run.variants),
