@@ -188,8 +188,8 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
         (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of autoround, awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
-            "r.yaml:3: steps[0]: `step` must be one of autoround, awq, gptq, quantize, smoothquant, sparsegpt, spinquant, "
-            "vptq",
+            "r.yaml:3: steps[0]: `step` must be one of autoround, awq, gptq, quantize, smoothquant, sparsegpt, "
+            "spinquant, vptq",
         ),
         ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize`, `gptq` or `autoround`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
