@@ -81,6 +81,16 @@ def test_a_preset_that_is_contradicted_is_told_what_it_means(tmp_path: Path, fie
     assert said in complaint(tmp_path, f"name: mine\nsteps:\n  - step: quantize\n    {fields}\n")
 
 
+def test_a_model_can_be_rounded_file_by_file_where_no_text_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{RTN}by_file: true\n")
+    assert catalog.find(str(path)).by_file
+    assert "by_file" not in catalog.find("w8a8-rtn").model_dump()  # nothing changes for recipes from before
+    said = "by_file: true goes with one `quantize` step that needs no text"
+    assert said in complaint(tmp_path, f"{RTN.replace('quantize', 'gptq')}by_file: true\n")
+    assert said in complaint(tmp_path, f"{RTN}    kv_cache: fp8\nby_file: true\n")
+
+
 def test_rotations_need_no_text_and_learned_rounding_does() -> None:
     assert not catalog.find("w8a8-spinquant").needs_calibration
     assert not catalog.find("w4a16-spinquant").needs_calibration

@@ -241,6 +241,11 @@ class Recipe(Spec):
     description: str = Field(default="", description="a line for `bitbench recipes`")
     backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
     steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order; or `vptq` alone")
+    by_file: bool = Field(
+        default=False,
+        description="quantize one weight file after the other, for a model larger than memory; with one `quantize` "
+        "step that needs no text",
+    )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
     options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
 
@@ -250,6 +255,17 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As for a scheme: `by_file` came later."""
+        return {name: value for name, value in write(self).items() if name != "by_file" or value}
+
+    @model_validator(mode="after")
+    def _goes_by_file_without_a_text(self) -> "Recipe":
+        if self.by_file and (len(self.steps) != 1 or self.steps[0].step != "quantize" or self.needs_calibration):
+            raise ValueError("by_file: true goes with one `quantize` step that needs no text, and nothing else")
+        return self
 
     @model_validator(mode="after")
     def _says_what_its_backend_needs(self) -> "Recipe":

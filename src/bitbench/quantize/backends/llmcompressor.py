@@ -64,6 +64,7 @@ def _job(work: Work) -> dict[str, Json]:
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "steps": [step.model_dump(mode="json") for step in work.recipe.steps],
+        "by_file": work.recipe.by_file,
         "calibration": calibration_file,
         "samples": need.samples,
         "tokens": need.tokens,

@@ -17,11 +17,36 @@ from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
 KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+EMBEDDINGS = "re:.*embed_tokens$"  # without the model's classes they look like any other matrix
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
 def work(job: Json, reports: Reports) -> Json:
-    return {"facts": compress(job, reports)}
+    return {"facts": compress_by_file(job, reports) if job.get("by_file") else compress(job, reports)}
+
+
+def compress_by_file(job: Json, reports: Reports) -> Json:
+    """Without loading the model: a file of weights at a time, each rounded to the nearest."""
+    import torch
+    from compressed_tensors.quantization import QuantizationScheme
+    from llmcompressor import model_free_ptq
+
+    (step,) = job["steps"]
+    reports.send("part", step=0, part=0, parts=1)
+    model_free_ptq(
+        job["model"],
+        job["checkpoint"],
+        scheme=step.get("preset") or QuantizationScheme(**scheme_of(step)),
+        ignore=[*step["ignore"], EMBEDDINGS],
+        max_workers=1,
+        device=str(torch.accelerator.current_accelerator() or "cpu"),
+    )
+    reports.send("part", step=0, part=1, parts=1)
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
+        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+    }
 
 
 def compress(job: Json, reports: Reports) -> Json:
