@@ -8,6 +8,7 @@ import pytest
 from bitbench.core.capability import Capability
 from bitbench.core.recorded.host import HostFacts
 from bitbench.environments.installed import InstalledEnvironment, write_manifest
+from bitbench.lab.doctor import gpu_problems
 from bitbench.lab.readiness import readiness
 from bitbench.lab.study import Lab
 from bitbench.probes.gpus import GpuSurvey, chosen, describe, survey
@@ -133,6 +134,19 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
     monkeypatch.setattr("bitbench.lab.study.survey_gpus", lambda: looked_at(L4))
     assert (Lab(tmp_path, "cpu").device, Lab(tmp_path, "cpu").capability) == ("cpu", None)
     assert Lab(tmp_path, "cpu")._host().accelerators == ()
+
+
+def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    said = gpu_problems(looked_at(L4, driver="550.54.15"))
+    assert [sentence.partition(",")[0] for sentence in said[1:]] == [
+        "No C compiler is on the PATH",
+        f"{tmp_path}/Python.h is missing",
+    ]
+    assert "too old" in said[0]
+    assert gpu_problems(GpuSurvey()) == ()
 
 
 def test_an_environment_of_another_device_is_not_ready(tmp_path: Path) -> None:

@@ -42,7 +42,17 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
 
 
 def _accelerator(one: Accelerator) -> Phrase:
-    return joined([part for part in (one.name, size(one.memory_bytes), one.driver, one.runtime) if part], ", ")
+    known = (
+        one.name,
+        size(one.memory_bytes),
+        one.driver,
+        one.runtime,
+        f"compute capability {one.capability}" if one.capability else None,
+        f"power limit {one.power_limit_w:g} W" if one.power_limit_w else None,
+        None if one.ecc is None else f"ECC {'on' if one.ecc else 'off'}",
+        "divided (MIG)" if one.mig else None,
+    )
+    return joined([part for part in known if part], ", ")
 
 
 def _noise(noise: HostNoise) -> Phrase:
