@@ -20,6 +20,7 @@ from bitbench.lab.amount import Amount, amount_of
 from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
+from bitbench.models.shapes import is_shape
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
@@ -172,7 +173,8 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
     if variant.weight_bytes is not None and variant.model in missing_models:
-        return Text(f"{show_bytes(variant.weight_bytes)} of weights, not downloaded", "yellow")
+        missing = "not created" if is_shape(variant.model) else "not downloaded"
+        return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")

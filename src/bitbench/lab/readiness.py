@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bitbench import environments
 from bitbench.ground.errors import EngineEnvironmentError, NotReadyError
+from bitbench.models.catalog import CATALOG
 from bitbench.models.library import ENVIRONMENT
 
 
@@ -16,7 +17,7 @@ class Readiness:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """In an order in which they work: models are converted in an environment."""
+        """In an order in which they work: models of the catalog are converted in an environment."""
         names = [name for name, problem in self.environments.items() if problem is not None]
         return (
             *(f"bitbench env create {name}" for name in names),
@@ -32,7 +33,7 @@ class Readiness:
 def readiness(needed: Iterable[str], missing_models: Iterable[str], home: Path) -> Readiness:
     """`needed`: environments of the study's engines, of what makes its variants, and of its tasks."""
     models = tuple(missing_models)
-    names = sorted({*needed, *([ENVIRONMENT] if models else [])})
+    names = sorted({*needed, *(ENVIRONMENT for model in models if model in CATALOG)})  # it converts them
     return Readiness({name: _problem(name, home) for name in names}, models)
 
 

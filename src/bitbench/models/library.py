@@ -15,6 +15,8 @@ from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
 from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.models.shape_checkpoint import find_checkpoint, stored_bytes
+from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape, published_shape
 
 __all__ = [
     "ENVIRONMENT",
@@ -47,12 +49,13 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model of the catalog that is not downloaded: enough of it to plan with, and nothing that could run."""
+    """A model that is not downloaded, or a shape that is not written: enough of it to plan with, and nothing that could
+    run."""
 
     name: str
     facts: ModelFacts
     weight_bytes: int
-    layers: Mapping[str, StoredTensor]  # the linear ones
+    layers: Mapping[str, StoredTensor]  # the linear ones, at least
     path: None = None
     content_hash: None = None
     commit: None = None
@@ -72,9 +75,10 @@ class KnownModel:
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, downloaded or not, and what was downloaded from a hub."""
+    """Every model of the catalog, downloaded or not, shapes that were written, and what was downloaded from a hub."""
     return (
         *(_known(model, home) for model in CATALOG.values()),
+        *(_known_shape(shape, path) for shape in SHAPES.values() if (path := find_checkpoint(shape, home))),
         *(_known_from_hub(model) for model in hub.list_downloaded(home)),
     )
 
@@ -126,11 +130,28 @@ def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
 
 
 def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `resolve`; a catalog model that is not downloaded is what the catalog knows of it."""
-    model = CATALOG.get(reference)
-    if model is None or _is_downloaded(model, home):
-        return resolve(reference, home)
-    return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+    """As `resolve`; a model that is not here is what the catalog or the table of shapes knows of it."""
+    return _expected(reference, home) or resolve(reference, home)
+
+
+def _expected(reference: str, home: Path) -> ExpectedModel | None:
+    """None for a model that is here, and for one of unknown size."""
+    if is_shape(reference):
+        shape = find_shape(reference)
+        return None if find_checkpoint(shape, home) else _expected_shape(shape, shape.folder_name, shape.facts)
+    if (model := CATALOG.get(reference)) is not None:
+        if _is_downloaded(model, home):
+            return None
+        return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+    named = parse_reference(reference)
+    published = published_shape(named.repository) if named and not named.file else None
+    if named is None or published is None or Path(reference).exists() or hub.find(named, home):
+        return None
+    return _expected_shape(published, named.name, published.published_facts)
+
+
+def _expected_shape(shape: Shape, name: str, facts: ModelFacts) -> ExpectedModel:
+    return ExpectedModel(name, facts, stored_bytes(shape), shape.tensors)
 
 
 def _is_downloaded(model: CatalogModel, home: Path) -> bool:
@@ -144,6 +165,14 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
+    )
+
+
+def _known_shape(shape: Shape, folder: Path) -> KnownModel:
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
+    return KnownModel(
+        shape.reference, f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
     )
 
 
@@ -164,6 +193,10 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 
 
 def _folder_of(reference: str, home: Path) -> Path:
+    if is_shape(reference):
+        if (written := find_checkpoint(find_shape(reference), home)) is None:
+            raise ModelError(f"{reference} is not created; create it with: bitbench model get {reference}")
+        return written
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
         if not _is_downloaded(CATALOG[reference], home):
@@ -180,7 +213,7 @@ def _folder_of(reference: str, home: Path) -> Path:
         state = "has no config.json" if folder.is_dir() else "is not a folder"
         raise ModelError(
             f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
-            "give one of these names, a hub id (ORG/NAME) or the folder of a Hugging Face checkpoint."
+            "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder of a Hugging Face checkpoint."
         )
     return folder
 
