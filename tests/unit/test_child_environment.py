@@ -48,6 +48,13 @@ def test_a_tool_finds_proxies_and_caches_and_an_engine_only_what_the_study_says(
     assert not engine.keys() & {"HTTPS_PROXY", "HF_HOME"}
 
 
+def test_an_engine_counts_gpus_as_nvml_does_unless_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert engine_environment({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert engine_environment({})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
 def test_every_process_is_started_with_such_an_environment() -> None:
     """Workers are left out: they run in one already, and pass it on."""
     sources = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "workers" and path.name != "guardian.py"]

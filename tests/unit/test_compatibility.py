@@ -12,6 +12,7 @@ from bitbench.cli.plan import remarks
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.asked.workload import Workload
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan, Verdict
 from bitbench.core.ports import Engine, Instance, Launch
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
@@ -91,6 +92,24 @@ def test_a_table_that_contradicts_itself_is_not_read() -> None:
         CompatibilityRow.model_validate(row | {"verdict": "does_not_run"})
     with pytest.raises(ValidationError, match="a form that runs cannot be refused"):
         CompatibilityRow.model_validate(row | {"refuse": True})
+
+
+def test_a_row_may_hold_for_some_compute_capabilities_only() -> None:
+    row = {"form": "f", "engine": "e", "device": "cuda", "verdict": "runs", "checked": "x"}
+    table = CompatibilityTable.model_validate(
+        {"rows": [row | {"capability": "<8.0"}, row | {"capability": ">=8.0 <8.9"}]}
+    )
+    assert [one.holds_for(Capability(8, 6)) for one in table.rows] == [False, True]
+    assert [one.holds_for(Capability(7, 5)) for one in table.rows] == [True, False]
+    assert not any(one.holds_for(Capability(10, 0)) for one in table.rows)
+    assert not any(one.holds_for(None) for one in table.rows)  # an unknown device is not any device
+    for other in ({"capability": ">=8.6"}, {}):
+        with pytest.raises(ValidationError, match="more than one row for f, e, cuda"):
+            CompatibilityTable.model_validate({"rows": [row | {"capability": ">=8.0 <8.9"}, row | other]})
+    with pytest.raises(ValidationError, match="is not a range of compute capabilities"):
+        CompatibilityRow.model_validate(row | {"capability": "8.0"})
+    with pytest.raises(ValidationError, match="holds for no compute capability"):
+        CompatibilityRow.model_validate(row | {"capability": ">=10.0 <9.0"})
 
 
 class AnyEngine:

@@ -99,13 +99,13 @@ def test_intervals_cover_what_they_say() -> None:
     rng, hits = np.random.default_rng(11), 0
     window = np.repeat(np.arange(16), 30)
     from bitbench.statistics.intervals import Resampler, sample
-    from bitbench.statistics.quality import _mapped, _window_means
+    from bitbench.statistics.quality import window_means, with_interval
 
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1
         values = rng.exponential(level[window])
-        of = sample([_window_means(window, values).tolist()], Resampler(rng))
-        interval = _mapped(of, 0.95, float).interval
+        of = sample([window_means(window, values).tolist()], Resampler(rng))
+        interval = with_interval(of, 0.95, float).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
     assert 178 <= hits <= 200

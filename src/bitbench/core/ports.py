@@ -11,6 +11,7 @@ from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.environment import Environment
 from bitbench.core.progress import LoadProgress
@@ -38,6 +39,7 @@ class Launch:
     seed: int
     top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
     trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
+    capability: Capability | None = None  # the least among the GPUs it sees; None: there are none, or it is unknown
 
 
 @dataclass(frozen=True)

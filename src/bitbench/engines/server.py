@@ -25,7 +25,8 @@ _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
     r"|OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"
-    r"|No available memory for the cache blocks"
+    r"|No available memory for the cache blocks|Failed to load model - not enough GPU memory"
+    r"|Free memory on device .* on startup is less than desired GPU memory utilization"
     r"|KV cache is needed, which is larger than the available KV cache memory"
     r"|failed to allocate (\w+ ){0,2}buffer|unable to allocate \S+ buffer"
     r"|[Cc]annot allocate memory|std::bad_alloc|^MemoryError\b"

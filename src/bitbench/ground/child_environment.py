@@ -12,8 +12,11 @@ from collections.abc import Mapping
 # recorded.
 _FOR_ENGINES = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "XDG_CACHE_HOME",
-    "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
 )  # fmt: skip
+# NVML, which says what devices there are, counts them by their place on the bus; CUDA does so only where it is told.
+_DEFAULTS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 # They would lead another Python to our packages.
 _OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 # With these a program loads, or starts, whatever lies where they point.
@@ -33,7 +36,7 @@ def runs_code(variable: str) -> bool:
 
 def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """What a process needs of ours to run at all, and `extra`."""
-    return {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ} | dict(extra)
+    return _DEFAULTS | {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ} | dict(extra)
 
 
 def tool_environment(extra: Mapping[str, str] | None = None, *, hub_token: bool = False) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Engine, Instance, Launch, LoadClient
 from bitbench.lab.quality import QualityKit
@@ -18,6 +19,7 @@ class Bench:
     load: LoadClient
     folder: Path = Path()  # of the study file: what file names in it are relative to
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
+    capability: Capability | None = None  # the least among the GPUs here
 
     def engine_of(self, plan: Plan, contender: Contender) -> Engine:
         return self.engines[plan.study.engine(contender.engine).engine]
@@ -47,5 +49,6 @@ class Bench:
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{contender.name}".encode()),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
                 trace_folder=trace_folder,
+                capability=self.capability,
             )
         )

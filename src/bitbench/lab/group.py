@@ -14,9 +14,10 @@ from random import Random
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Group, Member, Plan
 from bitbench.core.ports import InstanceFailed, Observer
+from bitbench.core.recorded.quality import Condition
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
 from bitbench.lab.bench import Bench
-from bitbench.lab.quality import QualityDraft, measure_contender, new_draft, with_failure
+from bitbench.lab.quality import QualityDraft, measure_contender, new_draft, wants_noise_floor, with_failure
 from bitbench.lab.residents import Residents, Turn
 from bitbench.lab.trial import ReadyInstance, TrialDraft, TrialKind, TrialRunner, new_record, now
 from bitbench.planning.schedule import Progress
@@ -78,8 +79,11 @@ class GroupRunner:
     def _qualities(self, members: Sequence[Present], residents: Residents) -> Iterator[Draft]:
         for member, ready in members:
             if ready.id in residents and self.progress.wants_quality(member.contender):
+                engine = self.bench.engine_of(self.plan, ready.contender)
                 with residents.turn(ready):
-                    yield self._quality(ready)
+                    yield self._quality(ready, Condition.ALONE)
+                    if wants_noise_floor(self.plan, engine, ready.contender):  # after it, so that it can spoil nothing
+                        yield self._quality(ready, Condition.TOGETHER)
 
     def _residents(self) -> Residents:
         setups = {member.contender: self.plan.study.engine(member.contender.engine) for member in self.group.members}
@@ -213,7 +217,7 @@ class GroupRunner:
     def _runner(self) -> TrialRunner:
         return TrialRunner(self.plan.study, self.bench.load, self.bench.folder, self.observer)
 
-    def _quality(self, ready: ReadyInstance) -> QualityDraft:
+    def _quality(self, ready: ReadyInstance, condition: Condition) -> QualityDraft:
         """After its speed: so that it can disturb nothing."""
         model = self.plan.variant(ready.contender.variant).model
         measured = measure_contender(
@@ -221,7 +225,7 @@ class GroupRunner:
             plan=self.plan,
             engine=self.bench.engine_of(self.plan, ready.contender),
             kit=self.bench.quality[model],
-            draft=new_draft(ready.contender, ready.id, now()),
+            draft=new_draft(ready.contender, ready.id, now(), condition),
             on_step=lambda step: self.observer.quality_running(ready.contender, step),
         )
         record = measured.record

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Endpoint, Engine
-from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
+from bitbench.core.recorded.quality import Condition, QualityMaterial, QualityRecord
 from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import make_material
-from bitbench.quality.measure import QualityJob, measure_quality
+from bitbench.quality.measure import QualityJob, QualityResult, can_be_asked_together, measure_quality, measure_together
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
 from bitbench.quality.wire import AskingFailed
 from bitbench.store.folder import Writer
@@ -77,6 +77,14 @@ class KitMaker:
         return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
 
 
+def wants_noise_floor(plan: Plan, engine: Engine, contender: Contender) -> bool:
+    """Of what is not quantized: the noise of an engine with the reference's own weights."""
+    quality, scoring = plan.study.quality, engine.scoring
+    if quality is None or scoring is None or not quality.noise_floor:
+        return False
+    return plan.variant(contender.variant).is_dense and can_be_asked_together(scoring)
+
+
 def measure_contender(
     endpoint: Endpoint,
     *,
@@ -86,34 +94,45 @@ def measure_contender(
     draft: QualityRecord,
     on_step: Callable[[str], None],
 ) -> QualityDraft:
-    """The draft, filled with what an instance that is ready says."""
+    """The draft, filled with what an instance that is ready says under the draft's condition."""
     quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
     assert quality is not None
     assert scoring is not None  # other engines are not in the plan
     job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
     try:
-        result = measure_quality(job, on_step)
+        if draft.condition is Condition.TOGETHER:
+            on_step("the noise floor")
+            scores, said = measure_together(job), dict[str, object]()
+        else:
+            scores, said = _said(measure_quality(job, on_step))
     except AskingFailed as failed:
         return QualityDraft(with_failure(draft, failed.failure, time.monotonic() - started))
-    record = draft.model_copy(
-        update={
-            "duration_s": time.monotonic() - started,
-            "corpus": kit.material.facts,
-            "top_tokens": quality.top_tokens,
-            "tokens": result.scores.num_rows,
-            "answers": result.answers,
-            "tasks": result.tasks.results,
-            "task_failures": result.tasks.failures,
-            "versions": dict(result.tasks.versions),
-        }
-    )
-    return QualityDraft(record, result.scores)
+    found = {
+        "duration_s": time.monotonic() - started,
+        "corpus": kit.material.facts,
+        "top_tokens": quality.top_tokens,
+        "tokens": scores.num_rows,
+        **said,
+    }
+    return QualityDraft(draft.model_copy(update=found), scores)
 
 
-def new_draft(contender: Contender, instance_id: str, started_at: str) -> QualityRecord:
+def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
+    return result.scores, {
+        "answers": result.answers,
+        "tasks": result.tasks.results,
+        "task_failures": result.tasks.failures,
+        "versions": dict(result.tasks.versions),
+    }
+
+
+def new_draft(
+    contender: Contender, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
+) -> QualityRecord:
     return QualityRecord(
         id="",
         contender=contender,
+        condition=condition,
         instance_id=instance_id,
         started_at=started_at,
         duration_s=0.0,

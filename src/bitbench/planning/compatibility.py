@@ -1,13 +1,14 @@
 """What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from bitbench.core.base import Spec
+from bitbench.core.capability import Capability, CapabilityRange, parse_range
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
 from bitbench.core.recorded.variant import AtLoad
@@ -24,15 +25,35 @@ class CompatibilityRow(Spec):
     form: str
     engine: str
     device: Device
+    capability: str | None = Field(
+        default=None, description="compute capabilities that it holds for, such as `>=8.0 <8.9`; default: all"
+    )
     verdict: Verdict
     why: str = Field(default="", description="a sentence; required unless it runs")
     refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
+    kernel: str | None = Field(default=None, description="the class that the engine computes it with, where known")
     checked: str = Field(description="what it was tested with, or `documentation`")
+
+    @property
+    def capabilities(self) -> CapabilityRange | None:
+        """None: it holds for every device of its kind."""
+        return None if self.capability is None else parse_range(self.capability)
+
+    def holds_for(self, capability: Capability | None) -> bool:
+        """Of a device whose capability is unknown, only what holds for all is known."""
+        return self.capabilities is None or (capability is not None and capability in self.capabilities)
 
     @property
     def word(self) -> str:
         """For a table."""
         return "not applicable" if self.refuse else _WORDS[self.verdict]
+
+    @field_validator("capability")
+    @classmethod
+    def _is_a_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_range(value)
+        return value
 
     @model_validator(mode="after")
     def _says_why(self) -> "CompatibilityRow":
@@ -48,8 +69,12 @@ class CompatibilityTable(Spec):
 
     @model_validator(mode="after")
     def _one_row_for_one_question(self) -> "CompatibilityTable":
-        keys = Counter((row.form, row.engine, row.device) for row in self.rows)
-        repeated = sorted(", ".join(key) for key, count in keys.items() if count > 1)
+        alike: dict[tuple[str, str, str], list[CompatibilityRow]] = {}
+        for row in self.rows:
+            alike.setdefault((row.form, row.engine, row.device), []).append(row)
+        repeated = sorted(
+            ", ".join(key) for key, same in alike.items() if any(_meet(*two) for two in combinations(same, 2))
+        )
         if repeated:
             raise ValueError(f"more than one row for {'; '.join(repeated)}")
         return self
@@ -63,8 +88,16 @@ def rows() -> tuple[CompatibilityRow, ...]:
     ).rows
 
 
-def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = None) -> CompatibilityRow | None:
-    """The most special row that holds. None: unknown, so it is tried."""
+def look_up(
+    form: str,
+    engine: str,
+    device: Device,
+    at_load: AtLoad | None = None,
+    *,
+    capability: Capability | None = None,
+) -> CompatibilityRow | None:
+    """The most special row that holds for a device of this compute capability (None: it has none, or it is unknown).
+    Without such a row it is unknown whether it runs, so it is tried."""
     if at_load is not None and at_load.engine != engine:
         return CompatibilityRow(
             form=form,
@@ -75,8 +108,34 @@ def look_up(form: str, engine: str, device: Device, at_load: AtLoad | None = Non
             refuse=True,
             checked="follows from the recipe",
         )
-    known = {row.form: row for row in rows() if (row.engine, row.device) == (engine, device)}
-    return next((known[name] for name in _from_the_special_to_the_general(form) if name in known), None)
+    for name in _from_the_special_to_the_general(form):
+        for row in _rows_by_place().get((name, engine, device), ()):
+            if row.holds_for(capability):
+                return row
+    return None
+
+
+def rows_for(form: str, engine: str, device: Device) -> tuple[CompatibilityRow, ...]:
+    """Those of the most special form that has any: more than one where compute capability decides."""
+    known = _rows_by_place()
+    return next(
+        (known[key] for name in _from_the_special_to_the_general(form) if (key := (name, engine, device)) in known), ()
+    )
+
+
+@cache
+def _rows_by_place() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
+    found: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
+    for row in rows():
+        key = (row.form, row.engine, row.device)
+        found[key] = (*found.get(key, ()), row)
+    return found
+
+
+def _meet(one: CompatibilityRow, other: CompatibilityRow) -> bool:
+    """Whether both hold for some device."""
+    here, there = one.capabilities, other.capabilities
+    return here is None or there is None or here.overlaps(there)
 
 
 def _from_the_special_to_the_general(form: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.study import Checkpoint, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
 from bitbench.core.ports import Engine
@@ -16,9 +17,16 @@ from bitbench.planning.compatibility import CompatibilityRow, look_up
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
 
-def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device: Device) -> Plan:
+def expand(
+    study: Study,
+    engines: Mapping[str, Engine],
+    resolve: Resolve,
+    device: Device,
+    *,
+    capability: Capability | None = None,
+) -> Plan:
     """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
-    a checkpoint in its place."""
+    a checkpoint in its place; `capability` is the least among the GPUs, None where there is none or it is unknown."""
     _check_names(study, engines)
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
@@ -30,7 +38,7 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
         engine = engines[setup.engine]
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
-            row = _known(variant, setup, device)
+            row = _known(variant, setup, device, capability)
             for workload in study.workloads:
                 cell = Cell(contender=contender, workload=workload.name)
                 reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
@@ -97,8 +105,12 @@ def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Wor
         raise StudyFileError(str(error), ("engines", index, *error.location)) from error
 
 
-def _known(variant: Variant, setup: EngineSetup, device: Device) -> CompatibilityRow | None:
-    return look_up(variant.form, setup.engine, device, variant.at_load) if variant.form else None
+def _known(
+    variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
+) -> CompatibilityRow | None:
+    if not variant.form:
+        return None
+    return look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:

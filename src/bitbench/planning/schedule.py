@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
-from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.quality import Condition, QualityRecord
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.planning.shifts import shifts_beside
 
@@ -69,7 +69,8 @@ class Progress:
     def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
         for record in records:
             if isinstance(record, QualityRecord):
-                self._quality[record.contender].append(record.outcome)
+                if record.condition is Condition.ALONE:
+                    self._quality[record.contender].append(record.outcome)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
 

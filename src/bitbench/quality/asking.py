@@ -4,7 +4,9 @@ One at a time, because how requests are batched changes how an engine rounds: as
 same engine give the same numbers to the last bit, and a variant has no divergence from itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from bitbench.core.asked.quality import Scoring
@@ -41,12 +43,37 @@ def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
 
 def score_windows(asker: Asker, windows: Sequence[Sequence[int]], top: int, on_window: OnStep) -> "pa.Table":
     """One row per token but the first of each window, in the columns of SCORE_COLUMNS."""
+
+    def places(number: int) -> list[dict[int, float]]:
+        on_window(number)
+        return asker.score(windows[number], top)
+
+    return _score_table(windows, map(places, range(len(windows))), top)
+
+
+def score_together(askers: Sequence[Asker], windows: Sequence[Sequence[int]], top: int) -> "pa.Table":
+    """The same rows, with as many windows asked for at a time as there are askers."""
+    free: SimpleQueue[Asker] = SimpleQueue()
+    for asker in askers:
+        free.put(asker)
+
+    def places(window: Sequence[int]) -> list[dict[int, float]]:
+        asker = free.get()
+        try:
+            return asker.score(window, top)
+        finally:
+            free.put(asker)
+
+    with ThreadPoolExecutor(len(askers)) as pool:
+        return _score_table(windows, pool.map(places, windows), top)
+
+
+def _score_table(windows: Sequence[Sequence[int]], scored: Iterable[list[dict[int, float]]], top: int) -> "pa.Table":
     import pyarrow as pa
 
     columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
-    for number, window in enumerate(windows):
-        on_window(number)
-        for position, place in enumerate(asker.score(window, top), start=1):
+    for number, (window, places) in enumerate(zip(windows, scored, strict=True)):
+        for position, place in enumerate(places, start=1):
             ranked = sorted(place.items(), key=lambda one: -one[1])[:top]
             token = window[position]
             row = (number, position, token, place[token], [one for one, _ in ranked], [value for _, value in ranked])
@@ -67,5 +94,5 @@ def ask_answers(
     for number, prompt in enumerate(prompts):
         on_prompt(number)
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
-        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens)))
+        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens), window=prompt.window))
     return tuple(answers)

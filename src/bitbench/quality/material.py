@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.asked.quality import PROMPT_TOKENS, Quality
+from bitbench.core.asked.quality import CONTINUED_TOKENS, PROMPT_TOKENS, Quality
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial
 from bitbench.ground.errors import QualityError
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
@@ -40,9 +40,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         windows=len(windows),
         window_tokens=quality.window_tokens,
     )
-    prompts = tuple(
-        Prompt(text=text, tokens=tuple(tokens)) for text, tokens in zip(questions, tokenized.questions, strict=True)
-    )
+    prompts = make_prompts(questions, tokenized.questions, windows, quality.continuations)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
@@ -68,6 +66,17 @@ def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[
         starts = [number * room // share * length for number in range(share)]
         windows += [(*begins, *tokens[start : start + length]) for start in starts]
     return tuple(windows)
+
+
+def make_prompts(
+    questions: Sequence[str], tokenized: Sequence[Sequence[int]], windows: Windows, continuations: int
+) -> tuple[Prompt, ...]:
+    """The questions, then beginnings of windows at even distances."""
+    asked = [Prompt(text=text, tokens=tuple(tokens)) for text, tokens in zip(questions, tokenized, strict=True)]
+    for number in (place * len(windows) // continuations for place in range(continuations)):
+        beginning = windows[number][: min(CONTINUED_TOKENS, len(windows[number]) // 2)]
+        asked.append(Prompt(text=f"the beginning of window {number + 1}", tokens=beginning, window=number))
+    return tuple(asked)
 
 
 def _tokenize(texts: Sequence[str], questions: Sequence[str], tokenizer: Path, python: Path) -> Tokenized:

@@ -1,18 +1,22 @@
 """All that is asked of one instance about the quality of what it runs."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.quality import Answer, QualityMaterial
-from bitbench.quality.asking import ask_answers, asker_of, score_windows
+from bitbench.quality.asking import ask_answers, asker_of, score_together, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
 from bitbench.quality.wire import InstanceConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+TOGETHER = 4  # windows at a time for the noise floor: engines batch them, and small machines bear it
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,21 @@ class QualityResult:
     scores: "pa.Table"
     answers: tuple[Answer, ...]
     tasks: TaskOutcome
+
+
+def can_be_asked_together(scoring: Scoring) -> bool:
+    """llama.cpp is asked in one slot, whose cache makes it affordable."""
+    return scoring is Scoring.PROMPT_LOGPROBS
+
+
+def measure_together(job: QualityJob) -> "pa.Table":
+    """The windows' scores while several are asked for at once; raises AskingFailed."""
+    with ExitStack() as stack:
+        connections = [
+            stack.enter_context(InstanceConnection(job.endpoint, job.request_timeout_s)) for _ in range(TOGETHER)
+        ]
+        askers = [asker_of(job.scoring, connection) for connection in connections]
+        return score_together(askers, job.material.windows, job.quality.top_tokens)
 
 
 def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:

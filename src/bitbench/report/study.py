@@ -20,6 +20,7 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
+from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
 from bitbench.report.sections.failures import failures_section, refusals_section
@@ -58,6 +59,7 @@ def study_document(
         memory_section(summary),
         roofline_section(summary),
         quality_section(summary),
+        behaviour_section(summary),
         profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
@@ -122,7 +124,7 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
         yield best_table(part)
     if summary.models:
         yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    yield from bullets([*remarks(summary), *quality_sentences(summary)])
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *behaviour_sentences(summary)])
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:

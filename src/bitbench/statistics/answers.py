@@ -23,6 +23,7 @@ def _compare(answer: Answer, other: Answer | None) -> AnswerComparison:
         baseline_text=other.text if other else None,
         first_difference=first_difference(answer.tokens, other.tokens) if other else None,
         repeats=runs_in_a_loop(answer.tokens),
+        is_question=answer.window is None,
     )
 
 

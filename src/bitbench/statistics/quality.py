@@ -16,7 +16,7 @@ from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
-from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.quality import Condition, QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import show_percent
@@ -39,27 +39,28 @@ def estimates_of(
     resampler = Resampler(rng)
 
     def over_windows(values: Floats) -> Sample:
-        return sample([_window_means(scores.window, values).tolist()], resampler)
+        return sample([window_means(scores.window, values).tolist()], resampler)
 
-    found = {PERPLEXITY: _mapped(over_windows(-scores.logprob), confidence, exp)}
+    found = {PERPLEXITY: with_interval(over_windows(-scores.logprob), confidence, exp)}
     if baseline is None:
         return found
     worse = over_windows(baseline.logprob - scores.logprob)
     kl = divergence(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
-    found[RISE] = _mapped(worse, confidence, expm1)
-    found[KL] = _mapped(over_windows(kl), confidence, lambda value: max(value, 0.0))
+    found[RISE] = with_interval(worse, confidence, expm1)
+    found[KL] = with_interval(over_windows(kl), confidence, lambda value: max(value, 0.0))
     found[KL_P99] = _percentile(scores.window, kl, 0.99, confidence, rng)
-    found[TOP1] = _mapped(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
+    found[TOP1] = with_interval(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
     return found
 
 
-def _window_means(window: Integers, values: Floats) -> Floats:
+def window_means(window: Integers, values: Floats) -> Floats:
     """All windows have the same number of tokens, so their mean is the mean over tokens."""
     return np.asarray(np.bincount(window, values) / np.bincount(window))
 
 
-def _mapped(of: Sample, confidence: float, scale: Callable[[float], float]) -> QualityEstimate:
+def with_interval(of: Sample, confidence: float, scale: Callable[[float], float]) -> QualityEstimate:
+    """The mean over windows, on the scale that people read."""
     interval = None
     if of.uncertainty is not None:
         half = of.uncertainty.half_width(confidence)
@@ -111,7 +112,7 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
 
 def summarize_quality(of: StudyRecords) -> tuple[ContenderQuality, ...]:
     """Each contender whose quality was measured or tried, in the order of the plan."""
-    last = {record.contender: record for record in of.quality}
+    last = {record.contender: record for record in of.quality if record.condition is Condition.ALONE}
     read = cache(lambda contender: scores_of(of.scores_of(last[contender])))  # a baseline is asked for often
     return tuple(_summarize(last[one], last, of.plan, read) for one in of.plan.quality if one in last)
 
@@ -125,7 +126,7 @@ def _summarize(
     quality = plan.study.quality or Quality()
     baseline = baseline_of(record.contender, plan)
     other = records.get(baseline) if baseline else None
-    if other is not None and (other.outcome is not Outcome.OK or not _same_text(record, other)):
+    if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
         other = None
     known = ContenderQuality(
         contender=record.contender,
@@ -158,5 +159,5 @@ def _summarize(
     )
 
 
-def _same_text(one: QualityRecord, other: QualityRecord) -> bool:
+def same_text(one: QualityRecord, other: QualityRecord) -> bool:
     return bool(one.corpus and other.corpus and one.corpus.windows_hash == other.corpus.windows_hash)

@@ -11,6 +11,7 @@ from bitbench.core.found.metrics import HEADLINES, METRICS
 from bitbench.core.found.summary import CellSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.statistics.behaviour import summarize_behaviour
 from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
@@ -68,6 +69,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
+        behaviour=summarize_behaviour(of),
         roof=of.roof,
         cell_roofs=cell_roofs(of),
     )

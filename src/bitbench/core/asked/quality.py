@@ -2,18 +2,21 @@
 
 from enum import StrEnum
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from bitbench.core.base import Fraction, Spec
 
 # Nats. On SmolLM2-135M, whose few weights suffer most, 8-bit formats that are sound lie at 0.005 to 0.03 and 4-bit
 # ones between 0.15 and 0.4 (docs/quality.md): beyond a tenth an answer is often another one.
 DEFAULT_MAX_DIVERGENCE = 0.1
+# Nats beyond the noise floor: a tenth of what is flagged, and a fraction of what sound 8-bit formats lose.
+DEFAULT_EQUIVALENCE_MARGIN = 0.01
 # The loss that published 4-bit models of some size stay well below; a reader notices it.
 DEFAULT_MAX_PERPLEXITY_RISE = 0.10
 
 
 PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+CONTINUED_TOKENS = 64  # of a window's beginning that is continued, or half of a shorter window
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
 
 
@@ -38,6 +41,17 @@ class Quality(Spec):
     answer_tokens: int = Field(
         default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
     )
+    continuations: int = Field(
+        default=0, ge=0, le=10_000, description="windows whose beginning is continued greedily, for survival curves"
+    )
+    noise_floor: bool = Field(
+        default=False, description="score the unquantized model again with several requests at once: what is only noise"
+    )
+    equivalence_margin: float = Field(
+        default=DEFAULT_EQUIVALENCE_MARGIN,
+        gt=0,
+        description="mean KL divergence (nats) beyond the noise floor within which a variant counts as equivalent",
+    )
     tasks: tuple[str, ...] = Field(default=(), description="lm-eval tasks: registry names, or YAML files")
     task_samples: int | None = Field(default=None, ge=1, description="questions per task; default: all")
     max_divergence: float = Field(
@@ -46,6 +60,17 @@ class Quality(Spec):
     max_perplexity_rise: Fraction = Field(
         default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline above which a variant is flagged"
     )
+
+    @model_validator(mode="after")
+    def _continuations_are_of_windows(self) -> "Quality":
+        if self.continuations > self.windows:
+            raise ValueError(
+                f"continuations: {self.continuations} begin in as many windows, but there are {self.windows}; "
+                "ask for more `windows` or fewer `continuations`"
+            )
+        if self.continuations and not self.answer_tokens:
+            raise ValueError("continuations are `answer_tokens` long, which is 0; set it to 48 or more")
+        return self
 
     @field_validator("corpus", "tasks", mode="before")
     @classmethod

@@ -1,6 +1,7 @@
 """What the records say, in numbers: the only thing a report may print. Made by `statistics.summarize`."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -300,6 +301,64 @@ class AnswerComparison(Record):
         int | None
     )  # place of the first token that differs; None where they are equal or there is no other
     repeats: bool  # it runs in a loop
+    is_question: bool = True  # not a text of the corpus that was continued
+
+
+class NoiseFloor(Record):
+    """How far the unquantized model lies from itself when only what should not matter is changed."""
+
+    contender: Contender  # the baseline
+    changed: str  # `4 requests at once`, or the name of the same weights on another engine
+    divergence: QualityEstimate
+
+
+EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
+
+
+class Equivalence(Record):
+    """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
+
+    floor: str  # `changed` of the floor that it is held against: the largest
+    excess: QualityEstimate  # mean KL divergence beyond the floor's, window by window
+    verdict: EquivalenceVerdict
+
+
+class SurvivalStep(Record):
+    """From so many tokens on, this share of the greedy texts is still the baseline's."""
+
+    tokens: int
+    share: float
+    low: float
+    high: float
+
+
+class Survival(Record):
+    """How long greedy texts stay the baseline's (Kaplan-Meier; a text that stays so to its end is censored there)."""
+
+    contender: Contender
+    texts: int
+    diverged: int
+    median_tokens: int | None  # until half have diverged; None: more than half have not within their length
+    median_low: int | None
+    median_high: int | None  # None: the interval is open
+    steps: tuple[SurvivalStep, ...]
+
+
+class SurvivalPair(Record):
+    """Two variants of one baseline: a log-rank test, adjusted for all pairs (Holm)."""
+
+    one: Contender
+    other: Contender
+    p_value: float
+
+
+class Behaviour(Record):
+    """What quantization does beyond perplexity."""
+
+    floors: tuple[NoiseFloor, ...] = ()
+    equivalence: dict[str, Equivalence] = Field(default_factory=dict)  # by the contender's name
+    survival: tuple[Survival, ...] = ()
+    pairs: tuple[SurvivalPair, ...] = ()
 
 
 class ContenderQuality(Record):
@@ -365,6 +424,7 @@ class StudySummary(Record):
     quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
+    behaviour: Behaviour = Behaviour()
     roof: MachineRoof | None = None  # once it was measured
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only

@@ -1,5 +1,7 @@
 """What quality measurements leave on disk: one line per contender, and one row per scored token beside it."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from bitbench.core.base import Record
@@ -25,6 +27,13 @@ SCORE_COLUMNS = (
 )
 
 
+class Condition(StrEnum):
+    """How windows were asked for: the difference between two is an engine's own noise."""
+
+    ALONE = "alone"  # one request at a time: what all figures but the noise floor are from
+    TOGETHER = "together"  # several at once, so that the engine batches them as under load
+
+
 class CorpusFacts(Record):
     """Which text was scored: the same facts mean the same token windows."""
 
@@ -38,6 +47,7 @@ class CorpusFacts(Record):
 class Prompt(Record):
     text: str  # what a person would ask
     tokens: tuple[int, ...]  # in the model's chat template where it has one
+    window: int | None = None  # whose beginning it is; None for a question
 
 
 class QualityMaterial(Record):
@@ -56,6 +66,7 @@ class Answer(Record):
     prompt: str
     text: str
     tokens: tuple[int, ...]
+    window: int | None = None  # whose beginning it continues; None for the answer to a question
 
 
 class TaskResult(Record):
@@ -80,6 +91,7 @@ class QualityRecord(Record):
     format: int = QUALITY_FORMAT
     id: str
     contender: Contender
+    condition: Condition = Condition.ALONE
     instance_id: str
     started_at: str
     duration_s: float

@@ -207,7 +207,7 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
     """By question, so that the answers of all contenders stand below each other."""
-    answers = [(row, answer) for row in summary.quality for answer in row.answers]
+    answers = [(row, answer) for row in summary.quality for answer in row.answers if answer.is_question]
     prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
     if answers:
         side_by_side = table(

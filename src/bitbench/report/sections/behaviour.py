@@ -1,0 +1,150 @@
+"""What quantization does to behaviour: the baseline but for noise or not, and how long texts stay the baseline's."""
+
+from collections.abc import Iterator
+
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import ContenderQuality, Equivalence, StudySummary, Survival
+from bitbench.report.charts.survival import survival_figure
+from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.labels import Labels
+from bitbench.report.quantities import with_interval
+
+NATS = "nats"
+SIGNIFICANT = 0.05
+MOST_PAIRS = 28  # of eight contenders; more would not be read
+
+
+def behaviour_sentences(summary: StudySummary) -> Iterator[Phrase]:
+    """For the answer above all tables: what is the unquantized model but for noise, and what is not."""
+    verdicts = summary.behaviour.equivalence
+    if not verdicts:
+        return
+    margin = _margin(summary)
+    for verdict, words in (
+        ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
+        ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
+    ):
+        alike = [name for name, found in verdicts.items() if found.verdict == verdict]
+        if alike:
+            yield say("Behaviour: ", listing(names(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
+
+
+def behaviour_section(summary: StudySummary) -> Section | None:
+    found = summary.behaviour
+    if not (found.floors or found.survival):
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    blocks = [*_floors(summary), _table(summary, labels)]
+    if (figure := survival_figure(summary, labels)) is not None:
+        blocks.append(Chart(figure))
+    blocks += _pairs(summary, labels)
+    blocks.append(Details("What the figures of behaviour mean", bullets(_definitions(summary))))
+    return Section(say("Behaviour"), tuple(blocks), in_terminal=True)
+
+
+def _margin(summary: StudySummary) -> float:
+    assert summary.study.quality is not None  # nothing was found otherwise
+    return summary.study.quality.equivalence_margin
+
+
+def _floors(summary: StudySummary) -> Iterator[Block]:
+    floors = summary.behaviour.floors
+    if not floors:
+        yield small_print(
+            "No noise floor was measured, so nothing is called equivalent; `noise_floor: true` under `quality`, or the "
+            "unquantized model on a second engine, gives one."
+        )
+        return
+    yield paragraph("The unquantized model against itself, the noise floor:")
+    yield table(
+        floors,
+        words_column("Baseline", lambda floor: Name(floor.contender.name)),
+        words_column("What was changed", lambda floor: floor.changed),
+        number_column(
+            "KL mean", NATS, lambda floor: with_interval(floor.divergence.value, NATS, floor.divergence.interval)
+        ),
+    )
+
+
+def _table(summary: StudySummary, labels: Labels) -> Table:
+    curves = {curve.contender: curve for curve in summary.behaviour.survival}
+    verdicts = summary.behaviour.equivalence
+    rows = [row for row in summary.quality if row.name in verdicts or row.contender in curves]
+
+    def curve(row: ContenderQuality) -> Survival | None:
+        return curves.get(row.contender)
+
+    def verdict(row: ContenderQuality) -> Equivalence | None:
+        return verdicts.get(row.name)
+
+    return table(
+        rows,
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        number_column("Beyond the floor", NATS, lambda row: _excess(verdict(row))),
+        words_column("Verdict", lambda row: found.verdict if (found := verdict(row)) else None),
+        number_column("Tokens until half diverge", Unit.COUNT, lambda row: _median(curve(row))),
+        words_column("Never diverged", lambda row: _same(curve(row))),
+        drop_empty=True,
+    )
+
+
+def _excess(found: Equivalence | None) -> Quantity | None:
+    return None if found is None else with_interval(found.excess.value, NATS, found.excess.interval)
+
+
+def _median(curve: Survival | None) -> Quantity | Phrase | None:
+    if curve is None:
+        return None
+    if curve.median_tokens is None:
+        return say(f"more than {max(step.tokens for step in curve.steps)}")
+    return Quantity(curve.median_tokens, Unit.COUNT, curve.median_low, curve.median_high)
+
+
+def _same(curve: Survival | None) -> str | None:
+    return None if curve is None else f"{curve.texts - curve.diverged} of {curve.texts} texts"
+
+
+def _pairs(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+    """Those that are told apart; the rest in one sentence."""
+    pairs = summary.behaviour.pairs
+    apart = [pair for pair in pairs if pair.p_value < SIGNIFICANT][:MOST_PAIRS]
+    if not pairs:
+        return
+    places = {curve.contender: _rank(curve) for curve in summary.behaviour.survival}
+
+    def ordered(one: Contender, other: Contender) -> Phrase:
+        longer, shorter = sorted((one, other), key=lambda contender: places[contender], reverse=True)
+        return say(Name(labels[longer]), " stays the baseline's longer than ", Name(labels[shorter]))
+
+    yield from bullets(say(ordered(pair.one, pair.other), f" (log-rank, p = {pair.p_value:.2g}).") for pair in apart)
+    if len(apart) < len(pairs):
+        yield small_print(f"{len(pairs) - len(apart)} of {len(pairs)} pairs are not told apart by how long they last.")
+
+
+def _rank(curve: Survival) -> float:
+    """The area under a curve: how many tokens a text stays the baseline's, of those that were watched."""
+    area, height, place = 0.0, 1.0, 0
+    for step in curve.steps:
+        area += height * (step.tokens - place)
+        height, place = step.share, step.tokens
+    return area
+
+
+def _definitions(summary: StudySummary) -> Iterator[Phrase]:
+    yield say(
+        strong("Noise floor"),
+        ": the mean KL divergence of the unquantized model from itself when only what should not matter is changed.",
+    )
+    yield say(
+        strong("Verdict"),
+        f": equivalent where the divergence lies within {_margin(summary):g} nats of the largest floor with the "
+        "study's confidence, different where it certainly lies beyond, otherwise inconclusive.",
+    )
+    yield say(
+        strong("Tokens until half diverge"),
+        ": greedy texts, the same beginnings for all; a text that is the baseline's to its end is censored there "
+        "(Kaplan-Meier). Pairs are compared by log-rank tests, corrected for their number (Holm).",
+    )

@@ -1,0 +1,112 @@
+"""How long greedy texts stay the baseline's: Kaplan-Meier curves, and log-rank tests between variants.
+
+A text diverges at its first token that is another one. One that is the baseline's to its end was watched for only so
+long, so it is censored there: it counts as the same up to its length, and says nothing about what would follow. Every
+variant continues the same beginnings, which the tests do not use: shared beginnings make two curves more alike than
+chance does, so what is claimed holds, and some differences are missed.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from scipy.stats import CensoredData, ecdf, logrank
+
+from bitbench.core.cell import Contender
+from bitbench.core.found.summary import Survival, SurvivalPair, SurvivalStep
+from bitbench.core.recorded.quality import Answer
+from bitbench.statistics.answers import first_difference
+from bitbench.statistics.holm import holm
+
+FEWEST_TEXTS = 8  # with fewer, the interval of a curve covers nearly everything
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Tokens until a text diverged, or until it ended without."""
+
+    diverged: tuple[int, ...]
+    same: tuple[int, ...]
+
+    @property
+    def texts(self) -> int:
+        return len(self.diverged) + len(self.same)
+
+    @property
+    def data(self) -> CensoredData:
+        return CensoredData(uncensored=self.diverged, right=self.same)
+
+
+def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetimes:
+    """Of the texts that both sides wrote."""
+    others = {answer.prompt: answer.tokens for answer in baseline}
+    both = [(answer.tokens, others[answer.prompt]) for answer in answers if answer.prompt in others]
+    places = [(first_difference(tokens, other), len(other)) for tokens, other in both]
+    return Lifetimes(
+        diverged=tuple(place for place, _ in places if place is not None),
+        same=tuple(length for place, length in places if place is None),
+    )
+
+
+def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival | None:
+    """None where there are too few texts to draw a curve."""
+    if of.texts < FEWEST_TEXTS:
+        return None
+    curve = ecdf(of.data).sf
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # no interval where none or all have diverged: see `_ends`
+        interval: Any = curve.confidence_interval(confidence_level=confidence, method="log-log")
+    rows = zip(
+        curve.quantiles, curve.probabilities, interval.low.probabilities, interval.high.probabilities, strict=True
+    )
+    steps = [
+        _step(int(tokens), float(share), (float(low), float(high)), of.texts, confidence)
+        for tokens, share, low, high in rows
+    ]
+    return Survival(
+        contender=contender,
+        texts=of.texts,
+        diverged=len(of.diverged),
+        median_tokens=_half((step.tokens, step.share) for step in steps),
+        median_low=_half((step.tokens, step.low) for step in steps),
+        median_high=_half((step.tokens, step.high) for step in steps),
+        steps=tuple(steps),
+    )
+
+
+def compare_survival(
+    of: Mapping[Contender, Lifetimes], pairs: Iterable[tuple[Contender, Contender]]
+) -> list[SurvivalPair]:
+    """Whether one of two stays the baseline's longer."""
+    asked = list(pairs)
+    p_values = [_p_value(of[one], of[other]) for one, other in asked]
+    return [
+        SurvivalPair(one=one, other=other, p_value=p_value)
+        for (one, other), p_value in zip(asked, holm(p_values), strict=True)
+    ]
+
+
+def _p_value(one: Lifetimes, other: Lifetimes) -> float:
+    if not (one.diverged or other.diverged):
+        return 1.0  # nothing to tell them apart by
+    return float(logrank(x=one.data, y=other.data).pvalue)
+
+
+def _step(tokens: int, share: float, interval: tuple[float, float], texts: int, confidence: float) -> SurvivalStep:
+    low, high = interval
+    if isnan(low) or isnan(high):
+        low, high = _ends(share, texts, confidence)
+    return SurvivalStep(tokens=tokens, share=share, low=low, high=high)
+
+
+def _ends(share: float, texts: int, confidence: float) -> tuple[float, float]:
+    """Where none or all have diverged: the exact binomial interval."""
+    rest = ((1 - confidence) / 2) ** (1 / texts)
+    return (rest, 1.0) if share == 1.0 else (0.0, 1.0 - rest)
+
+
+def _half(falls: Iterable[tuple[int, float]]) -> int | None:
+    """From how many tokens on no more than half are left."""
+    return next((tokens for tokens, share in falls if share <= 0.5), None)

@@ -1,0 +1,208 @@
+"""Noise floor, equivalence and survival, against answers that are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.quality import Quality
+from bitbench.core.found.summary import Behaviour, StudySummary
+from bitbench.core.recorded.quality import Answer, Condition
+from bitbench.quality.asking import score_together, score_windows
+from bitbench.quality.material import cut, make_prompts
+from bitbench.quality.prompt_logprobs import PromptLogprobs
+from bitbench.quality.wire import InstanceConnection
+from bitbench.report.document.markdown import phrase_text, section_parts
+from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
+from bitbench.statistics.behaviour import TOGETHER
+from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
+from tests.unit.quality_server import QualityServer
+from tests.unit.synthetic import demo_study, summarize
+from tests.unit.test_quality import WINDOWS, drafts, planned, progress_of, server  # noqa: F401
+from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
+
+TEXTS = 40
+
+
+def texts(lives: list[int], length: int = 100) -> tuple[Answer, ...]:
+    """Each is the baseline's for so many tokens of `length`, then another."""
+    return tuple(
+        Answer(prompt=f"text {number}", text="…", tokens=(1,) * life + (2,) * (length - life), window=number)
+        for number, life in enumerate(lives)
+    )
+
+
+def measured(*, with_floor: bool = True, margin: float = 0.01) -> StudySummary:
+    """A baseline with a floor of little noise; a variant with as much, and one with much more."""
+    rng = np.random.default_rng(5)
+    known = {
+        "bf16": rows(logits(1)),
+        "bf16-together": rows(noisy(0.02, seed=4)),
+        "w8": rows(noisy(0.03, seed=5)),
+        "w4": rows(noisy(0.8, seed=6)),
+    }
+    long = [100] * TEXTS
+    answers = {
+        "bf16": texts(long),
+        "w8": texts([min(100, int(life)) for life in rng.exponential(120, TEXTS)]),
+        "w4": texts([min(100, int(life)) for life in rng.exponential(12, TEXTS)]),
+    }
+    records = [record(recipe).model_copy(update={"answers": answers[recipe]}) for recipe in ("bf16", "w8", "w4")]
+    if with_floor:
+        together = {"id": "bf16-together", "condition": Condition.TOGETHER, "answers": ()}
+        records.append(records[0].model_copy(update=together))
+    return summarize(
+        plan("bf16", "w8", "w4", equivalence_margin=margin),
+        [],
+        [],
+        quality=records,
+        scores_of=lambda one: known[one.id],
+    )
+
+
+def test_a_variant_within_the_noise_is_equivalent_and_one_beyond_it_is_not() -> None:
+    found = measured().behaviour
+    (floor,) = found.floors
+    assert floor.changed == TOGETHER
+    assert 0 < floor.divergence.value < 0.002
+    verdicts = {name: one.verdict for name, one in found.equivalence.items()}
+    assert verdicts == {"m/w8 @ vllm": "equivalent", "m/w4 @ vllm": "different"}
+    excess = found.equivalence["m/w8 @ vllm"].excess
+    assert excess.interval is not None
+    tight = measured(margin=excess.value).behaviour.equivalence["m/w8 @ vllm"]
+    assert tight.verdict == "inconclusive"  # its interval covers the margin: neither can be said
+
+
+def test_a_floor_is_not_a_result_of_the_baseline() -> None:
+    """Figures of quality are from windows that were asked for one at a time, whatever came later."""
+    with_floor, without = measured(), measured(with_floor=False)
+    assert with_floor.quality == without.quality
+    assert without.behaviour.equivalence == {}
+
+
+def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
+    base = texts([100] * 4)
+    found = lifetimes(texts([0, 30, 100, 100]), base)
+    assert found == Lifetimes(diverged=(0, 30), same=(100, 100))
+    assert lifetimes(base[:2], base[1:]).texts == 1  # of both sides
+
+
+def test_a_curve_is_the_share_that_is_left() -> None:
+    found = survival(contender("w8"), Lifetimes(diverged=(10, 20, 30, 40, 50), same=(60,) * 5), 0.95)
+    assert found is not None
+    shares = {step.tokens: step.share for step in found.steps}
+    assert shares[10] == pytest.approx(0.9)
+    assert shares[50] == pytest.approx(0.5)
+    assert found.median_tokens == 50
+    assert found.median_low is not None
+    assert found.median_low < 50
+    assert found.median_high is None  # open: half of them were never seen to diverge
+    assert all(step.low <= step.share <= step.high for step in found.steps)
+
+
+def test_none_and_all_diverged_have_intervals_too() -> None:
+    never = survival(contender("w8"), Lifetimes(diverged=(), same=(48,) * 20), 0.95)
+    assert never is not None
+    assert (never.median_tokens, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
+    assert 0.8 < never.steps[-1].low < 0.9  # 20 of 20: at least 83 %
+    always = survival(contender("w8"), Lifetimes(diverged=(3,) * 20, same=()), 0.95)
+    assert always is not None
+    assert 0.1 < always.steps[-1].high < 0.2
+    assert survival(contender("w8"), Lifetimes(diverged=(1,) * 3, same=()), 0.95) is None
+
+
+def test_the_interval_of_a_curve_covers_the_truth() -> None:
+    """Over 300 samples of 60 texts, the share that is left after 20 tokens: exp(-20/40)."""
+    rng, truth, hits = np.random.default_rng(3), float(np.exp(-0.5)), 0
+    for _ in range(300):
+        lives = rng.exponential(40.0, 60)
+        data = Lifetimes(tuple(int(np.ceil(one)) for one in lives if one < 60), (60,) * int((lives >= 60).sum()))
+        found = survival(contender("w8"), data, 0.95)
+        assert found is not None
+        last = max((step for step in found.steps if step.tokens <= 20), key=lambda step: step.tokens)
+        hits += last.low <= truth <= last.high
+    assert hits >= 276  # 95 % of 300, less two and a half standard deviations
+
+
+def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
+    rng, false = np.random.default_rng(9), 0
+    one, other = contender("a"), contender("b")
+
+    def sample(mean: float) -> Lifetimes:
+        lives = rng.exponential(mean, TEXTS)
+        return Lifetimes(tuple(int(life) for life in lives if life < 100), (100,) * int((lives >= 100).sum()))
+
+    for _ in range(200):
+        (pair,) = compare_survival({one: sample(50), other: sample(50)}, [(one, other)])
+        false += pair.p_value < 0.05
+    assert false <= 18  # 5 % of 200 and two standard deviations
+    (pair,) = compare_survival({one: sample(150), other: sample(15)}, [(one, other)])
+    assert pair.p_value < 0.001
+    never = Lifetimes((), (100,) * TEXTS)
+    (pair,) = compare_survival({one: never, other: never}, [(one, other)])
+    assert pair.p_value == 1.0
+
+
+def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
+    summary = measured()
+    said = [phrase_text(one) for one in behaviour_sentences(summary)]
+    assert said[0].startswith("Behaviour: `m/w8 @ vllm` is equivalent to the unquantized model: within 0.01 nats")
+    assert said[1].startswith("Behaviour: `m/w4 @ vllm` is not equivalent")
+    section = behaviour_section(summary)
+    assert section is not None
+    text = "\n".join(section_parts(section))
+    assert "stays the baseline's longer than" in text
+    assert text.index("w8") < text.rindex("w4")
+    empty = summary.model_copy(update={"behaviour": Behaviour()})
+    assert behaviour_section(empty) is None
+
+
+def test_a_study_without_quality_says_nothing_of_behaviour() -> None:
+    asked, trials, instances, _ = demo_study()
+    summary = summarize(asked, trials, instances)
+    assert list(behaviour_sentences(summary)) == []
+    assert behaviour_section(summary) is None
+
+
+def test_windows_asked_for_together_give_the_same_rows(server: QualityServer) -> None:  # noqa: F811
+    with (
+        InstanceConnection(server.endpoint, 5.0) as first,
+        InstanceConnection(server.endpoint, 5.0) as second,
+    ):
+        alone = score_windows(PromptLogprobs(first), WINDOWS, 3, lambda _: None)
+        together = score_together([PromptLogprobs(first), PromptLogprobs(second)], WINDOWS, 3)
+    assert together.equals(alone)
+
+
+def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
+    server: QualityServer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    asked = planned("bf16", "w8a8-rtn", top_tokens=3, answer_tokens=5, noise_floor=True)
+    progress = progress_of(asked)
+    seen: list[tuple[str, Condition]] = []
+    while (group := progress.next_group()) is not None:
+        made = drafts(asked, group, server, tmp_path)
+        seen += [(draft.record.contender.variant, draft.record.condition) for draft in made]
+        progress.add([draft.record for draft in made])
+    assert sorted(seen) == [
+        ("m/bf16", Condition.ALONE),
+        ("m/bf16", Condition.TOGETHER),
+        ("m/w8a8-rtn", Condition.ALONE),
+    ]
+
+
+def test_continuations_begin_in_windows_at_even_distances() -> None:
+    windows = cut([list(range(1000))], 8, 100, [])
+    prompts = make_prompts((), (), windows, 4)
+    assert [prompt.window for prompt in prompts] == [0, 2, 4, 6]
+    assert all(prompt.tokens == windows[prompt.window or 0][:50] for prompt in prompts)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"windows": 4, "continuations": 8}, "more `windows`"), ({"continuations": 4, "answer_tokens": 0}, "which is 0")],
+)
+def test_continuations_that_cannot_be_are_refused(asked: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Quality.model_validate(asked)
