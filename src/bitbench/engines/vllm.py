@@ -74,6 +74,8 @@ class VllmEngine:
                 f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but max-model-len of "
                 f"{setup.name} is {longest:,}."
             )
+        if isinstance(longest, int) and "hf-overrides" in spelled(setup.args):
+            return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:

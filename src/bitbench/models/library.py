@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.found.model_cost import expected_weight_bytes
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.tensor_files import StoredTensor
@@ -14,9 +15,10 @@ from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
+from bitbench.models.published import published_model
 from bitbench.models.quantized import Quantization, read_quantization
 from bitbench.models.shape_checkpoint import find_checkpoint, stored_bytes
-from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape, published_shape
+from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape
 
 __all__ = [
     "ENVIRONMENT",
@@ -59,7 +61,7 @@ class ExpectedModel:
     path: None = None
     content_hash: None = None
     commit: None = None
-    quantization: None = None
+    quantization: Quantization | None = None  # as its name promises
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,21 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
             return None
         return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
     named = parse_reference(reference)
-    published = published_shape(named.repository) if named and not named.file else None
+    published = published_model(named) if named else None
     if named is None or published is None or Path(reference).exists() or hub.find(named, home):
         return None
-    return _expected_shape(published, named.name, published.published_facts)
+    shape, quantization = published
+    return _expected_shape(shape, named.name, shape.published_facts, quantization)
 
 
-def _expected_shape(shape: Shape, name: str, facts: ModelFacts) -> ExpectedModel:
-    return ExpectedModel(name, facts, stored_bytes(shape), shape.tensors)
+def _expected_shape(
+    shape: Shape, name: str, facts: ModelFacts, quantization: Quantization | None = None
+) -> ExpectedModel:
+    if quantization is None:
+        return ExpectedModel(name, facts, stored_bytes(shape), shape.tensors)
+    facts = facts.model_copy(update={"quantization": quantization.method})
+    weight_bytes = expected_weight_bytes(facts, quantization.form) or stored_bytes(shape)
+    return ExpectedModel(name, facts, weight_bytes, shape.tensors, quantization=quantization)
 
 
 def _is_downloaded(model: CatalogModel, home: Path) -> bool:
