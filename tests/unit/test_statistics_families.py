@@ -9,7 +9,7 @@ from scipy import stats
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline
-from bitbench.statistics.families import Claims, RankRange, claim, nothing_claimed
+from bitbench.statistics.families import Claims, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import End, Look, continuing, end, looks
 from bitbench.statistics.pairs import PairedRatio, PairTable, paired_ratios
@@ -53,11 +53,14 @@ def test_possible_bests_at_a_one_sided_level() -> None:
     assert claim(just, BASE, 0.05).possible_bests == {BASE, ONE, THREE}
 
 
-def test_ranks_are_ranges() -> None:
-    every = [pair(first, second, 0.5, 1e-6) for first, second in combinations(EVERYONE, 2) if second != THREE]
-    made = claim(table(*every, pair(BASE, THREE, 0.5, 1e-6)), BASE, 0.05)
-    assert made.ranks == {BASE: RankRange(1, 1), ONE: RankRange(2, 3), TWO: RankRange(3, 4), THREE: RankRange(2, 4)}
-    assert (BASE, ONE) in made.told_apart
+def test_the_only_possible_best_is_faster_than_each_other() -> None:
+    """Out of the best at a two-sided p below 2 · 0.05 / 3, while all six pairs at once ask for 0.05 / 6."""
+    made = claim(table(*(pair(ONE, other, 0.3, 0.03) for other in (BASE, TWO, THREE))), BASE, 0.05)
+    assert made.possible_bests == {ONE}
+    assert made.told_apart == frozenset()
+    assert made.ordered == {(ONE, BASE), (ONE, TWO), (ONE, THREE)}
+    several = claim(table(pair(ONE, TWO, 0.3, 0.03)), BASE, 0.05)
+    assert several.ordered == several.told_apart
 
 
 def test_a_pair_that_cannot_be_compared_counts_as_asked() -> None:
@@ -101,7 +104,7 @@ def test_a_claim_stays() -> None:
     assert (ONE, TWO) in later.told_apart
     assert (TWO, ONE) not in later.told_apart
     assert TWO not in later.possible_bests
-    assert all(found.low <= found.high for found in later.ranks.values())
+    assert not any((slower, faster) in later.ordered for faster, slower in later.ordered)
 
 
 def test_there_always_is_a_best() -> None:

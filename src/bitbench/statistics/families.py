@@ -28,14 +28,6 @@ Ordered = tuple[Contender, Contender]  # (faster, slower)
 
 
 @dataclass(frozen=True)
-class RankRange:
-    """The ranks that a contender may have, from 1."""
-
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
 class Claims:
     """All that is claimed about one workload so far."""
 
@@ -46,14 +38,13 @@ class Claims:
     equal_pairs: frozenset[frozenset[Contender]] = field(default_factory=frozenset)
 
     @property
-    def ranks(self) -> dict[Contender, RankRange]:
-        better = dict.fromkeys(self.contenders, 0)
-        worse = dict(better)
-        for faster, slower in self.told_apart:
-            better[slower] += 1
-            worse[faster] += 1
-        count = len(self.contenders)
-        return {contender: RankRange(1 + better[contender], count - worse[contender]) for contender in self.contenders}
+    def ordered(self) -> frozenset[Ordered]:
+        """What families 2 and 3 say together: where one possible best is left, it is faster than each other."""
+        if len(self.possible_bests) != 1:
+            return self.told_apart
+        (best,) = self.possible_bests
+        others = {other for other in self.contenders if other != best and (other, best) not in self.told_apart}
+        return self.told_apart | {(best, other) for other in others}
 
 
 def nothing_claimed(contenders: Sequence[Contender], baseline: Contender | None) -> Claims:

@@ -32,7 +32,7 @@ def rank(
     reference = baseline if baseline in samples else None
     ranked = [contender for contender in order if samples[contender].n_trials > 1]
     claims = found.claims.get(workload)
-    apart = claims.told_apart if claims else _of_one_start(order, samples, confidence)
+    apart = claims.ordered if claims else _of_one_start(order, samples, confidence)
 
     def ratio(contender: Contender) -> Ratio | None:
         if reference is None or contender == reference:
