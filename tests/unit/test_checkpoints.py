@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan, Verdict
 from bitbench.engines.llamacpp import gguf_file
 from bitbench.ground.errors import ModelError, StudyFileError
@@ -119,6 +120,6 @@ def test_where_it_comes_from_is_shown(place: Path) -> None:
     ],
 )
 def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Verdict) -> None:
-    row = look_up(describe(config).form, engine, "cuda")
+    row = look_up(describe(config).form, engine, "cuda", capability=Capability(9, 0))
     assert row is not None
     assert row.verdict is verdict

@@ -24,6 +24,7 @@ from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
 
 ROOT = Path(__file__).parents[2]
+CAPABILITIES = [Capability(*numbers) for numbers in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))]
 W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
 
 
@@ -37,6 +38,18 @@ W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
         ("w8a16-sparse-awq", f"{W8A16}/sparse"),
         ("w4a16-awq", "compressed-tensors/w4a16-int"),
         ("fp8-dynamic", "compressed-tensors/w8a8-float"),
+        ("fp8-static-kv", "compressed-tensors/w8a8-float/static"),
+        ("fp8-block", "compressed-tensors/w8a8-float/block"),
+        ("nvfp4", "compressed-tensors/w4a4-float/nvfp4"),
+        ("nvfp4-gptq", "compressed-tensors/w4a4-float/nvfp4"),
+        ("nvfp4a16", "compressed-tensors/w4a16-float/nvfp4"),
+        ("mxfp4", "compressed-tensors/w4a4-float/mxfp4"),
+        ("mxfp8", "compressed-tensors/w8a8-float/mxfp8"),
+        ("w4afp8-gptq", "compressed-tensors/w4afp8-int"),
+        ("w4a16-g128-autoround", "compressed-tensors/w4a16-int"),
+        ("w8a8-spinquant", W8A8),
+        ("vllm-fp8", "fp8_per_tensor"),
+        ("gguf-iq3_xxs", "gguf"),
         ("torchao-int8wo", "torchao-int8wo"),
         ("gguf-bf16", "gguf/dense"),
         ("gguf-q8_0", "gguf"),
@@ -53,12 +66,14 @@ def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
     assert {"vllm", "transformers", "llamacpp"} <= engines
     for recipe in catalog.built_in_recipes():
         for engine in engines:
-            for device in ("cpu", "cuda"):
-                assert look_up(recipe.form, engine, device, recipe.at_load), f"{recipe.name} {engine} {device}"
+            assert look_up(recipe.form, engine, "cpu", recipe.at_load), f"{recipe.name} {engine}"
+            for capability in CAPABILITIES:
+                row = look_up(recipe.form, engine, "cuda", recipe.at_load, capability=capability)
+                assert row, f"{recipe.name} {engine} {capability}"
 
 
 def verdict(form: str, engine: str = "vllm", device: str = "cpu") -> Verdict | None:
-    row = look_up(form, engine, device)  # type: ignore[arg-type]
+    row = look_up(form, engine, device, capability=Capability(9, 0))  # type: ignore[arg-type]
     return row.verdict if row else None
 
 
@@ -129,14 +144,14 @@ class AnyEngine:
         raise AssertionError("a plan starts nothing")
 
 
-def plan_of(*recipes: str) -> Plan:
+def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | None = None) -> Plan:
     engines: dict[str, Engine] = {name: AnyEngine(name) for name in ("vllm", "transformers")}
     study = Study.model_validate(
         {
             "name": "x",
             "models": ["m"],
             "recipes": list(recipes),
-            "engines": list(engines),
+            "engines": [{"name": "vllm", "engine": "vllm", "args": args or {}}, "transformers"],
             "workloads": ["interactive", "base"],
         }
     )
@@ -145,7 +160,7 @@ def plan_of(*recipes: str) -> Plan:
         recipe = catalog.find(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand(study, engines, resolve, "cpu")
+    return expand(study, engines, resolve, "cuda" if on else "cpu", capability=on)
 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
@@ -165,6 +180,19 @@ def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_ru
         "m/w8a8-sparse-smooth-gptq @ vllm": Verdict.RUNS_WITHOUT_SPEEDUP,
         "m/torchao-int8wo @ transformers": Verdict.RUNS_WITHOUT_SPEEDUP,
     }
+
+
+def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
+    asked = ("bf16", "w8a8-rtn", "w4afp8-gptq", "mxfp4")
+
+    def tried(on: Capability, args: dict[str, str] | None = None) -> set[str]:
+        cells = plan_of(*asked, on=on, args=args).cells
+        return {cell.contender.variant.removeprefix("m/") for cell in cells if cell.contender.engine == "vllm"}
+
+    assert tried(Capability(7, 5)) == {"bf16", "w8a8-rtn"}
+    assert tried(Capability(9, 0)) == set(asked)
+    assert tried(Capability(10, 0)) == {"bf16", "mxfp4"}
+    assert tried(Capability(10, 0), {"linear_backend": "triton"}) == {"bf16", "w8a8-rtn", "mxfp4"}
 
 
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,19 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
 
 
 @pytest.mark.parametrize(
+    ("recipe", "device", "kernel"),
+    [
+        ("w8a8-rtn", "t4", "CutlassInt8ScaledMMLinearKernel"),
+        ("w8a16-rtn", "a100-80gb", "MarlinLinearKernel"),
+        ("w8a16-rtn", "h100-80gb", "MacheteLinearKernel"),
+        ("w8a16-sparse-awq", "h100-80gb", "MacheteLinearKernel"),  # stored dense
+    ],
+)
+def test_kernels_are_those_that_the_wheel_chose(tmp_path: Path, recipe: str, device: str, kernel: str) -> None:
+    assert only_need(planned(tmp_path, device, recipes=recipe)[1]).kernel == kernel
+
+
+@pytest.mark.parametrize(
     ("form", "share"),
     [("dense", 1.0), ("compressed-tensors/w8a8-int", 0.51), ("awq/w4a16-int", 0.28), ("gguf", None), ("awq", None)],
 )
@@ -268,6 +281,7 @@ def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) 
     ("options", "message"),
     [
         (["--device-class", "h100-80"], "did you mean `h100-80gb`? known are h100-80gb, a100-80gb, l4, t4"),
+        (["--device-class", "l4", "--device", "cpu"], "--device is for this machine, --device-class for another"),
         (["--price-per-hour", "2"], "--price-per-hour is for --device-class; give both"),
     ],
 )

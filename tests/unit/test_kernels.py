@@ -13,7 +13,8 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape
 from bitbench.kernels.shapes import parse_shapes
-from bitbench.probes import host
+from bitbench.lab import kernels as kernels_command
+from bitbench.probes.gpus import GpuSurvey
 from bitbench.report.charts.figure import numbers
 from bitbench.report.charts.kernels import WIDTH, roofline_figure
 from bitbench.report.charts.svg import svg
@@ -224,11 +225,11 @@ def test_a_record_from_before_there_was_a_choice_of_devices_is_the_processors() 
 def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(host, "has_cuda", lambda: False)
+    monkeypatch.setattr(kernels_command, "survey_gpus", GpuSurvey)
     answer = bitbench(capsys, "kernels", "--device", "cuda")
     assert (answer.exit_code, answer.out) == (ExitCode.UNAVAILABLE, "")
     assert answer.err == (
-        "error: This machine has no CUDA device (no NVIDIA driver is loaded); run the command on one that has, "
+        "error: This machine has no CUDA device (no NVIDIA driver is loaded). Run the command on one that has, "
         "or drop --device to measure the CPU.\n"
     )
 

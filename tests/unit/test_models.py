@@ -46,6 +46,71 @@ def test_facts_of_a_folder(model: Path) -> None:
     assert (facts.hidden_size, facts.kv_heads, facts.head_size) == (8, 2, 2)
 
 
+def test_weights_that_lie_there_twice_count_once(model: Path, tmp_path: Path) -> None:
+    before = library.resolve(str(model), tmp_path)
+    write_tensors(model / "consolidated.safetensors", {"a": ("BF16", (32, 8)), "b": ("BF16", (8,))})
+    after = library.resolve(str(model), tmp_path)
+    assert (after.facts.parameters, after.weight_bytes) == (before.facts.parameters, before.weight_bytes)
+
+
+GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 64}}}
+THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int", "group_size": 64}}}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "tensors"),
+    [
+        (
+            {"quant_method": "compressed-tensors", "config_groups": GROUPS},
+            {"weight_packed": ("I32", (256, 16)), "weight_scale": ("BF16", (256, 2)), "weight_shape": ("I64", (2,))},
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": THREE_BITS},  # ten lie in a number of 32 bits
+            {"weight_packed": ("I32", (256, 12)), "weight_scale": ("BF16", (256, 2)), "weight": ("BF16", (256, 8))},
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 128},
+            {
+                "qweight": ("I32", (16, 256)),
+                "qzeros": ("I32", (1, 32)),
+                "scales": ("F16", (1, 256)),
+                "g_idx": ("I32", (128,)),
+            },
+        ),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128},
+            {"qweight": ("I32", (128, 32)), "qzeros": ("I32", (1, 32)), "scales": ("F16", (1, 256))},
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            {"weight_packed": ("U8", (256, 64)), "weight_scale": ("F8_E4M3", (256, 8)), "weight_scale_2": ("F32", ())},
+        ),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            {"weight": ("F8_E4M3", (256, 128)), "weight_scale_inv": ("F32", (2, 1))},
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            {"weight": ("U8", (16384, 1)), "weight.absmax": ("U8", (512,)), "weight.quant_map": ("F32", (16,))},
+        ),
+    ],
+    ids=lambda value: str(value.get("quant_method", "")) if isinstance(value, dict) else "",
+)
+def test_packed_weights_are_counted_in_weights(
+    model: Path, quantization: dict[str, object], tensors: dict[str, tuple[str, tuple[int, ...]]]
+) -> None:
+    (model / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": quantization}))
+    layer = {f"model.layers.0.mlp.up_proj.{name}": tensor for name, tensor in tensors.items()}
+    write_tensors(model / "model-2.safetensors", layer)
+    assert read_facts(model).parameters == 32 * 8 + 8 + 256 * 128
+
+
+def test_packed_weights_of_an_unknown_size_are_not_counted(model: Path) -> None:
+    (model / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "gptq"}}))
+    write_tensors(model / "model-2.safetensors", {"model.layers.0.q_proj.qweight": ("I32", (16, 256))})
+    assert read_facts(model).parameters is None
+
+
 def test_a_nested_language_part_is_found(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"architectures": ["Seeing"], "text_config": CONFIG}))
     facts = read_facts(model)

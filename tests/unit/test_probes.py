@@ -6,17 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from bitbench.core.recorded.trial import Outcome
-from bitbench.probes.device_memory import RunningProcess, open_devices
-from bitbench.probes.host import collect_host_facts, parse_nvidia_smi
+from bitbench.probes.device_memory import DeviceMemory
+from bitbench.probes.host import collect_host_facts
 from bitbench.probes.memory import MemoryWatch, read_memory
 from bitbench.probes.noise import measure_noise
+from bitbench.probes.nvml import Nvml
 from bitbench.probes.speed import SpeedProbe
+from tests.unit.fake_nvml import FakeGpu, FakeNvml
 
 pytestmark = pytest.mark.alone
 
@@ -37,15 +38,6 @@ def test_host_facts_are_those_of_this_machine() -> None:
     assert facts.memory_bytes is not None
     assert facts.memory_bytes > 100 * MIB
     assert facts.python == ".".join(map(str, sys.version_info[:3]))
-
-
-def test_accelerators_are_read_as_nvidia_smi_prints_them() -> None:
-    """Recorded in its documented form; not yet run on a GPU."""
-    devices = parse_nvidia_smi("NVIDIA A100-SXM4-80GB, 81920, 550.54.15\nNVIDIA H100, [N/A], 550.54.15\n")
-    assert [(device.name, device.memory_bytes, device.driver) for device in devices] == [
-        ("NVIDIA A100-SXM4-80GB", 80 * 2**30, "550.54.15"),
-        ("NVIDIA H100", None, "550.54.15"),
-    ]
 
 
 def test_noise_is_a_positive_share() -> None:
@@ -104,61 +96,37 @@ def test_shared_pages_do_not_reach_the_limit(family: int) -> None:
     assert watch.failure is None
 
 
-class FakeNvml:
-    """Two devices; what their processes hold is set by the test."""
-
-    NVMLError = type("NVMLError", (Exception,), {})
-
-    def __init__(self, devices: list[dict[int, int | None]]) -> None:
-        self.devices = devices
-        self.is_broken = False
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.is_broken:
-            raise self.NVMLError("NVML Shared Library Not Found")
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[RunningProcess]:  # noqa: N802
-        assert isinstance(handle, int)
-        if self.is_broken:
-            raise self.NVMLError("GPU is lost")
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.devices[handle].items()]
+def gpus(*held: dict[int, int | None]) -> tuple[FakeNvml, DeviceMemory]:
+    library = FakeNvml([FakeGpu(processes=dict(one)) for one in held])
+    return library, DeviceMemory(Nvml(library).gpus())
 
 
 def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
     child = psutil.Process(family).children()[0].pid
-    nvml = FakeNvml([{family: 5 * MIB, 1: 999 * MIB}, {child: 2 * MIB}])
-    with MemoryWatch(family, None, stop=lambda: None, devices=open_devices(nvml)) as watch:
+    library, devices = gpus({family: 5 * MIB, 1: 999 * MIB}, {child: 2 * MIB})
+    second = library.gpus[1].processes
+    with MemoryWatch(family, None, stop=lambda: None, devices=devices) as watch:
         assert watch.read().device_bytes == 7 * MIB
-        nvml.devices[1][child] = 100 * MIB
+        second[child] = 100 * MIB
         time.sleep(0.5)  # between two readings: only the watching thread sees it
-        nvml.devices[1][child] = 3 * MIB
+        second[child] = 3 * MIB
         memory = watch.read()
         assert (memory.device_bytes, memory.device_peak_bytes) == (8 * MIB, 105 * MIB)
-        nvml.devices[1][family] = None  # the driver does not tell
-        assert watch.read().device_bytes is None
-        nvml.is_broken = True
+        for untold in (None, 0):  # the driver does not tell; zero is no size of a process that computes
+            second[family] = untold
+            assert watch.read().device_bytes is None
+        library.is_lost = True
         assert watch.read().device_bytes is None
 
 
-@pytest.mark.parametrize("is_broken", [True, False])
-def test_without_a_device_or_a_driver_there_is_no_device_memory(is_broken: bool) -> None:
-    nvml = FakeNvml([])
-    nvml.is_broken = is_broken
-    assert open_devices(nvml) is None
+def test_without_a_device_there_is_no_device_memory() -> None:
     assert MemoryWatch(os.getpid(), None, stop=lambda: None).read().device_bytes is None
 
 
 def test_processes_that_nvml_does_not_show_have_unknown_device_memory() -> None:
     """As in a container, where it gives the process ids of the host."""
-    devices = open_devices(FakeNvml([{12345678: MIB}]))
-    assert devices is not None
-    assert devices.used_by({os.getpid()}) is None
+    assert gpus({12345678: MIB})[1].used_by({os.getpid()}) is None
+    assert gpus({})[1].used_by({os.getpid()}) is None
 
 
 def test_a_process_that_is_gone_has_unknown_memory() -> None:

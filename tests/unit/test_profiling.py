@@ -107,6 +107,75 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+def device(kind: str, name: str, start: float, duration: float, **arguments: int) -> dict[str, object]:
+    return {"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 7, "ts": start, "dur": duration, "args": arguments}
+
+
+def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> None:
+    """From the documentation of the format: not yet run on a GPU."""
+    step = "execute_context_0(0)_generation_1(1)"
+    kernels = [
+        ("void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, false, 4, 2, false>", 40.0),
+        ("void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128>>", 10.0),
+        ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 15.0),
+        ("triton_red_fused_add_rms_norm_0", 5.0),
+        ("a_kernel_that_nobody_knows", 2.0),
+    ]
+    launched: list[dict[str, object]] = [
+        mark(0, 90, sequences=1),
+        event("cudaGraphLaunch", 10, 5),
+        mark(100, 90, sequences=1),
+    ]
+    for step_begins in (5.0, 105.0):
+        launched.append(device("gpu_user_annotation", step, step_begins, 80.0))
+        ends = step_begins
+        for name, duration in kernels:
+            launched.append(device("kernel", name, ends, duration, correlation=3))
+            ends += duration
+    launched += [mark(200, 90, sequences=1), device("kernel", "between steps", 95.0, 3.0)]
+    trace = read_trace(written(tmp_path, launched))
+    operators, groups, step_s = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), built_in_table())
+    assert step_s == pytest.approx(100e-6)
+    assert {one.group: round(one.step_s * 1e6, 3) for one in groups} == {
+        ProfileGroup.QUANTIZED_MATMUL: 40.0,
+        ProfileGroup.ATTENTION: 10.0,
+        ProfileGroup.DENSE_MATMUL: 15.0,
+        ProfileGroup.NORM_ACTIVATION: 5.0,
+        ProfileGroup.OTHER: 2.0,
+        ProfileGroup.FRAMEWORK: 28.0,
+    }
+    first = operators[0]
+    assert first.name.startswith("void marlin::Marlin<")
+    assert (first.calls, first.self_device_s) == (2, pytest.approx(80e-6))
+    assert all(one.name != "between steps" for one in operators)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"),
+    [
+        ("void machete::prepack_kernel<…>", ProfileGroup.QUANTIZED_MATMUL),
+        ("void cutlass::device_kernel<cutlass_3x_gemm_fp8<e4m3>>", ProfileGroup.QUANTIZED_MATMUL),
+        ("fp8_gemm_kernel<2560u, 9728u>", ProfileGroup.QUANTIZED_MATMUL),
+        ("void vllm::dynamic_scaled_int8_quant_kernel<c10::BFloat16>", ProfileGroup.QUANTIZED_MATMUL),
+        ("void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16>", ProfileGroup.QUANTIZED_MATMUL),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64", ProfileGroup.DENSE_MATMUL),
+        ("ampere_bf16_s16816gemm_bf16_64x64_sliced1x2_ldg8_f2f_tn", ProfileGroup.DENSE_MATMUL),
+        ("void gemv2T_kernel_val<int, int, __nv_bfloat16>", ProfileGroup.DENSE_MATMUL),
+        ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<…>>", ProfileGroup.ATTENTION),
+        ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<…>", ProfileGroup.ATTENTION),
+        ("fmhaSm100fKernel_QkvBfloat16OBfloat16", ProfileGroup.ATTENTION),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", ProfileGroup.ATTENTION),
+        ("triton_poi_fused_mul_silu_1", ProfileGroup.NORM_ACTIVATION),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", ProfileGroup.COPIES_CASTS),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>", ProfileGroup.COPIES_CASTS),
+        ("Memcpy DtoH (Device -> Pinned)", ProfileGroup.COPIES_CASTS),
+        ("Memset (Device)", ProfileGroup.COPIES_CASTS),
+    ],
+)
+def test_a_kernel_that_is_often_seen_has_its_group(kernel: str, group: ProfileGroup) -> None:
+    assert built_in_table().group_of(kernel)[0] is group
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, EVENTS)
@@ -131,7 +200,7 @@ def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_p
         {"cat": "cpu_op", "ts": 1, "tid": "a name"},
         {"cat": "cpu_op", "ph": "B", "ts": 1, "tid": 1},
     ]
-    assert read_trace(written(tmp_path, odd)) == ChromeTrace([], [], [])
+    assert read_trace(written(tmp_path, odd)) == ChromeTrace([], [], [], [])
 
 
 def test_no_step_of_the_asked_shape_says_what_is_there(tmp_path: Path) -> None:
@@ -236,6 +305,6 @@ def test_operators_of_another_thread_are_not_of_the_step() -> None:
         Span(1, 10.0, 20.0, "aten::mm", True, None),
         Span(2, 10.0, 80.0, "aten::mm", True, None),
     ]
-    operators, _, _ = divide(ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], built_in_table())
+    operators, _, _ = divide(ChromeTrace(spans, [], [], []), [Step(1, 0.0, 100.0)], built_in_table())
     assert [one.calls for one in operators] == [1]
     assert operators[0].self_cpu_s == pytest.approx(10e-6)

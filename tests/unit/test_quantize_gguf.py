@@ -16,6 +16,7 @@ import pytest
 from bitbench.ground.errors import ModelError, QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
+from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.gguf_header import read_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits
@@ -68,7 +69,13 @@ class Environment:
         (self._source / "conversion" / "base.py").write_text(module)
 
     def quantize(self, script: str) -> None:
-        path = self.folder / "bin" / "llama-quantize"
+        self._tool("llama-quantize", script)
+
+    def imatrix(self, script: str) -> None:
+        self._tool("llama-imatrix", script)
+
+    def _tool(self, name: str, script: str) -> None:
+        path = self.folder / "bin" / name
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
@@ -83,13 +90,13 @@ def work(environment: Environment, tmp_path: Path) -> Work:
     return work_on("gguf-q4_k_m", environment, tmp_path)
 
 
-def work_on(recipe: str, environment: Environment, tmp_path: Path) -> Work:
+def work_on(recipe: str, environment: Environment, tmp_path: Path, calibration: CalibrationText | None = None) -> Work:
     folder, model = tmp_path / "making", tmp_path / "small"
     folder.mkdir()
     model.mkdir(exist_ok=True)
     python = environment.folder / "bin" / "python"
     lock_fd = os.open(os.devnull, os.O_RDONLY)
-    return Work(model, catalog.find(recipe), None, 0, folder, python, lock_fd, folder / "kept")
+    return Work(model, catalog.find(recipe), calibration, 0, folder, python, lock_fd, folder / "kept")
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
@@ -125,6 +132,34 @@ def test_converts_then_quantizes_and_leaves_one_file(work: Work) -> None:
 
 def test_tensors_that_do_not_fit_the_type_are_told(work: Work) -> None:
     assert compress(work).stored_otherwise == {"q5_0 instead of q4_K": 2}
+
+
+# Arguments: -m MODEL -f TEXT -o TABLE -c TOKENS --chunks SAMPLES
+IMATRIX = """
+echo "[1]4.6,[2]5.1,"
+echo "$7 $8 $9 ${10}"
+{ cat "$4"; echo; } > "$6"
+"""
+GUIDED = 'echo "$1 $(cat "$2") $5" > "$4"'  # arguments: --imatrix TABLE MODEL TARGET TYPE
+TEXT = CalibrationText("a text", ({"text": "hello"}, {"messages": [{"role": "user", "content": "there"}]}))
+
+
+def test_an_importance_matrix_is_made_from_the_text_and_guides_the_rounding(
+    environment: Environment, tmp_path: Path
+) -> None:
+    environment.imatrix(IMATRIX)
+    environment.quantize(GUIDED)
+    work = work_on("gguf-iq3_xxs", environment, tmp_path, TEXT)
+    compress(work)
+    assert [path.name for path in work.checkpoint.iterdir()] == ["model.gguf"]
+    assert (work.checkpoint / "model.gguf").read_text() == "--imatrix hello\n\nthere IQ3_XXS\n"
+    assert "-c 512 --chunks 100" in work.log_file.read_text()
+
+
+def test_an_environment_without_llama_imatrix_says_how_to_get_it(environment: Environment, tmp_path: Path) -> None:
+    said = failure(work_on("gguf-iq3_xxs", environment, tmp_path, TEXT))
+    assert "has no llama-imatrix" in said
+    assert "bitbench env create llamacpp" in said
 
 
 def test_bf16_is_only_converted(environment: Environment, tmp_path: Path) -> None:
@@ -168,6 +203,7 @@ import os, sys
 from pathlib import Path
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
+from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.work import Work
 recipe = catalog.find("gguf-q4_0")
 folder, lock_fd = Path(sys.argv[2]), os.open("/dev/null", os.O_RDONLY)

@@ -41,6 +41,85 @@ def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
     assert recipe.scheme.group_size == (64 if name.startswith(("w4", "w3", "w2")) else None)
 
 
+@pytest.mark.parametrize(
+    ("name", "preset", "numbers", "needs_text"),
+    [
+        ("fp8-block", "FP8_BLOCK", (8, 8, "float", None), False),
+        ("fp8-static-kv", "FP8", (8, 8, "float", None), True),
+        ("nvfp4", "NVFP4", (4, 4, "float", 16), True),
+        ("nvfp4-awq", "NVFP4", (4, 4, "float", 16), True),
+        ("nvfp4-gptq", "NVFP4", (4, 4, "float", 16), True),
+        ("nvfp4a16", "NVFP4A16", (4, 16, "float", 16), False),
+        ("mxfp4", "MXFP4", (4, 4, "float", 32), False),
+        ("mxfp4a16", "MXFP4A16", (4, 16, "float", 32), False),
+        ("mxfp8", "MXFP8", (8, 8, "float", 32), False),
+        ("w4afp8-gptq", "W4AFP8", (4, 8, "int", 128), True),
+    ],
+)
+def test_a_recipe_with_a_preset_means_what_compressed_tensors_means(
+    name: str, preset: str, numbers: tuple[int, int, str, int | None], needs_text: bool
+) -> None:
+    recipe = catalog.find(name)
+    scheme = recipe.scheme
+    assert scheme is not None
+    assert (scheme.preset, scheme.kv_cache) == (preset, "fp8" if name == "fp8-static-kv" else None)
+    assert (scheme.weight_bits, scheme.activation_bits, scheme.type, scheme.group_size) == numbers
+    assert recipe.needs_calibration is needs_text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("preset: NVFP4\n    weight_bits: 8", "preset: NVFP4 means weight_bits: 4; remove weight_bits"),
+        ("preset: MXFP8\n    symmetric: false", "preset: MXFP8 has no zero points; remove symmetric: false"),
+        ("weight_bits: 4\n    type: float", "or with a preset"),
+        ("weight_bits: 8\n    activation_bits: 4", "activation_bits: 4 goes with a preset, such as NVFP4"),
+        ("preset: NVFP8", "preset"),
+    ],
+)
+def test_a_preset_that_is_contradicted_is_told_what_it_means(tmp_path: Path, fields: str, said: str) -> None:
+    assert said in complaint(tmp_path, f"name: mine\nsteps:\n  - step: quantize\n    {fields}\n")
+
+
+def test_a_model_can_be_rounded_file_by_file_where_no_text_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{RTN}by_file: true\n")
+    assert catalog.find(str(path)).by_file
+    assert "by_file" not in catalog.find("w8a8-rtn").model_dump()  # nothing changes for recipes from before
+    said = "by_file: true goes with one `quantize` step that needs no text"
+    assert said in complaint(tmp_path, f"{RTN.replace('quantize', 'gptq')}by_file: true\n")
+    assert said in complaint(tmp_path, f"{RTN}    kv_cache: fp8\nby_file: true\n")
+
+
+def test_rotations_need_no_text_and_learned_rounding_does() -> None:
+    assert not catalog.find("w8a8-spinquant").needs_calibration
+    assert not catalog.find("w4a16-spinquant").needs_calibration
+    assert catalog.find("w4a16-g128-autoround").needs_calibration
+
+
+def test_fields_that_came_later_change_no_key_of_a_variant() -> None:
+    """The key is a hash over what a recipe says; a field that is not set says nothing."""
+    (step,) = catalog.find("w8a8-rtn").model_dump(mode="json")["steps"]
+    assert set(step) == {"step", "weight_bits", "activation_bits", "type", "group_size", "symmetric", "ignore"}
+    (step,) = catalog.find("fp8-static-kv").model_dump(mode="json")["steps"]
+    assert (step["preset"], step["kv_cache"]) == ("FP8", "fp8")
+
+
+@pytest.mark.parametrize("name", ["q4_k_m-imatrix", "iq4_xs-imatrix", "iq3_xxs", "iq2_xs"])
+def test_a_gguf_recipe_with_an_importance_matrix_needs_text(name: str) -> None:
+    recipe = catalog.find(f"gguf-{name}")
+    assert recipe.gguf_type == name.removesuffix("-imatrix").upper()
+    assert recipe.has_imatrix
+    assert recipe.needs_calibration
+
+
+def test_a_gguf_type_that_needs_an_importance_matrix_says_so(tmp_path: Path) -> None:
+    said = complaint(tmp_path, "name: mine\nbackend: gguf\noptions: {type: IQ2_XS}\n")
+    assert "type: IQ2_XS needs `imatrix: true` beside it" in said
+    said = complaint(tmp_path, "name: mine\nbackend: gguf\noptions: {type: BF16, imatrix: true}\n")
+    assert "type: BF16 is not quantized; remove imatrix" in said
+
+
 @pytest.mark.parametrize("name", ["bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"])
 def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
     recipe = catalog.find(f"gguf-{name}")
@@ -116,12 +195,13 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
     ("text", "part"),
     [
         (RTN.replace("8\n", "5\n"), "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5"),
-        (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
+        (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of autoround, awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
-            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt, vptq",
+            "r.yaml:3: steps[0]: `step` must be one of autoround, awq, gptq, quantize, smoothquant, sparsegpt, "
+            "spinquant, vptq",
         ),
-        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
+        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize`, `gptq` or `autoround`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),

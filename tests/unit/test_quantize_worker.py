@@ -1,8 +1,10 @@
 """The llm-compressor backend as the parent sees it: a stand-in for the worker's interpreter plays each ending."""
 
+import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from bitbench.quantize import catalog
 from bitbench.quantize.backends.llmcompressor import compress
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.work import QuantizeProgress, Work
-from bitbench.quantize.workers.llmcompressor_worker import pattern_of
+from bitbench.quantize.workers.llmcompressor_worker import MODIFIERS, layers_of, pattern_of
 
 DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
 
@@ -84,3 +86,31 @@ def test_sparsegpt_leaves_alone_what_is_ignored_under_its_name_for_it() -> None:
     assert re.match(pattern, "lm_head.")
     assert not re.match(pattern, "lm_head_2.")
     assert pattern_of("re:.*q_proj") == "re:.*q_proj"
+
+
+def step_of(recipe: str) -> dict[str, Any]:
+    """As the worker gets it."""
+    step = catalog.find(recipe).steps[-1]
+    return json.loads(step.model_dump_json())  # type: ignore[no-any-return]
+
+
+def test_a_preset_goes_to_llm_compressor_by_its_name() -> None:
+    assert layers_of(step_of("nvfp4")) == {"ignore": ["lm_head"], "scheme": "NVFP4", "targets": ["Linear"]}
+    with_cache = layers_of(step_of("fp8-static-kv"))
+    assert with_cache["scheme"] == "FP8"
+    assert with_cache["kv_cache_scheme"] == {
+        "num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False,
+    }  # fmt: skip
+
+
+def test_other_schemes_are_told_number_by_number() -> None:
+    (group,) = layers_of(step_of("w4a16-g128-autoround"))["config_groups"].values()
+    assert group["weights"] == {
+        "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128,
+    }  # fmt: skip
+    assert group["input_activations"] is None
+
+
+def test_every_step_of_a_recipe_has_its_modifier() -> None:
+    steps = {name for recipe in catalog.built_in_recipes() for name in (step.step for step in recipe.steps)}
+    assert steps - {"vptq"} == MODIFIERS.keys()

@@ -32,10 +32,15 @@ CONFIGS: list[tuple[dict[str, Any], str, str]] = [
     (
         compressed({**FP8, "strategy": "block", "block_structure": [128, 128]}, FP8),
         "w8a8-fp8-b128x128",
-        "compressed-tensors/w8a8-float",
+        "compressed-tensors/w8a8-float/block",
     ),
-    (compressed(FP4, FP4), "nvfp4", "compressed-tensors/w4a4-float"),
-    (compressed(FP4), "nvfp4a16", "compressed-tensors/w4a16-float"),
+    (
+        compressed(FP8, {**FP8, "strategy": "tensor", "dynamic": False}),
+        "w8a8-fp8",
+        "compressed-tensors/w8a8-float/static",
+    ),
+    (compressed(FP4, FP4), "nvfp4", "compressed-tensors/w4a4-float/nvfp4"),
+    (compressed(FP4), "nvfp4a16", "compressed-tensors/w4a16-float/nvfp4"),
     (
         compressed(INT8, INT8, sparsity_config={"format": "sparse-24-bitmask", "sparsity_structure": "2:4"}),
         "w8a8-sparse",
@@ -57,7 +62,7 @@ CONFIGS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "fmt": "e4m3"},
         "w8a8-fp8-b128x128",
-        "fp8/w8a8-float",
+        "fp8/w8a8-float/block",
     ),
     ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "w8a8-fp8", "fp8/w8a8-float"),
     (
@@ -68,15 +73,15 @@ CONFIGS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"quant_method": "modelopt", "quantization": {"quant_algo": "NVFP4", "group_size": 16}},
         "nvfp4-modelopt",
-        "modelopt/w4a4-float",
+        "modelopt/w4a4-float/nvfp4",
     ),
     (
         {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ", "group_size": 128},
         "w4a8-g128-modelopt",
-        "modelopt/w4a8-int",
+        "modelopt/w4afp8-int",
     ),
     ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "modelopt", "modelopt"),
-    ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", "mxfp4/w4a16-float"),
+    ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", "mxfp4/w4a16-float/mxfp4"),
     (
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"},
         "w4a16-fp4-bitsandbytes",

@@ -27,7 +27,7 @@ from bitbench.cli import (
     recommend,
     report,
 )
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, OnDevice, chosen, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
@@ -96,6 +96,7 @@ def init(
 def plan(
     study: StudyFile,
     *,
+    device: OnDevice = None,
     device_class: Annotated[
         str | None,
         typer.Option("--device-class", metavar="NAME", help="Plan for h100-80gb, a100-80gb, l4 or t4, not for here."),
@@ -112,9 +113,12 @@ def plan(
     cost at your price. Exit code 3: every cell is refused.
     """
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
+    from bitbench.ground.errors import UsageError
     from bitbench.lab.study import Lab
 
-    lab = Lab()
+    if device is not None and device_class is not None:
+        raise UsageError("--device is for this machine, --device-class for another; give one of them")
+    lab = Lab(device=chosen(device))
     answer = answer_plan(lab, study, device_class, price_per_hour)
     code = exit_code_of(answer.plan)
     if as_json:
@@ -128,6 +132,7 @@ def run(
     study: StudyFile,
     *,
     into: Into = None,
+    device: OnDevice = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
     ] = None,
@@ -155,7 +160,7 @@ def run(
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
 
-    lab, console = Lab(), Terminal()
+    lab, console = Lab(device=chosen(device)), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:

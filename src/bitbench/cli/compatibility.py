@@ -8,6 +8,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bitbench.core.asked.recipe import Recipe
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
 from bitbench.ground.units import UNKNOWN
@@ -17,7 +18,9 @@ STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict
 DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
 
 
-def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Table:
+def recipes_table(
+    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+) -> Table:
     """One row per recipe, one column per engine."""
     columns = [Column(engine, no_wrap=True) for engine in engines]
     table = Table(
@@ -30,19 +33,22 @@ def recipes_table(recipes: Sequence[Recipe], engines: Sequence[str], device: Dev
         padding=(0, 2, 0, 0),
     )
     for recipe in recipes:
-        rows = [look_up(recipe.form, engine, device, recipe.at_load) for engine in engines]
+        rows = [look_up(recipe.form, engine, device, recipe.at_load, capability=capability) for engine in engines]
         table.add_row(recipe.name, *map(_shown, rows), recipe.description)
     return table
 
 
-def reasons(recipes: Sequence[Recipe], engines: Sequence[str], device: Device) -> Iterator[RenderableType]:
+def reasons(
+    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""
     named: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
-            row = look_up(recipe.form, engine, device, recipe.at_load)
+            row = look_up(recipe.form, engine, device, recipe.at_load, capability=capability)
             if row is not None and row.why:
-                alike = row.model_copy(update={"form": ""})  # one reason may hold for several forms
+                # One reason may hold for several forms.
+                alike = row.model_copy(update={"form": "", "kernel": None, "capability": None})
                 named.setdefault(alike, []).append(recipe.name)
     for row, names in named.items():
         known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked

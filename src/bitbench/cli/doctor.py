@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.core.recorded.host import HostNoise
+from bitbench.core.recorded.host import Accelerator, HostNoise
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
 from bitbench.lab.answers import doctor_answer
@@ -55,10 +55,17 @@ def _host_table(found: Checkup) -> Table:
     table.add_row("memory", show_bytes(host.memory_bytes))
     table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
-    names = ", ".join(f"{device.name} ({show_bytes(device.memory_bytes)})" for device in host.accelerators)
+    names = ", ".join(f"{device.name} ({_accelerator(device)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
+    for problem in found.gpu_problems:
+        table.add_row("", Text(problem, "yellow"))
     table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
+
+
+def _accelerator(device: Accelerator) -> str:
+    capability = f", compute capability {device.capability}" if device.capability else ""
+    return f"{show_bytes(device.memory_bytes)}{capability}"
 
 
 def _engine_lines(engines: Sequence[EngineState]) -> Text:

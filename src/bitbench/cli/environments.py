@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.options import OnDevice, chosen
+
 app = typer.Typer(help="Create and list the environments that engines run in.", no_args_is_help=True)
 
 
@@ -17,6 +19,7 @@ def create(
     installer: Annotated[
         str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
     ] = None,
+    device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
     from rich.text import Text
@@ -27,7 +30,7 @@ def create(
     from bitbench.lab.environments import known_environment
     from bitbench.lab.study import Lab
 
-    lab, console = Lab(), Terminal()
+    lab, console = Lab(device=chosen(device)), Terminal()
     wanted = known_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
         made = environments.create(

@@ -4,8 +4,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from bitbench.core.asked.kernel_device import KernelDevice
+
 if TYPE_CHECKING:
     from bitbench.core.base import Record
+    from bitbench.core.environment import Device
     from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.choices import Described
 
@@ -13,6 +16,15 @@ AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")]
+OnDevice = Annotated[
+    KernelDevice | None,
+    typer.Option("--device", help="What engines compute on [default: cuda where a GPU can be used, else cpu]."),
+]
+
+
+def chosen(device: "KernelDevice | None") -> "Device | None":
+    """As the lab takes it."""
+    return None if device is None else device.value
 
 
 def end_with_json(command: "Described", answer: "Record", exit_code: "ExitCode") -> NoReturn:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.options import OnDevice, chosen
+
 app = typer.Typer(help="List, show and remove quantized variants.", no_args_is_help=True)
 
 
@@ -45,6 +47,7 @@ def quantize(
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
     why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
+    device: OnDevice = None,
 ) -> None:
     """List recipes and the engines that run them, or print one."""
     from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
@@ -55,11 +58,11 @@ def recipes(
     if name is not None:
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    lab, console, known = Lab(), Terminal(), catalog.built_in_recipes()
+    lab, console, known = Lab(device=chosen(device)), Terminal(), catalog.built_in_recipes()
     engines = lab.engines_with_models()
-    console.print(recipes_table(known, engines, lab.device))
+    console.print(recipes_table(known, engines, lab.device, lab.capability))
     console.print(f"\nEngines on {DEVICES[lab.device]}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
-    for paragraph in reasons(known, engines, lab.device) if why else ():
+    for paragraph in reasons(known, engines, lab.device, lab.capability) if why else ():
         console.print(paragraph)
 
 

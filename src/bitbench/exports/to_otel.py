@@ -8,7 +8,7 @@ from opentelemetry.sdk.resources import Resource
 from bitbench.exports.content import ExportedStudy
 from bitbench.ground.errors import ExportError
 
-_UNITS = {"bytes": "By", "tok/s": "{token}/s", "req/s": "{request}/s"}  # as UCUM spells them
+_UNITS = {"bytes": "By", "tok/s": "{token}/s", "req/s": "{request}/s", "J/tok": "J/{token}"}  # as UCUM spells them
 _PATIENCE_S = 10.0
 
 

@@ -11,7 +11,12 @@ from urllib.request import Request, urlopen
 from bitbench.exports.content import ExportedFigure, ExportedStudy
 from bitbench.ground.errors import ExportError
 
-_ENDINGS = {"s": "_seconds", "tok/s": "_tokens_per_second", "req/s": "_requests_per_second"}
+_ENDINGS = {
+    "s": "_seconds",
+    "tok/s": "_tokens_per_second",
+    "req/s": "_requests_per_second",
+    "J/tok": "_joules_per_token",
+}
 _IN_A_LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _PATIENCE_S = 10.0

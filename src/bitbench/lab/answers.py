@@ -73,6 +73,7 @@ class DoctorAnswer(Record):
     home: str
     free_bytes: int
     has_native_part: bool
+    gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
     engines: tuple[DoctorEngine, ...]
     models: tuple[DoctorModel, ...]
     noise: HostNoise | None  # null with --quick
@@ -122,6 +123,7 @@ def doctor_answer(found: Checkup, noise: HostNoise | None) -> DoctorAnswer:
         home=str(found.home),
         free_bytes=found.free_bytes,
         has_native_part=found.has_native_part,
+        gpu_problems=found.gpu_problems,
         engines=tuple(
             DoctorEngine(
                 name=engine.name, is_ready=engine.is_ready, versions=dict(engine.versions or {}), to_fix=engine.to_fix

@@ -1,7 +1,9 @@
 """What this machine can do, and the command that adds what it cannot."""
 
 import importlib.util
+import os
 import shutil
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from bitbench.core.recorded.host import HostFacts
 from bitbench.engines import registry
 from bitbench.lab.environments import known_environments, main_versions
 from bitbench.models import library
+from bitbench.probes.gpus import GpuSurvey, survey_gpus
 from bitbench.probes.host import collect_host_facts
 
 
@@ -40,6 +43,7 @@ class Checkup:
     has_native_part: bool
     engines: tuple[EngineState, ...]
     models: tuple[library.KnownModel, ...]
+    gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs; a sentence each
 
 
 def examine(home: Path) -> Checkup:
@@ -58,7 +62,19 @@ def examine(home: Path) -> Checkup:
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
         models=tuple(library.list_models(home)),
+        gpu_problems=gpu_problems(survey_gpus()),
     )
+
+
+def gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
+    """Kernels are compiled when an engine starts: Triton needs a C compiler and Python's headers for that."""
+    problems = [found.problem] if found.problem else []
+    if found.accelerators and not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        problems.append("No C compiler is on the PATH, which Triton needs; install gcc or clang.")
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if found.accelerators and not headers.exists():
+        problems.append(f"{headers} is missing, which Triton needs; install Python's development files (python3-dev).")
+    return tuple(problems)
 
 
 def _existing_parent(path: Path) -> Path:

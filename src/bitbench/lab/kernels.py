@@ -14,7 +14,8 @@ from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.kernels import registry, runner
 from bitbench.kernels.shapes import parse_shapes
 from bitbench.models import library
-from bitbench.probes.host import collect_host_facts, has_cuda
+from bitbench.probes.gpus import survey_gpus
+from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.kernels import summarize_kernels
 from bitbench.vptq.instruction_sets import usable_isas
 
@@ -73,10 +74,10 @@ def read_kernels(path: Path) -> KernelSummary:
 
 
 def _job(options: KernelOptions, home: Path) -> runner.KernelJob:
-    if options.device is KernelDevice.CUDA and not has_cuda():
+    if options.device is KernelDevice.CUDA and not (found := survey_gpus()).is_usable:
         raise KernelError(
-            "This machine has no CUDA device (no NVIDIA driver is loaded); run the command on one that has, or "
-            "drop --device to measure the CPU."
+            f"{found.problem or 'This machine has no CUDA device (no NVIDIA driver is loaded).'} Run the command on "
+            "one that has, or drop --device to measure the CPU."
         )
     named: Sequence[str] | None = None if options.cases is None else [*options.against, *options.cases]
     return runner.KernelJob(

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench import environments
+from bitbench.core.environment import Device
+from bitbench.engines import registry
 from bitbench.ground.errors import EngineEnvironmentError, NotReadyError
 from bitbench.models.catalog import CATALOG
 from bitbench.models.library import ENVIRONMENT
@@ -14,13 +16,15 @@ from bitbench.models.library import ENVIRONMENT
 class Readiness:
     environments: Mapping[str, str | None]  # what is wrong with each; None: it is installed
     missing_models: tuple[str, ...]
+    asked_for: Device | None = None  # what a person chose; None: what this machine would choose
 
     @property
     def commands(self) -> tuple[str, ...]:
         """In an order in which they work: models of the catalog are converted in an environment."""
         names = [name for name, problem in self.environments.items() if problem is not None]
+        device = f" --device {self.asked_for}" if self.asked_for else ""
         return (
-            *(f"bitbench env create {name}" for name in names),
+            *(f"bitbench env create {name}{device}" for name in names),
             *(f"bitbench model get {name}" for name in self.missing_models),
         )
 
@@ -30,11 +34,20 @@ class Readiness:
             raise NotReadyError(f"this study cannot run yet; first: {' && '.join(self.commands)}")
 
 
-def readiness(needed: Iterable[str], missing_models: Iterable[str], home: Path) -> Readiness:
-    """`needed`: environments of the study's engines, of what makes its variants, and of its tasks."""
+def readiness(
+    needed: Iterable[str],
+    missing_models: Iterable[str],
+    home: Path,
+    *,
+    device: Device | None = None,
+    asked_for: Device | None = None,
+) -> Readiness:
+    """`needed`: environments of the study's engines, of what makes its variants, and of its tasks. `device`: what the
+    engines compute on, for which theirs must have been made; `asked_for`: the same where a person chose it."""
     models = tuple(missing_models)
     names = sorted({*needed, *(ENVIRONMENT for model in models if model in CATALOG)})  # it converts them
-    return Readiness({name: _problem(name, home) for name in names}, models)
+    problems = {name: _problem(name, home) or (device and _of_another_device(name, home, device)) for name in names}
+    return Readiness(problems, models, asked_for)
 
 
 def _problem(name: str, home: Path) -> str | None:
@@ -43,3 +56,15 @@ def _problem(name: str, home: Path) -> str | None:
     except EngineEnvironmentError as error:
         return str(error)
     return None
+
+
+def _of_another_device(name: str, home: Path, device: Device) -> str | None:
+    """Where an engine's was made from the lock of another device: there the engine would compute."""
+    of_engines = {known.name: known for one in registry.engines().values() if (known := one.own_environment)}
+    installed = next((one for one in environments.list_environments(home) if one.name == name), None)
+    if name not in of_engines or installed is None:
+        return None
+    locks = {lock.name: other for other, lock in of_engines[name].locks.items()}
+    if installed.lock not in locks or installed.lock == of_engines[name].lock_for(device).name:
+        return None
+    return f"The environment {name} was created for {locks[installed.lock]}, and engines here run on {device}."

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from bitbench import __version__, environments
 from bitbench.core.asked.study import Study
+from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan
 from bitbench.core.device_class import DeviceClass, DevicePlan
 from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
+from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
@@ -41,7 +43,8 @@ from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
-from bitbench.probes.host import collect_host_facts, has_cuda
+from bitbench.probes.gpus import survey_gpus
+from bitbench.probes.host import collect_host_facts
 from bitbench.probes.memory import available_memory
 from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
@@ -71,13 +74,20 @@ def default_home() -> Path:
 class Lab:
     """One workplace: its home folder, and what can be done there."""
 
-    def __init__(self, home: Path | None = None) -> None:
+    def __init__(self, home: Path | None = None, device: Device | None = None) -> None:
+        """`device`: what engines compute on; None: a GPU where one can be used, else the CPU."""
         self.home = home or default_home()
+        self._chosen_device = device
 
     @property
     def device(self) -> Device:
         """What engines compute on here."""
-        return "cuda" if has_cuda() else "cpu"
+        return self._chosen_device or ("cuda" if survey_gpus().is_usable else "cpu")
+
+    @property
+    def capability(self) -> Capability | None:
+        """The least compute capability among the GPUs that engines see; None on a CPU, and where it is unknown."""
+        return survey_gpus().capability if self.device == "cuda" else None
 
     def plan(self, study: Path | Study) -> Plan:
         """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
@@ -208,7 +218,7 @@ class Lab:
         """`target`: another device than this machine's."""
         study = source.study
         device: Device = "cuda" if target else self.device
-        capability = target.compute_capability if target else None
+        capability = target.compute_capability if target else self.capability
         try:
             check_files(study.workloads, source.folder)
             if study.quality is not None:
@@ -225,7 +235,9 @@ class Lab:
 
     def _readiness(self, plan: Plan, workshop: Workshop) -> Readiness:
         needed = {*self.environments_of(plan), *workshop.makers(plan)}
-        return readiness(needed, workshop.missing_models(plan), self.home)
+        return readiness(
+            needed, workshop.missing_models(plan), self.home, device=self.device, asked_for=self._chosen_device
+        )
 
     def _pace(self, plan: Plan, bench: Bench) -> StudyPace:
         return StudyPace(
@@ -242,6 +254,7 @@ class Lab:
             python_of=lambda name: environments.python_of(name, self.home),
             load=load,
             folder=folder.resolve(),
+            capability=self.capability,
         )
 
     def _open(self, writer: Writer, plan: Plan, source: StudySource, observer: Observer) -> None:
@@ -263,11 +276,18 @@ class Lab:
         writer.write_study(source.text)
         writer.write_lock(found)
 
+    def _host(self) -> HostFacts:
+        """Without the GPUs of a machine where engines compute on the CPU: they change no figure."""
+        facts = collect_host_facts()
+        return (
+            facts if self.device == "cuda" else facts.model_copy(update={"accelerators": (), "cuda_device_order": None})
+        )
+
     def _resolve(self, plan: Plan, folder: Path) -> Lock:
         """What this run finds here; when it began is not in it."""
         return Lock(
             bitbench=__version__,
-            host=collect_host_facts(),
+            host=self._host(),
             environments={name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             variants={
                 variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None

@@ -14,6 +14,7 @@ from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observe
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.load.verdict import judge
+from bitbench.probes.gpu_state import disturbance, watch_gpus
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import judge_objectives
 from bitbench.statistics.trial import measure
@@ -93,9 +94,10 @@ class TrialRunner:
             facts=ready.facts,
             folder=self.folder,
         )
-        result = self.load.run(job, self.observer.trial_running)
+        with watch_gpus(ready.instance.pid) as gpus:
+            result = self.load.run(job, self.observer.trial_running)
         requests = result.requests
-        failure = ready.explain(judge(requests, workload, result.health), kind)
+        failure = ready.explain(judge(requests, workload, result.health) or disturbance(gpus.use), kind)
         if failure is not None:
             kind = "measured"  # a warm-up that fails is the result of its cell
         record = new_record(
@@ -104,12 +106,15 @@ class TrialRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": measure(requests, self.study.objectives) if failure is None else TrialMetrics(),
+                "metrics": measure(requests, self.study.objectives, gpus.use and gpus.use.energy_j)
+                if failure is None
+                else TrialMetrics(),
                 "client": result.health,
                 "objectives": judge_objectives(requests, self.study.objectives),
                 "requests": requests.num_rows,
                 "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
                 "memory": ready.watch.read(),
+                "gpus": gpus.use,
             }
         )
         return TrialDraft(record, requests)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bitbench.core.asked.recipe import COMPRESSED_TENSORS
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor, read_header
-from bitbench.models.quantized import read_quantization
+from bitbench.models.quantized import Quantization, read_quantization
 
 MANIFEST = "bitbench-model.json"
 RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
@@ -18,6 +19,14 @@ _HEAD = "lm_head.weight"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as different families call them
 _LARGEST = 2**40  # of any size or count in a configuration
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
+# As compressed-tensors, GPTQ, AWQ, MXFP4 and bitsandbytes call what they pack several weights into, and their scales.
+_PACKED = re.compile(r"\.(weight_packed|qweight)$|_blocks$")
+_SCALE = re.compile(
+    r"\.(weight_(scale(_inv|_2)?|zero_point|shape|g_idx|global_scale)|(input|output)_\w*(scale|zero_point)|scales|qzeros"
+    r"|g_idx|absmax|quant_map|nested_\w+|SCB|weight_format|[qkv]_scale|weight\.(absmax|quant_map|nested_\w+|quant_state\..*))$"
+    r"|_scales$|_scale(_inv)?$"
+)
+_BITS = {"I32": 32, "U32": 32, "U8": 8, "I8": 8}
 _KINDS_WITH_KEYS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
@@ -27,17 +36,15 @@ def read_facts(folder: Path) -> ModelFacts:
     What has another form than it usually has, such as a size per layer, is unknown. Raises ModelError.
     """
     config = read_object(folder / "config.json")
-    stored = read_quantization(folder)
-    return describe_config(
-        config, _tensors(folder), _special_token_ids(folder, _text_part(config)), stored.method if stored else None
-    )
+    special = _special_token_ids(folder, _text_part(config))
+    return describe_config(config, _tensors(folder), special, read_quantization(folder))
 
 
 def describe_config(
     whole: Mapping[str, Any],
     tensors: Mapping[str, StoredTensor],
     special_token_ids: tuple[int, ...],
-    quantization: str | None,
+    stored: Quantization | None = None,
 ) -> ModelFacts:
     """Facts of a model with this config.json and these tensors."""
     config = _text_part(whole)
@@ -45,7 +52,7 @@ def describe_config(
     tied = config.get("tie_word_embeddings")
     return ModelFacts(
         architecture=next(iter(_texts(whole, "architectures")), None),
-        parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
+        parameters=_parameters(tensors, stored),
         vocabulary_size=_count(config, "vocab_size"),
         special_token_ids=special_token_ids,
         context_tokens=_count(config, "max_position_embeddings"),
@@ -57,7 +64,7 @@ def describe_config(
         intermediate_size=_count(config, "intermediate_size"),
         tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
         experts=next((count for key in _EXPERTS if (count := _count(config, key))), None),
-        quantization=quantization,
+        quantization=stored.method if stored else None,
         random_weights=whole.get(RANDOM_WEIGHTS) is True,
     )
 
@@ -75,7 +82,8 @@ def has_code(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors"))
+    """Some repositories hold the same weights a second time, as `consolidated.safetensors`: not counted, not loaded."""
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise ModelError(
             f"{folder} contains no .safetensors file; save the model as safetensors, the only format bitbench reads."
@@ -93,6 +101,33 @@ def _kv_heads(config: Mapping[str, Any]) -> int | None:
 
 def _tensors(folder: Path) -> dict[str, StoredTensor]:
     return {name: tensor for path in weight_files(folder) for name, tensor in read_header(path).items()}
+
+
+def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None) -> int | None:
+    """Weights of the model, wherever several of them lie in one number; scales and zero points are none. None where
+    packed weights have no known size."""
+    if stored is None:
+        return sum(math.prod(tensor.shape) for tensor in tensors.values())
+    count = 0
+    for name, tensor in tensors.items():
+        if _SCALE.search(name):
+            continue
+        per_number = _weights_per_number(name, tensor, stored)
+        if per_number is None:
+            return None
+        count += round(math.prod(tensor.shape) * per_number)
+    return count
+
+
+def _weights_per_number(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
+    is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))  # bitsandbytes packs these
+    if not is_packed:
+        return 1
+    if stored.weights is None or tensor.dtype not in _BITS:
+        return None
+    room, bits = _BITS[tensor.dtype], stored.weights.bits
+    # compressed-tensors leaves bits of a number unused where the size does not divide it, GPTQ goes on in the next.
+    return room // bits if stored.method == COMPRESSED_TENSORS else room / bits
 
 
 def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:

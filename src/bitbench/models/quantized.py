@@ -6,11 +6,11 @@ hf_quant_config.json beside it and nothing else. What has another form than it u
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bitbench.core.asked.recipe import COMPRESSED_TENSORS
+from bitbench.core.asked.recipe import COMPRESSED_TENSORS, numbers_form
 from bitbench.ground.model_json import read_object
 
 FULL_BITS = 16  # of what is not quantized
@@ -48,12 +48,25 @@ class Quantization:
     block: tuple[int, int] | None = None  # rows and columns that share a scale
     kv_cache: Numbers | None = None
     is_sparse: bool = False
+    is_static: bool = False  # one scale for all activations, found beforehand
 
     @property
     def form(self) -> str:
         """The key of `planning/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
         sparse = "/sparse" if self.is_sparse else ""
-        return self.method if self.weights is None else f"{self.method}/{self._bits}-{self.weights.kind}{sparse}"
+        if self.weights is None:
+            return self.method
+        activations = self.activations or Numbers(FULL_BITS, self.weights.kind)
+        numbers = numbers_form(
+            self.weights.bits,
+            self.weights.kind,
+            activations.bits,
+            activations.kind,
+            group_size=self.group_size,
+            has_blocks=self.block is not None,
+            is_static=self.is_static,
+        )
+        return f"{self.method}/{numbers}{sparse}"
 
     @property
     def label(self) -> str:
@@ -110,7 +123,7 @@ def _compressed_tensors(method: str, config: Json) -> Quantization:
     is_sparse = str(sparsity.get("format", "")).startswith("sparse") or sparsity.get("sparsity_structure") == "2:4"
     only = found.pop() if len(found) == 1 else Quantization(method)
     cache = _numbers(_object(config, "kv_cache_scheme"))
-    return Quantization(method, only.weights, only.activations, only.group_size, only.block, cache, is_sparse)
+    return replace(only, kv_cache=cache, is_sparse=is_sparse)
 
 
 def _of_group(method: str, group: Json) -> Quantization:
@@ -121,6 +134,7 @@ def _of_group(method: str, group: Json) -> Quantization:
         _numbers(_object(group, "input_activations")),
         _group_size(weights),
         _block(weights.get("block_structure")),
+        is_static=_object(group, "input_activations").get("dynamic") is False,
     )
 
 

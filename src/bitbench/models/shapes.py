@@ -46,7 +46,7 @@ class Shape:
     @cached_property
     def facts(self) -> ModelFacts:
         """Those of the checkpoint with random weights."""
-        return describe_config(self.config, self.tensors, token_ids_of(self.config), None)
+        return describe_config(self.config, self.tensors, token_ids_of(self.config))
 
     @property
     def published_facts(self) -> ModelFacts:

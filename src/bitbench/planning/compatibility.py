@@ -1,12 +1,13 @@
 """What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
+from bitbench.core.asked.study import Argument
 from bitbench.core.base import Spec
 from bitbench.core.capability import Capability, CapabilityRange, parse_range
 from bitbench.core.cell import Verdict
@@ -15,6 +16,9 @@ from bitbench.core.recorded.variant import AtLoad
 from bitbench.ground import yaml_file
 
 DOCUMENTATION = "documentation"
+# Its own code was run to see what it chooses, and nothing was computed.
+SELECTION = "vllm 0.32.0 asked without a GPU"
+UNTESTED = (DOCUMENTATION, SELECTION)
 _WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
@@ -31,6 +35,9 @@ class CompatibilityRow(Spec):
     verdict: Verdict
     why: str = Field(default="", description="a sentence; required unless it runs")
     refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
+    unless: str | None = Field(
+        default=None, description="the engine's argument with which it is not refused, such as `linear-backend=triton`"
+    )
     kernel: str | None = Field(default=None, description="the class that the engine computes it with, where known")
     checked: str = Field(description="what it was tested with, or `documentation`")
 
@@ -42,6 +49,12 @@ class CompatibilityRow(Spec):
     def holds_for(self, capability: Capability | None) -> bool:
         """Of a device whose capability is unknown, only what holds for all is known."""
         return self.capabilities is None or (capability is not None and capability in self.capabilities)
+
+    def refuses(self, args: Mapping[str, Argument]) -> bool:
+        """Whether a study does not run it with these arguments of its engine, however they are spelled."""
+        return self.refuse and self.unless not in {
+            f"{name.lstrip('-').replace('_', '-')}={value}" for name, value in args.items()
+        }
 
     @property
     def word(self) -> str:

@@ -188,10 +188,13 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
     chosen = next((str(setup.args[name]) for name in _CHOOSING_KERNELS if name in setup.args), None)
     if chosen is not None:
         return f"{chosen} (chosen)"
-    row = look_up(
-        fit.variant.form or "", setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability
-    )
-    return row.kernel if row else None
+    form = fit.variant.form or ""
+    while form:  # a special form, such as a sparse one, computes on the kernel of the general one
+        row = look_up(form, setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability)
+        if row is not None and row.kernel is not None:
+            return row.kernel
+        form = form.rpartition("/")[0]
+    return None
 
 
 class _Times:

@@ -110,7 +110,8 @@ def _known(
 ) -> CompatibilityRow | None:
     if not variant.form:
         return None
-    return look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    row = look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    return None if row is not None and row.refuse and not row.refuses(setup.args) else row
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:

@@ -2,14 +2,13 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
 
 import psutil
 
-from bitbench.core.recorded.host import Accelerator, HostFacts
-from bitbench.ground.child_environment import tool_environment
+from bitbench.core.recorded.host import HostFacts
+from bitbench.ground.child_environment import engine_environment
+from bitbench.probes.gpus import survey_gpus
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
 TELLING_FLAGS = (
@@ -21,6 +20,7 @@ TELLING_FLAGS = (
 def collect_host_facts() -> HostFacts:
     cpu = _cpu_info()
     flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
+    accelerators = survey_gpus().accelerators
     return HostFacts(
         cpu_model=cpu.get("model name") or platform.processor() or None,
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
@@ -33,13 +33,9 @@ def collect_host_facts() -> HostFacts:
         kernel=platform.release(),
         python=platform.python_version(),
         virtualization="hypervisor" if "hypervisor" in flags else None,
-        accelerators=tuple(_accelerators()),
+        accelerators=accelerators,
+        cuda_device_order=engine_environment({}).get("CUDA_DEVICE_ORDER") if accelerators else None,
     )
-
-
-def has_cuda() -> bool:
-    """Whether an NVIDIA driver is loaded."""
-    return Path("/proc/driver/nvidia/version").exists()
 
 
 def _usable_threads() -> int | None:
@@ -65,30 +61,6 @@ def _os_name() -> str:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     except OSError:
         return platform.platform()
-
-
-def _accelerators() -> list[Accelerator]:
-    """NVIDIA devices as nvidia-smi lists them. Not yet run on a GPU."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(
-            query, capture_output=True, text=True, timeout=20, check=True, env=tool_environment()
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return parse_nvidia_smi(answer)
-
-
-def parse_nvidia_smi(answer: str) -> list[Accelerator]:
-    rows = (line.split(", ") for line in answer.strip().splitlines())
-    return [
-        Accelerator(name=row[0], memory_bytes=int(row[1]) * 2**20 if row[1].isdigit() else None, driver=row[2])
-        for row in rows
-        if len(row) == 3
-    ]
 
 
 def _read(path: str) -> str | None:

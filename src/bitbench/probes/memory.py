@@ -102,10 +102,15 @@ class MemoryWatch:
     def _sample_devices(self) -> int | None:
         if self._devices is None:
             return None
-        used = self._devices.used_by({process.pid for process in _tree(self._root_pid)})
+        used = self._devices.used_by(process_ids(self._root_pid))
         if used is not None:
             self._device_peak_bytes = max(used, self._device_peak_bytes or 0)
         return used
+
+
+def process_ids(root_pid: int | None) -> set[int]:
+    """Of a process and all that it started."""
+    return {process.pid for process in _tree(root_pid)}
 
 
 def _tree(root_pid: int | None) -> Iterator[psutil.Process]:

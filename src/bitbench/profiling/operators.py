@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.recorded.profile import GroupTime, Operator, ProfileGroup
+from bitbench.profiling.device_kernels import graph_kernels
 from bitbench.profiling.groups import GroupTable
 from bitbench.profiling.steps import Step
 from bitbench.profiling.trace import ChromeTrace, MemoryChange, Span
@@ -45,11 +46,17 @@ def divide(
 
     Where device kernels were recorded a group's time is theirs, and the rest of a step is time in which the device
     had nothing to do (not yet run on a GPU); otherwise it is the operators' self time on the thread of the steps.
+    Kernels belong to the operator that launched them, but for those of a CUDA graph: within a replay there is no
+    operator, and kernels are grouped by their own names.
     """
     sums = _sums(trace, steps, table)
     step_s = _MICROSECOND * sum(step.end - step.start for step in steps) / len(steps)
     on_device = bool(trace.device)
     operators = _operators(sums, on_device)
+    if on_device and (
+        kernels := graph_kernels(trace, steps, sum(one.self_device_s or 0.0 for one in operators), table)
+    ):
+        operators = [*kernels, *(one.model_copy(update={"self_device_s": 0.0}) for one in operators)]
     seconds = dict.fromkeys(ProfileGroup, 0.0)
     calls = dict.fromkeys(ProfileGroup, 0)
     for one in operators:

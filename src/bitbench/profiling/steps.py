@@ -23,6 +23,7 @@ class Step(NamedTuple):
     thread: int
     start: float
     end: float
+    mark: str = ""  # what the engine calls it
 
 
 class StepShape(NamedTuple):
@@ -45,7 +46,7 @@ def steps_in(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
     marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
     steps = [
-        Step(one.thread, one.start, following.start)
+        Step(one.thread, one.start, following.start, one.name)
         for one, following in itertools.pairwise(marks)
         if shape.is_marked(one.name) and _does_work(following) and one.thread == following.thread
     ]

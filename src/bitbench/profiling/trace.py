@@ -13,7 +13,8 @@ _CHUNK = 1 << 20
 _EVENTS = '"traceEvents"'
 _BETWEEN = " \t\r\n,"
 _OPERATOR, _ANNOTATION, _MEMORY = "cpu_op", "user_annotation", "cpu_instant_event"
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # not yet run on a GPU
+# Not yet run on a GPU.
+_DEVICE, _DEVICE_ANNOTATION = ("kernel", "gpu_memcpy", "gpu_memset"), "gpu_user_annotation"
 
 
 class Span(NamedTuple):
@@ -34,20 +35,30 @@ class MemoryChange(NamedTuple):
 
 
 class DeviceWork(NamedTuple):
+    name: str
     correlation: int | None
     start: float
     duration: float
+
+
+class DeviceMark(NamedTuple):
+    """An annotation of the host, from the first to the last of the kernels that were launched within it."""
+
+    name: str
+    start: float
+    end: float
 
 
 class ChromeTrace(NamedTuple):
     spans: list[Span]
     memory: list[MemoryChange]
     device: list[DeviceWork]
+    device_marks: list[DeviceMark]
 
 
 def read_trace(path: Path) -> ChromeTrace:
     """What a profile needs of it; events that are damaged or of another kind are passed over."""
-    trace = ChromeTrace([], [], [])
+    trace = ChromeTrace([], [], [], [])
     with _opened(path) as file:
         try:
             for event in _events(file):
@@ -99,7 +110,11 @@ def _sort_in(event: Json, trace: ChromeTrace) -> None:
         return
     kind, start, arguments = event.get("cat"), float(event["ts"]), event.get("args") or {}
     if kind in _DEVICE:
-        trace.device.append(DeviceWork(arguments.get("External id"), start, float(event.get("dur") or 0.0)))
+        work = DeviceWork(str(event.get("name")), arguments.get("External id"), start, float(event.get("dur") or 0.0))
+        trace.device.append(work)
+        return
+    if kind == _DEVICE_ANNOTATION:
+        trace.device_marks.append(DeviceMark(str(event.get("name")), start, start + float(event.get("dur") or 0.0)))
         return
     if not isinstance(event.get("tid"), int):
         return

@@ -32,6 +32,15 @@ class CalibrationText:
     def as_jsonl(self) -> str:
         return "".join(json.dumps(document, sort_keys=True) + "\n" for document in self.documents)
 
+    def as_text(self) -> str:
+        """For a tool that reads plain text; of a conversation what was said, without the model's template."""
+        return "\n\n".join(
+            document["text"]
+            if "text" in document
+            else "\n".join(str(message["content"]) for message in document["messages"])
+            for document in self.documents
+        )
+
 
 def read_calibration(source: Path | None) -> CalibrationText:
     """The text of a file or folder, or the default; raises QuantizeError where there is none in it."""

@@ -1,10 +1,12 @@
 """How a model is compressed: a named list of steps, or a backend of its own. Written as a short YAML file."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from bitbench.core.asked.study import Argument, Name
 from bitbench.core.base import Fraction, Spec
@@ -19,6 +21,25 @@ GGUF_TYPES = (
     *(*DENSE_GGUF_TYPES, "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
     *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
 )
+# What it makes only with one.
+IMATRIX_GGUF_TYPES = ("IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
+# Formats that compressed-tensors knows by name, and what they mean for a layer: how scales are shared is theirs.
+PresetName = Literal["FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"]
+_PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "FP8": {"type": "float", "weight_bits": 8, "activation_bits": 8},
+        "FP8_BLOCK": {"type": "float", "weight_bits": 8, "activation_bits": 8},
+        "NVFP4": {"type": "float", "weight_bits": 4, "activation_bits": 4, "group_size": 16},
+        "NVFP4A16": {"type": "float", "weight_bits": 4, "activation_bits": 16, "group_size": 16},
+        "MXFP4": {"type": "float", "weight_bits": 4, "activation_bits": 4, "group_size": 32},
+        "MXFP4A16": {"type": "float", "weight_bits": 4, "activation_bits": 16, "group_size": 32},
+        "MXFP8": {"type": "float", "weight_bits": 8, "activation_bits": 8, "group_size": 32},
+        "W4AFP8": {"type": "int", "weight_bits": 4, "activation_bits": 8, "group_size": 128},
+    }
+)
+_CALIBRATED_PRESETS = ("FP8", "NVFP4")  # one scale for all activations, found beforehand
+_NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are defined by
+_CAME_LATER = ("preset", "kv_cache")  # fields of a scheme
 
 
 class Backend(StrEnum):
@@ -32,20 +53,88 @@ class Backend(StrEnum):
 class Scheme(Spec):
     """What the numbers of a linear layer become."""
 
+    preset: PresetName | None = Field(
+        default=None,
+        description="a format of compressed-tensors by its name, instead of the fields from here to symmetric",
+    )
     weight_bits: Literal[2, 3, 4, 8]
-    activation_bits: Literal[8, 16] = Field(default=16, description="8: rounded per token while it runs")
+    activation_bits: Literal[4, 8, 16] = Field(default=16, description="8: rounded per token while it runs")
     type: Literal["int", "float"] = "int"
     group_size: int | None = Field(
         default=None, ge=16, description="weights of a row that share a scale; default: one scale per row"
     )
     symmetric: bool = Field(default=True, description="false: a zero point is stored with each scale")
+    kv_cache: Literal["fp8"] | None = Field(
+        default=None, description="fp8: scales for a KV cache of 8-bit floats are stored, too"
+    )
     ignore: tuple[str, ...] = Field(default=("lm_head",), description="layers to skip: a name, or re: and a pattern")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_its_preset_means(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("preset") not in _PRESETS:
+            return value
+        meant = _PRESETS[value["preset"]]
+        if other := [name for name in meant if name in value and value[name] != meant[name]]:
+            raise ValueError(f"preset: {value['preset']} means {other[0]}: {meant[other[0]]}; remove {other[0]}")
+        return {**value, **meant}
 
     @model_validator(mode="after")
     def _float_is_eight_bits_per_row(self) -> "Scheme":
+        if self.preset is not None:
+            if not self.symmetric:
+                raise ValueError(f"preset: {self.preset} has no zero points; remove symmetric: false")
+            return self
         if self.type == "float" and (self.weight_bits != 8 or self.group_size is not None or not self.symmetric):
-            raise ValueError("type: float goes with weight_bits: 8, symmetric: true and no group_size")
+            raise ValueError(
+                "type: float goes with weight_bits: 8, symmetric: true and no group_size, or with a preset"
+            )
+        if self.activation_bits == 4:
+            raise ValueError("activation_bits: 4 goes with a preset, such as NVFP4")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Fields that came later are left out where they are not set: variants keep the key they were made under."""
+        return {name: value for name, value in write(self).items() if name not in _CAME_LATER or value is not None}
+
+    @property
+    def needs_calibration(self) -> bool:
+        """To be rounded to the nearest: scales of activations or of the KV cache that are found beforehand."""
+        return self.preset in _CALIBRATED_PRESETS or self.kv_cache is not None
+
+    @property
+    def form(self) -> str:
+        return numbers_form(
+            self.weight_bits,
+            self.type,
+            self.activation_bits,
+            "float" if self.preset == "W4AFP8" else self.type,
+            group_size=self.group_size,
+            has_blocks=self.preset == "FP8_BLOCK",
+            is_static=self.preset == "FP8",
+        )
+
+
+def numbers_form(
+    weight_bits: int,
+    weight_type: str,
+    activation_bits: int,
+    activation_type: str,
+    *,
+    group_size: int | None = None,
+    has_blocks: bool = False,
+    is_static: bool = False,
+) -> str:
+    """The part of a form that says what a layer's numbers are: `w8a8-int`, `w4afp8-int` where only activations are
+    floats, and for floats what shares a scale: `w8a8-float/block`, `w4a4-float/nvfp4`."""
+    is_mixed = activation_type == "float" and weight_type == "int" and activation_bits < 16
+    numbers = f"w{weight_bits}a{'fp' if is_mixed else ''}{activation_bits}-{weight_type}"
+    if weight_type != "float":
+        return numbers
+    shared = {_NV_GROUP: f"nvfp{weight_bits}", _MX_GROUP: f"mxfp{weight_bits}"}.get(group_size or 0)
+    special = "block" if has_blocks else shared or ("static" if is_static else None)
+    return f"{numbers}/{special}" if special else numbers
 
 
 class SmoothQuant(Spec):
@@ -71,6 +160,25 @@ class Awq(Spec):
     # llm-compressor divides by the number of points less two.
     grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; more take longer")
     duo_scaling: bool = Field(default=True, description="consider the weights too, not only the activations")
+
+
+class SpinQuant(Spec):
+    """Turns weights by matrices that cancel out, so that no channel has outliers; costs nothing while it runs."""
+
+    step: Literal["spinquant"]
+    rotations: tuple[Literal["R1", "R2"], ...] = Field(
+        default=("R1", "R2"), min_length=1, description="R1: between blocks; R2: within attention"
+    )
+    matrix: Literal["hadamard", "random-hadamard", "random-matrix"] = Field(
+        default="hadamard", description="hadamard needs sizes that are powers of two; random-matrix fits any"
+    )
+
+
+class AutoRound(Scheme):
+    """Learns for each weight whether to round it up or down, block by block."""
+
+    step: Literal["autoround"]
+    iterations: int = Field(default=200, ge=1, le=10_000, description="of learning per block; more take longer")
 
 
 class Gptq(Scheme):
@@ -111,7 +219,9 @@ class Vptq(Spec):
         return value
 
 
-Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize | Vptq, Field(discriminator="step")]
+Step = Annotated[
+    SmoothQuant | SparseGpt | Awq | SpinQuant | AutoRound | Gptq | Quantize | Vptq, Field(discriminator="step")
+]
 
 
 class CalibrationNeed(Spec):
@@ -131,6 +241,11 @@ class Recipe(Spec):
     description: str = Field(default="", description="a line for `bitbench recipes`")
     backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
     steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order; or `vptq` alone")
+    by_file: bool = Field(
+        default=False,
+        description="quantize one weight file after the other, for a model larger than memory; with one `quantize` "
+        "step that needs no text",
+    )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
     options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
 
@@ -140,6 +255,17 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As for a scheme: `by_file` came later."""
+        return {name: value for name, value in write(self).items() if name != "by_file" or value}
+
+    @model_validator(mode="after")
+    def _goes_by_file_without_a_text(self) -> "Recipe":
+        if self.by_file and (len(self.steps) != 1 or self.steps[0].step != "quantize" or self.needs_calibration):
+            raise ValueError("by_file: true goes with one `quantize` step that needs no text, and nothing else")
+        return self
 
     @model_validator(mode="after")
     def _says_what_its_backend_needs(self) -> "Recipe":
@@ -154,8 +280,8 @@ class Recipe(Spec):
                 raise ValueError("`options` are for the backends gguf and engine")
             if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
                 raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
-            if self.backend is Backend.GGUF and (set(self.options) != {"type"} or self.gguf_type not in GGUF_TYPES):
-                raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
+            if self.backend is Backend.GGUF:
+                self._check_gguf()
             return self
         if self.options:
             raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
@@ -163,8 +289,23 @@ class Recipe(Spec):
             raise ValueError("a `vptq` step needs backend: vptq, and stands alone")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
         if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
-            raise ValueError("the last step, and no other, must be `quantize` or `gptq`: it rounds the weights")
+            raise ValueError(
+                "the last step, and no other, must be `quantize`, `gptq` or `autoround`: it rounds the weights"
+            )
         return self
+
+    def _check_gguf(self) -> None:
+        if not {"type"} <= set(self.options) <= {"type", "imatrix"}:
+            raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
+        if self.gguf_type in IMATRIX_GGUF_TYPES and not self.has_imatrix:
+            raise ValueError(f"type: {self.gguf_type} needs `imatrix: true` beside it")
+        if self.gguf_type not in (*GGUF_TYPES, *IMATRIX_GGUF_TYPES):
+            raise ValueError(
+                f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}, or with `imatrix: true` "
+                f"also {', '.join(IMATRIX_GGUF_TYPES)}"
+            )
+        if self.has_imatrix and self.gguf_type in DENSE_GGUF_TYPES:
+            raise ValueError(f"type: {self.gguf_type} is not quantized; remove imatrix")
 
     @property
     def scheme(self) -> Scheme | None:
@@ -203,9 +344,8 @@ class Recipe(Spec):
             if self.gguf_type in DENSE_GGUF_TYPES:
                 return f"{self.backend.value}/{DENSE}"
             return DENSE if self.backend is Backend.NONE else self.backend.value
-        numbers = f"w{self.scheme.weight_bits}a{self.scheme.activation_bits}-{self.scheme.type}"
         is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
-        return f"{COMPRESSED_TENSORS}/{numbers}{'/sparse' if is_sparse else ''}"
+        return f"{COMPRESSED_TENSORS}/{self.scheme.form}{'/sparse' if is_sparse else ''}"
 
     @property
     def gguf_type(self) -> str | None:
@@ -213,5 +353,14 @@ class Recipe(Spec):
         return str(self.options.get("type")) if self.backend is Backend.GGUF else None
 
     @property
+    def has_imatrix(self) -> bool:
+        """Whether llama.cpp first finds out on a text which weights matter."""
+        return self.backend is Backend.GGUF and self.options.get("imatrix") is True
+
+    @property
     def needs_calibration(self) -> bool:
-        return any(not isinstance(step, Quantize) for step in self.steps)
+        """Whether a text is looked at."""
+        return self.has_imatrix or any(
+            step.needs_calibration if isinstance(step, Quantize) else not isinstance(step, SpinQuant)
+            for step in self.steps
+        )

@@ -32,6 +32,7 @@ class FigureSource(StrEnum):
 
     ROWS = "request rows"
     MEMORY = "memory"
+    COUNTERS = "a GPU's counters"
     SCORES = "scored tokens"
 
 
@@ -40,7 +41,7 @@ class Metric:
     name: str  # as people write it: "ttft_p99"
     label: str  # as a column's title: "TTFT p99"
     words: str  # as in a sentence: "time to first token, 99th percentile"
-    unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
+    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; of quality "nats", "%" or nothing
     higher_is_better: bool
     meaning: str  # one sentence
     source: FigureSource = FigureSource.ROWS
@@ -116,6 +117,7 @@ def _all() -> Iterator[Metric]:
     yield from _of_rates()
     yield _GAPS
     yield from _of_memory()
+    yield _ENERGY
     yield from _of_quality()
     yield from _further_statistics()
 
@@ -197,6 +199,18 @@ _GAPS = Metric(
     time="itl",
     statistic="p99",
     needs=NEEDED_FOR_GAPS,
+)
+
+
+_ENERGY = Metric(
+    "energy_per_token",
+    "Energy",
+    "energy per output token",
+    "J/tok",
+    higher_is_better=False,
+    meaning="Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
+    "the rest of the machine took is not in it.",
+    source=FigureSource.COUNTERS,
 )
 
 

@@ -23,7 +23,7 @@ class MetricDefinition(Record):
 
     label: str  # as a column's title: "Output"
     name: str  # as in a sentence: "output throughput"
-    unit: str  # "s", "tok/s", "req/s", "bytes"; of quality "nats", "%" or nothing
+    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; of quality "nats", "%" or nothing
     higher_is_better: bool
     definition: str
 

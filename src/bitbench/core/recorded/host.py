@@ -1,6 +1,7 @@
 """Where it was measured."""
 
 from bitbench.core.base import Record
+from bitbench.core.capability import Capability, parse_capability
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
 TELLING_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
@@ -11,10 +12,19 @@ class Accelerator(Record):
     memory_bytes: int | None = None
     driver: str | None = None
     runtime: str | None = None
+    capability: str | None = None  # compute capability, such as 8.9
+    ecc: bool | None = None  # memory that corrects errors, which costs bandwidth on some devices
+    mig: bool | None = None  # divided into instances
+    power_limit_w: float | None = None
+    uuid: str | None = None  # which one of its kind: recorded, and no part of what is compared
 
     def __str__(self) -> str:
-        known = [f"{name} {value}" for name, value in self if name != "name" and value is not None]
+        known = [f"{name} {value}" for name, value in self if name not in ("name", "uuid") and value is not None]
         return f"{self.name} ({', '.join(known)})" if known else self.name
+
+    @property
+    def compute_capability(self) -> Capability | None:
+        return None if self.capability is None else parse_capability(self.capability)
 
 
 class HostNoise(Record):
@@ -41,7 +51,8 @@ class HostFacts(Record):
     kernel: str | None = None
     python: str | None = None
     virtualization: str | None = None
-    accelerators: tuple[Accelerator, ...] = ()
+    accelerators: tuple[Accelerator, ...] = ()  # those that engines see
+    cuda_device_order: str | None = None  # how CUDA counts them: PCI_BUS_ID, as NVML does, or FASTEST_FIRST
 
     def shown(self, name: str) -> str | None:
         """One fact as text; None where it is not known."""

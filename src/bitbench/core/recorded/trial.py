@@ -11,8 +11,8 @@ from bitbench.core.cell import Cell, Contender, Purpose
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
 #   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
-#      later and have their defaults in lines from before; so has `clock_step_s` of a client, and the outcome
-#      `disturbed` is newer, too
+#      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` of a trial and
+#      `energy_per_token`, and the outcome `disturbed` is newer, too
 
 
 class Outcome(StrEnum):
@@ -68,6 +68,7 @@ class TrialMetrics(Record):
     offered_rate: float | None = None
     achieved_rate: float | None = None
     goodput: float | None = None
+    energy_per_token: float | None = None
 
 
 class WorkerHealth(Record):
@@ -103,6 +104,18 @@ class Memory(Record):
     device_peak_bytes: int | None = None  # the most that was seen since the instance started
 
 
+class GpuUse(Record):
+    """What the GPUs that an engine sees did during a trial. None where the driver does not tell."""
+
+    energy_j: float | None = None  # of all together
+    sm_clock_low_mhz: int | None = None  # the lowest that was seen
+    sm_clock_high_mhz: int | None = None
+    memory_clock_mhz: int | None = None  # the lowest that was seen
+    temperature_c: int | None = None  # the highest that was seen
+    slowed_by: tuple[str, ...] | None = None  # why clocks were lower than they could be: "power cap"
+    other_processes: int | None = None  # the most that computed there beside the engine
+
+
 class TrialRecord(Record):
     """One repetition of a cell in one instance."""
 
@@ -129,6 +142,7 @@ class TrialRecord(Record):
     metrics: TrialMetrics = TrialMetrics()
     client: ClientHealth | None = None
     memory: Memory = Memory()
+    gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
     objectives: ObjectiveResult | None = None  # None where the study has none
     requests: int = 0
     failed_requests: int = 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from bitbench.core.base import Json
 from bitbench.ground.errors import QuantizeError
+from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
@@ -32,9 +33,25 @@ def _job(work: Work) -> dict[str, Json]:
             f"{environment} lacks llama.cpp's converter or llama-quantize; recreate it: bitbench env create llamacpp"
         )
     return {
+        **_imatrix_job(work, environment),
         "model": str(work.model),
         "target": str(work.checkpoint / "model.gguf"),
         "type": work.recipe.gguf_type,
         "converter": str(converter),
         "quantize": str(quantize),
     }
+
+
+def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
+    """The text on which llama.cpp finds out which weights matter, and how much of it. Empty where it does not."""
+    if not work.recipe.has_imatrix or work.calibration is None:
+        return {}
+    tool = environment / "bin" / "llama-imatrix"
+    if not tool.exists():
+        raise QuantizeError(
+            f"{environment} has no llama-imatrix, since an older bitbench created it; remove that folder and recreate "
+            "it: bitbench env create llamacpp"
+        )
+    text = SafeFolder(work.folder).write("calibration.txt", work.calibration.as_text())
+    need = work.recipe.calibration
+    return {"imatrix": str(tool), "text": str(text), "samples": need.samples, "tokens": need.tokens}

@@ -27,7 +27,10 @@ QUANTIZED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
 # "warning: blk.0.attn_q.weight - ncols 576 not divisible by 256 (required for type q4_K) -> falling back to q5_0"
 FALLBACK = re.compile(r"not divisible by .*\(required for type +(\w+)\).* falling back to +(\w+)")
 TELLING = re.compile(r"^\w*(Error|Exception)\b|\berror\b|failed|No space left", re.IGNORECASE)
+# "[1]4.6,[2]5.1," of llama-imatrix: samples and the perplexity so far.
+MEASURED = re.compile(r"\[(\d+)\]\d")
 KEPT_LINES = 200
+IMPORTANCES = "imatrix.gguf"
 
 
 def work(job: Json, reports: Reports) -> Json:
@@ -44,14 +47,27 @@ def make(job: Json, reports: Reports) -> Json:
     run_tool(convert, "its converter", converted, show_conversion(reports))
     fallbacks: Counter[str] = Counter()
     if quantizes:
+        matters = importances(job, converted, reports)
         show = show_quantization(wanted, fallbacks, reports)
-        run_tool([job["quantize"], str(converted), str(target), wanted], "llama-quantize", target, show)
+        run_tool([job["quantize"], *matters, str(converted), str(target), wanted], "llama-quantize", target, show)
         converted.unlink()
+        target.with_name(IMPORTANCES).unlink(missing_ok=True)
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "stored_otherwise": dict(fallbacks),
     }
+
+
+def importances(job: Json, converted: Path, reports: Reports) -> list[str]:
+    """The option that names the table of what matters, made now from a text; none where the recipe wants no table."""
+    if "imatrix" not in job:
+        return []
+    table = converted.with_name(IMPORTANCES)
+    command = [job["imatrix"], "-m", str(converted), "-f", job["text"], "-o", str(table)]
+    command += ["-c", str(job["tokens"]), "--chunks", str(job["samples"])]
+    run_tool(command, "llama-imatrix", table, show_importances(job["samples"], reports))
+    return ["--imatrix", str(table)]
 
 
 def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]) -> None:
@@ -109,6 +125,16 @@ def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) ->
             parts.show(int(found[1]), int(found[2]))
         elif found := FALLBACK.search(line):
             fallbacks[f"{found[2]} instead of {found[1]}"] += 1
+
+    return show
+
+
+def show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
+    parts = StepProgress(reports, "finding which weights matter", "sample")
+
+    def show(line: str) -> None:
+        for found in MEASURED.finditer(line):
+            parts.show(int(found[1]), samples)
 
     return show
 

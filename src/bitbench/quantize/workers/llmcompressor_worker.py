@@ -15,11 +15,38 @@ sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).par
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
+# One scale for all keys of a layer and one for all values, found on the calibration text.
+KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+EMBEDDINGS = "re:.*embed_tokens$"  # without the model's classes they look like any other matrix
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
 def work(job: Json, reports: Reports) -> Json:
-    return {"facts": compress(job, reports)}
+    return {"facts": compress_by_file(job, reports) if job.get("by_file") else compress(job, reports)}
+
+
+def compress_by_file(job: Json, reports: Reports) -> Json:
+    """Without loading the model: a file of weights at a time, each rounded to the nearest."""
+    import torch
+    from compressed_tensors.quantization import QuantizationScheme
+    from llmcompressor import model_free_ptq
+
+    (step,) = job["steps"]
+    reports.send("part", step=0, part=0, parts=1)
+    model_free_ptq(
+        job["model"],
+        job["checkpoint"],
+        scheme=step.get("preset") or QuantizationScheme(**scheme_of(step)),
+        ignore=[*step["ignore"], EMBEDDINGS],
+        max_workers=1,
+        device=str(torch.accelerator.current_accelerator() or "cpu"),
+    )
+    reports.send("part", step=0, part=1, parts=1)
+    return {
+        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
+        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+    }
 
 
 def compress(job: Json, reports: Reports) -> Json:
@@ -57,24 +84,77 @@ def compress(job: Json, reports: Reports) -> Json:
 
 
 def modifier_of(step: Json) -> Any:
-    from llmcompressor.modifiers.gptq import GPTQModifier
-    from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
-    from llmcompressor.modifiers.quantization import QuantizationModifier
-    from llmcompressor.modifiers.transform.awq import AWQModifier
+    """What llm-compressor calls it, with the settings of the step."""
+    return MODIFIERS[step["step"]](step)
+
+
+def smoothquant_of(step: Json) -> Any:
     from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 
-    kind = step["step"]
-    if kind == "smoothquant":
-        return SmoothQuantModifier(smoothing_strength=step["strength"])
-    if kind == "sparsegpt":
-        ignore = [pattern_of(name) for name in step["ignore"]]
-        return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
-    if kind == "awq":
-        return AWQModifier(n_grid=step["grid"], duo_scaling=step["duo_scaling"])
-    groups = {"config_groups": {"group_0": scheme_of(step)}, "ignore": step["ignore"]}
-    if kind == "gptq":
-        return GPTQModifier(block_size=step["block_size"], dampening_frac=step["dampening"], **groups)
-    return QuantizationModifier(**groups)
+    return SmoothQuantModifier(smoothing_strength=step["strength"])
+
+
+def sparsegpt_of(step: Json) -> Any:
+    from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
+
+    ignore = [pattern_of(name) for name in step["ignore"]]
+    return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
+
+
+def awq_of(step: Json) -> Any:
+    from llmcompressor.modifiers.transform.awq import AWQModifier
+
+    return AWQModifier(n_grid=step["grid"], duo_scaling=step["duo_scaling"])
+
+
+def gptq_of(step: Json) -> Any:
+    from llmcompressor.modifiers.gptq import GPTQModifier
+
+    return GPTQModifier(block_size=step["block_size"], dampening_frac=step["dampening"], **layers_of(step))
+
+
+def quantize_of(step: Json) -> Any:
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+
+    return QuantizationModifier(**layers_of(step))
+
+
+def spinquant_of(step: Json) -> Any:
+    from llmcompressor.modifiers.transform import SpinQuantModifier
+
+    return SpinQuantModifier(rotations=step["rotations"], transform_type=step["matrix"])
+
+
+def autoround_of(step: Json) -> Any:
+    """Not compiled without an accelerator, where compiling takes longer than it saves."""
+    import torch
+    from llmcompressor.modifiers.autoround import AutoRoundModifier
+
+    compiles = torch.accelerator.is_available()
+    return AutoRoundModifier(iters=step["iterations"], enable_torch_compile=compiles, **layers_of(step))
+
+
+MODIFIERS = {
+    "smoothquant": smoothquant_of,
+    "sparsegpt": sparsegpt_of,
+    "awq": awq_of,
+    "spinquant": spinquant_of,
+    "autoround": autoround_of,
+    "gptq": gptq_of,
+    "quantize": quantize_of,
+}
+
+
+def layers_of(step: Json) -> Json:
+    """What becomes of which layers, and of the KV cache."""
+    layers: Json = {"ignore": step["ignore"]}
+    if step.get("preset"):
+        layers |= {"scheme": step["preset"], "targets": ["Linear"]}
+    else:
+        layers |= {"config_groups": {"group_0": scheme_of(step)}}
+    if step.get("kv_cache"):
+        layers |= {"kv_cache_scheme": KV_CACHE_SCHEME}
+    return layers
 
 
 def pattern_of(name: str) -> str:

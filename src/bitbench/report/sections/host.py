@@ -41,7 +41,17 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
 
 
 def _accelerator(one: Accelerator) -> Phrase:
-    return joined([part for part in (one.name, size(one.memory_bytes), one.driver, one.runtime) if part], ", ")
+    known = (
+        one.name,
+        size(one.memory_bytes),
+        one.driver,
+        one.runtime,
+        one.capability and f"compute capability {one.capability}",
+        one.power_limit_w and f"power limit {one.power_limit_w:g} W",
+        None if one.ecc is None else f"ECC {'on' if one.ecc else 'off'}",
+        "divided (MIG)" if one.mig else None,
+    )
+    return joined([part for part in known if part], ", ")
 
 
 def _noise(noise: HostNoise) -> Phrase:

@@ -35,8 +35,8 @@ MORE_METRICS = (
     "input_throughput", "overall_throughput", "request_throughput", "ttft_p99_s", "tpot_p99_s", "itl_p99_s",
     "peak_bytes", "resident_bytes",
 )  # fmt: skip
-# Of an open loop, and of models that reason: a column only where there is a figure for it.
-OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s")
+# Of an open loop, of models that reason and of GPUs: a column only where there is a figure for it.
+OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s", "energy_per_token")
 WIDE = 110  # columns of a terminal from which all main figures fit beside a contender's name
 
 
