@@ -203,7 +203,14 @@ def test_kernels_are_those_that_the_wheel_chose(tmp_path: Path, recipe: str, dev
 
 @pytest.mark.parametrize(
     ("form", "share"),
-    [("dense", 1.0), ("compressed-tensors/w8a8-int", 0.51), ("awq/w4a16-int", 0.28), ("gguf", None), ("awq", None)],
+    [
+        ("dense", 1.0),
+        ("compressed-tensors/w8a8-int", 0.51),
+        ("awq/w4a16-int", 0.28),
+        ("x/w4afp8-int", 0.28),
+        ("gguf", None),
+        ("awq", None),
+    ],
 )
 def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
     facts = SHAPES["llama-3.1-70b"].facts

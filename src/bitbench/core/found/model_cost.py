@@ -17,7 +17,7 @@ import re
 from bitbench.core.base import Record
 from bitbench.core.recorded.variant import ModelFacts, is_dense
 
-_FORM_BITS = re.compile(r"/w(\d+)a\d+-")  # of awq/w4a16-int
+_FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # of awq/w4a16-int
 _SCALE_BITS = 0.25  # of 16 in a group of 64
 VALUE_BYTES = 2  # of an activation, and of a number in the KV cache, unless an engine says otherwise
 
