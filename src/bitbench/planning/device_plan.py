@@ -77,7 +77,7 @@ class _Fit:
         needed = self.needed_bytes(workload) or 0
         tokens = self._room_for(workload)
         enough = next((count for count in self._more_devices() if self._fits_on(workload, count)), None)
-        advice = f"{enough} devices would be enough" if enough else "more devices do not change that"
+        advice = f"{enough} devices would be enough" if enough else f"{_MOST_DEVICES} would not be enough either"
         return (
             f"It needs {show_bytes(needed)} on each of {self.use.devices} × {self.device.title} (weights "
             f"{show_bytes(math.ceil((self.weight_bytes or 0) / self.use.devices))}, KV cache of "
