@@ -91,7 +91,8 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
 
 
-SOURCES = [*DOCUMENTS, *sorted((ROOT / "examples").glob("*.y*ml"))]
+STUDIES = [*sorted((ROOT / "examples").glob("*.yaml")), *sorted((ROOT / "examples" / "gpu").glob("*.yaml"))]
+SOURCES = [*DOCUMENTS, *STUDIES, ROOT / "examples" / "github-actions.yml", ROOT / "examples" / "gpu" / "kernels.sh"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -139,7 +140,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(navigation) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize("script", ["cli_reference", "recipe_fields", "quotes"])
+@pytest.mark.parametrize("script", ["cli_reference", "gpu_plans", "recipe_fields", "quotes"])
 def test_what_scripts_write_into_documents_is_current(script: str) -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], check=False)
     assert done.returncode == 0, f"run scripts/{script}: a document says something else than the code or the gallery"
@@ -158,6 +159,6 @@ def test_the_workflow_in_the_documents_is_the_example() -> None:
     assert workflow["permissions"]["pull-requests"] == "write"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
 def test_examples_are_studies(path: Path) -> None:
     parse_study(path.read_text(), name=path.name)

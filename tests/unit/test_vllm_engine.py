@@ -112,6 +112,11 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
     assert "supports 8,192" in (engine.refuse(setup, variant(), long) or "")
     narrow = EngineSetup(name="narrow", engine="vllm", args={"max_model_len": 128})
     assert "max-model-len of narrow is 128" in (engine.refuse(narrow, variant(), short) or "")
+    overrides = {"hf-overrides": '{"rope_parameters": {"rope_type": "yarn"}}'}
+    yarn = EngineSetup(name="yarn", engine="vllm", args={"max-model-len": 32_768, **overrides})
+    assert engine.refuse(yarn, variant(), long) is None  # they lengthen the model's own
+    without = EngineSetup(name="without", engine="vllm", args=dict(overrides))
+    assert "supports 8,192" in (engine.refuse(without, variant(), long) or "")
 
 
 def test_facts_of_an_eager_start() -> None:

@@ -17,17 +17,18 @@ _LINE_EVERY_S = 10.0  # of a download, in a log
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
+    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, a name of `model list`, or shape:NAME.")],
 ) -> None:
-    """Download a model from a hub, or from the catalog."""
+    """Download a model, or write a shape with random weights."""
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.models import get_model
     from bitbench.lab.study import Lab
+    from bitbench.models.shapes import is_shape
 
     console = Terminal()
-    with console.status(Text(f"downloading {name}")) as status:
+    with console.status(Text(f"{'writing' if is_shape(name) else 'downloading'} {name}")) as status:
         steps = _Steps(console, status, name)
         said = get_model(name, Lab().home, on_step=steps.step, on_progress=steps.progress)
     for sentence in said:
@@ -66,10 +67,13 @@ def list_() -> None:
     from bitbench.ground.units import show_bytes
     from bitbench.lab.study import Lab
     from bitbench.models import library
+    from bitbench.models.shapes import PREFIX, SHAPES
 
     table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
     for model in library.list_models(Lab().home):
         state = "ready" if model.path else f"not downloaded: bitbench model get {model.name}"
         parameters = f"{model.parameters / 1e6:,.0f} M" if model.parameters else "–"
         table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)
-    Terminal().print(table)
+    console = Terminal()
+    console.print(table)
+    console.print(f"Shapes (random weights, for speed and memory): {', '.join(f'{PREFIX}{name}' for name in SHAPES)}")

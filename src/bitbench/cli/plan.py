@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -13,13 +14,17 @@ from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
+from bitbench.core.device_class import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan
 from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.units import show_bytes, show_duration
+from bitbench.ground.near_miss import did_you_mean
+from bitbench.ground.units import UNKNOWN, show_bytes, show_duration
 from bitbench.lab.amount import Amount, amount_of
 from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
+from bitbench.models.shapes import is_shape
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.words import listing, plural
 from bitbench.report.sections.causes import refusals_by_reason
@@ -34,15 +39,34 @@ EXPECTED = {
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
-    plan, ready = lab.look_ahead(path)
+def answer_plan(
+    lab: Lab, path: Path, device_class: str | None = None, price_per_hour: float | None = None
+) -> PlanAnswer:
+    """On this machine, or on devices of a class."""
+    on_device = None
+    if device_class is None:
+        if price_per_hour is not None:
+            raise UsageError("--price-per-hour is for --device-class; give both")
+        plan, ready = lab.look_ahead(path)
+    else:
+        plan, on_device, ready = lab.plan_for(path, device_class_of(device_class), price_per_hour)
+    amount = amount_of(plan, lab.estimator(plan), ready.making_s)
     return PlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=amount_of(plan, lab.estimator(plan), ready.making_s),
+        amount=replace(amount, seconds=on_device.seconds) if on_device else amount,
+        on_device=on_device,
     )
+
+
+def device_class_of(name: str) -> DeviceClass:
+    if name not in DEVICE_CLASSES:
+        raise UsageError(
+            f"--device-class {name}: {did_you_mean(name, DEVICE_CLASSES)}known are {', '.join(DEVICE_CLASSES)}"
+        )
+    return DEVICE_CLASSES[name]
 
 
 def exit_code_of(plan: Plan) -> ExitCode:
@@ -51,24 +75,32 @@ def exit_code_of(plan: Plan) -> ExitCode:
 
 
 def show_plan(answer: PlanAnswer, trust: Trust) -> None:
-    plan = answer.plan
+    plan, on_device = answer.plan, answer.on_device
     console = Terminal()
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
+    if on_device is not None:
+        console.print(_device(on_device.device))
     if plan.study.workloads:
         console.print(_workloads(plan))
     is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
     console.print(_counts(plan) if is_large else _cells(plan))
     for remark in remarks(plan):
         console.print(remark)
-    console.print(_variants(plan, answer.missing_models))
-    for name, problem in answer.environments.items():
-        shown = Text("installed") if problem is None else Text("not installed", "yellow")
-        console.print(Text.assemble(f"environment {name}: ", shown))
+    if on_device is not None:
+        console.print(_needs(on_device))
+        for remark in _device_remarks(on_device):
+            console.print(remark)
+    else:
+        console.print(_variants(plan, answer.missing_models))
+        for name, problem in answer.environments.items():
+            shown = Text("installed") if problem is None else Text("not installed", "yellow")
+            console.print(Text.assemble(f"environment {name}: ", shown))
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
-    console.print(_amount(answer.amount))
+    console.print(_amount(answer.amount) if on_device is None else _device_amount(answer.amount, on_device))
     if answer.before_run:
-        console.print("Needed before `bitbench run`:")
+        there = "" if on_device is None else " there"
+        console.print(f"Needed{there} before `bitbench run`:")
         for command in answer.before_run:
             console.print(Text(f"  {command}"), soft_wrap=True)
 
@@ -174,8 +206,9 @@ def _variants(plan: Plan, missing_models: Sequence[str]) -> Text:
 def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
-    if variant.weight_bytes is not None and variant.model in missing_models:
-        return Text(f"{show_bytes(variant.weight_bytes)} of weights, not downloaded", "yellow")
+    if variant.weight_bytes is not None and (variant.checkpoint or variant.model) in missing_models:
+        missing = "not created" if is_shape(variant.model) else "not downloaded"
+        return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
@@ -187,6 +220,70 @@ def _amount(amount: Amount) -> str:
     return (
         f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
         f"about {_range(show_duration(low_s), show_duration(high_s))}{making} (a rough estimate)"
+    )
+
+
+def _device(device: DeviceClass) -> str:
+    return (
+        f"On {device.name}: {device.title}, compute capability {device.capability}, {show_bytes(device.memory_bytes)}, "
+        f"{device.read_bytes_per_s / 1e9:,.0f} GB/s, {device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of "
+        "this was measured."
+    )
+
+
+def _needs(on_device: DevicePlan) -> Table:
+    """What each contender takes of each device."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("contender", overflow="fold")
+    table.add_column("kernel expected", overflow="fold")
+    for title in ("devices", "weights", "KV cache", "needed each", "may take"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for need in on_device.needs[:MOST_LINES]:
+        needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
+        sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
+        table.add_row(need.contender.name, need.kernel or UNKNOWN, str(need.use.devices), *sizes)
+    if (left := len(on_device.needs) - MOST_LINES) > 0:
+        table.add_row(f"… {left:,} more")
+    return table
+
+
+def _device_remarks(on_device: DevicePlan) -> Iterator[RenderableType]:
+    waiting: dict[str, list[str]] = {}
+    for need in on_device.needs:
+        for workload in need.waits:
+            waiting.setdefault(workload, []).append(need.contender.name)
+    for workload, contenders in waiting.items():
+        yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
+        yield Padding(_some(contenders), (0, 0, 0, 4))
+    partly = [need.contender.name for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)]
+    if partly:
+        yield Text.assemble(
+            ("long workloads apart", "yellow"),
+            ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
+            "short ones, too; give the long ones a setup of their own with max-model-len.",
+        )
+        yield Padding(_some(partly), (0, 0, 0, 4))
+    if on_device.untimed:
+        yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
+        yield Padding(_some([contender.name for contender in on_device.untimed]), (0, 0, 0, 4))
+
+
+def _starts_for_all(need: DeviceNeed) -> bool:
+    """Its setup does not say for how long a request."""
+    return need.use.context_tokens is None
+
+
+def _device_amount(amount: Amount, on_device: DevicePlan) -> str:
+    low_s, high_s = on_device.seconds
+    count = on_device.devices
+    price = ""
+    if on_device.cost is not None:
+        low, high = on_device.cost
+        price = f"; cost {_range(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour"
+    return (
+        f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
+        f"{_range(show_duration(low_s), show_duration(high_s))} on {count} × {on_device.device.title} (an estimate: at "
+        f"the roofline, and at half of it with 4 ms per step; without downloads and the creation of variants){price}"
     )
 
 

@@ -84,6 +84,8 @@ class VllmEngine:
             )
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
+        if isinstance(longest, int) and "hf-overrides" in spelled(setup.args):
+            return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:

@@ -1,4 +1,4 @@
-"""What the header of a safetensors file says, read without torch and without touching the weights.
+"""The header of a safetensors file, read and written without torch and without touching the weights.
 
 A header may lie: nothing of it is used that does not fit the file. The format's own rules:
 https://github.com/huggingface/safetensors#format
@@ -47,6 +47,18 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a checkpoint, whatever file it lies in."""
     return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in read_header(path).items()}
+
+
+def header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
+    """How a safetensors file begins that holds these tensors, in this order and without gaps."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.size_bytes
+        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)  # tensors begin at a multiple of it
+    return struct.pack("<Q", len(text)) + text
 
 
 def _entries(path: Path) -> tuple[Mapping[str, Any], int]:

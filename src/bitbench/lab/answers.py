@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Plan
+from bitbench.core.device_class import DevicePlan
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
@@ -52,6 +53,7 @@ class PlanAnswer(Record):
     missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
     before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
     amount: Amount
+    on_device: DevicePlan | None = None  # with --device-class: what each contender takes there, hours and cost
 
 
 class DoctorEngine(Record):

@@ -16,9 +16,10 @@ _KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention h
 
 
 def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path) -> Variant:
-    """With its own files and the facts of its model: packed weights do not show them. Raises ModelError."""
+    """With its own files and the facts of its model: packed weights do not show them. Without files where it is not
+    downloaded but expected to be what its name says. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
-    found = gguf or library.resolve(wanted.checkpoint, home)
+    found = gguf or library.look_up(wanted.checkpoint, home)
     label, form = _gguf_content(gguf.path) if gguf else _content(found)
     recipe = wanted.name or label
     return Variant(
@@ -36,7 +37,7 @@ def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel,
     )
 
 
-def _content(found: ResolvedModel) -> tuple[str, str]:
+def _content(found: ResolvedModel | ExpectedModel) -> tuple[str, str]:
     """What to call it, and its form; one that is not quantized has nothing but its name."""
     stored = found.quantization
     return (found.name, DENSE) if stored is None else (stored.label, stored.form)

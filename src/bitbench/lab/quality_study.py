@@ -9,10 +9,13 @@ from bitbench.core.base import Json
 from bitbench.core.environment import Device
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import is_dense
+from bitbench.ground.errors import QualityError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.checked import checked
 from bitbench.lab.study import Lab
+from bitbench.models import library
 from bitbench.planning.compatibility import look_up
+from bitbench.planning.expand import no_quality_of_random_weights
 from bitbench.planning.write_study import study_text
 from bitbench.quantize.catalog import built_in_recipes
 from bitbench.store.folder import StudyFolder
@@ -39,7 +42,9 @@ class QualityOptions:
 
 def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
-    to that folder."""
+    to that folder. Raises QualityError for a shape, whose weights are random."""
+    if library.look_up(options.model, lab.home).facts.random_weights:
+        raise QualityError(no_quality_of_random_weights(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
     path = SafeFolder(folder).write(STUDY_FILE, study_text(quality_study(options, folder, lab.device)))
     lab.trust(path).give()  # all of it was given as an option

@@ -8,6 +8,7 @@ from bitbench import environments
 from bitbench.core.environment import Device
 from bitbench.engines import registry
 from bitbench.ground.errors import EngineEnvironmentError, NotReadyError
+from bitbench.models.catalog import CATALOG
 from bitbench.models.library import ENVIRONMENT
 
 
@@ -20,7 +21,7 @@ class Readiness:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """In an order in which they work: models are converted in an environment."""
+        """In an order in which they work: models of the catalog are converted in an environment."""
         names = [name for name, problem in self.environments.items() if problem is not None]
         device = f" --device {self.asked_for}" if self.asked_for else ""
         return (
@@ -46,7 +47,7 @@ def readiness(
     """`needed`: environments of the study's engines, of what makes its variants, and of its tasks. `device`: what the
     engines compute on, for which theirs must have been made; `asked_for`: the same where a person chose it."""
     models = tuple(missing_models)
-    names = sorted({*needed, *([ENVIRONMENT] if models else [])})
+    names = sorted({*needed, *(ENVIRONMENT for model in models if model in CATALOG)})  # it converts them
     problems = {name: _problem(name, home) or (device and _of_another_device(name, home, device)) for name in names}
     return Readiness(problems, models, asked_for, making_s)
 

@@ -11,6 +11,7 @@ from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan
+from bitbench.core.device_class import DeviceClass, DevicePlan
 from bitbench.core.environment import Device
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.ports import Engine, LoadClient, Observer
@@ -19,6 +20,7 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
+from bitbench.engines.device_use import device_use
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
 from bitbench.ground.linux import require_linux
@@ -39,6 +41,7 @@ from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
+from bitbench.planning.device_plan import plan_on_device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -59,6 +62,7 @@ from bitbench.store.folder import StudyFolder, Writer
 if TYPE_CHECKING:
     from bitbench.report.document.model import Document
 
+NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
@@ -106,6 +110,19 @@ class Lab:
         workshop = Workshop(self.home, source.folder)
         plan = self._plan(source, workshop)
         return plan, self._readiness(plan, workshop)
+
+    def plan_for(
+        self, study: Path | Study, device: DeviceClass, price_per_hour: float | None = None
+    ) -> tuple[Plan, DevicePlan, Readiness]:
+        """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
+        source = StudySource.of(study)
+        workshop = Workshop(self.home, source.folder)
+        engines = self.engines_of(source.study)
+        start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
+        asked = self._plan(source, workshop, device)
+        plan, on_device = plan_on_device(asked, device, device_use, start_s, price_per_hour)
+        names = sorted({*self.environments_of(plan), *workshop.makers(plan)})
+        return plan, on_device, Readiness(dict.fromkeys(names, NOT_THIS_MACHINE), tuple(workshop.missing_models(plan)))
 
     def trust(self, study: Path | Study) -> Trust:
         """What a study uses beyond measuring, and whether that has been allowed."""
@@ -212,8 +229,11 @@ class Lab:
             raise source.located(error) from error
         return Trust(uses, source, self.home)
 
-    def _plan(self, source: StudySource, workshop: Workshop) -> Plan:
+    def _plan(self, source: StudySource, workshop: Workshop, target: DeviceClass | None = None) -> Plan:
+        """`target`: another device than this machine's."""
         study = source.study
+        device: Device = "cuda" if target else self.device
+        capability = target.compute_capability if target else self.capability
         try:
             check_files(study.workloads, source.folder)
             if study.quality is not None:
@@ -222,9 +242,9 @@ class Lab:
                 study,
                 self.engines_of(study),
                 workshop.variant,
-                self.device,
-                capability=self.capability,
-                level=self.level,
+                device,
+                capability=capability,
+                level=None if target else self.level,
             )
         except StudyFileError as error:
             raise source.located(error) from error

@@ -74,7 +74,10 @@ class Workshop:
 
     def missing_models(self, plan: Plan) -> list[str]:
         """Those that have to be downloaded before the plan can run."""
-        return sorted({variant.model for variant in _used(plan) if self._model(variant.model).path is None})
+        used = _used(plan)
+        models = {variant.model for variant in used if self._model(variant.model).path is None}
+        checkpoints = {variant.checkpoint for variant in used if variant.checkpoint and variant.path is None}
+        return sorted(models | checkpoints)
 
     def makers(self, plan: Plan) -> set[str]:
         """The environments in which variants of this plan have still to be made."""

@@ -14,6 +14,7 @@ from bitbench.ground.tensor_files import StoredTensor, read_header
 from bitbench.models.quantized import Quantization, read_quantization
 
 MANIFEST = "bitbench-model.json"
+RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
 _HEAD = "lm_head.weight"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as different families call them
 _LARGEST = 2**40  # of any size or count in a configuration
@@ -34,17 +35,26 @@ def read_facts(folder: Path) -> ModelFacts:
 
     What has another form than it usually has, such as a size per layer, is unknown. Raises ModelError.
     """
-    whole = read_object(folder / "config.json")
-    config = _object(whole, "text_config") or whole  # a model that also sees nests its language part
+    config = read_object(folder / "config.json")
+    special = _special_token_ids(folder, _text_part(config))
+    return describe_config(config, _tensors(folder), special, read_quantization(folder))
+
+
+def describe_config(
+    whole: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor],
+    special_token_ids: tuple[int, ...],
+    stored: Quantization | None = None,
+) -> ModelFacts:
+    """Facts of a model with this config.json and these tensors."""
+    config = _text_part(whole)
     heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
-    tensors = _tensors(folder)
-    stored = read_quantization(folder)
     tied = config.get("tie_word_embeddings")
     return ModelFacts(
         architecture=next(iter(_texts(whole, "architectures")), None),
         parameters=_parameters(tensors, stored),
         vocabulary_size=_count(config, "vocab_size"),
-        special_token_ids=_special_token_ids(folder, config),
+        special_token_ids=special_token_ids,
         context_tokens=_count(config, "max_position_embeddings"),
         hidden_size=hidden,
         layers=_count(config, "num_hidden_layers"),
@@ -55,7 +65,13 @@ def read_facts(folder: Path) -> ModelFacts:
         tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
         experts=next((count for key in _EXPERTS if (count := _count(config, key))), None),
         quantization=stored.method if stored else None,
+        random_weights=whole.get(RANDOM_WEIGHTS) is True,
     )
+
+
+def token_ids_of(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Special tokens that a config.json or generation_config.json names."""
+    return _token_ids(_named_tokens(config))
 
 
 def has_code(folder: Path) -> bool:
@@ -116,11 +132,7 @@ def _weights_per_number(name: str, tensor: StoredTensor, stored: Quantization) -
 
 def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Token ids with a meaning of their own (begin, end, padding, roles): a random prompt must not hold them."""
-    found: list[Any] = []
-    for source in (config, _object_if_there(folder / "generation_config.json")):
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
-            value = source.get(key)
-            found += value if isinstance(value, list) else [value]
+    found = [*_named_tokens(config), *_named_tokens(_object_if_there(folder / "generation_config.json"))]
     added = _object_if_there(folder / "tokenizer.json").get("added_tokens")
     if isinstance(added, list):
         found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
@@ -130,7 +142,24 @@ def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ..
         for key, token in decoder.items()
         if isinstance(token, dict) and token.get("special") and _TOKEN_ID.fullmatch(key)
     ]
+    return _token_ids(found)
+
+
+def _named_tokens(config: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
+        value = config.get(key)
+        found += value if isinstance(value, list) else [value]
+    return found
+
+
+def _token_ids(found: list[Any]) -> tuple[int, ...]:
     return tuple(sorted({token for token in found if type(token) is int and 0 <= token < _LARGEST}))
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A model that also sees nests its language part."""
+    return _object(config, "text_config") or config
 
 
 def _object_if_there(path: Path) -> dict[str, Any]:

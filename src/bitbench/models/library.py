@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.found.model_cost import expected_weight_bytes
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.tensor_files import StoredTensor
@@ -14,7 +15,10 @@ from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
+from bitbench.models.published import published_model
 from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.models.shape_checkpoint import find_checkpoint, stored_bytes
+from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape
 
 __all__ = [
     "ENVIRONMENT",
@@ -47,16 +51,17 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model of the catalog that is not downloaded: enough of it to plan with, and nothing that could run."""
+    """A model that is not downloaded, or a shape that is not written: enough of it to plan with, and nothing that could
+    run."""
 
     name: str
     facts: ModelFacts
     weight_bytes: int
-    layers: Mapping[str, StoredTensor]  # the linear ones
+    layers: Mapping[str, StoredTensor]  # the linear ones, at least
     path: None = None
     content_hash: None = None
     commit: None = None
-    quantization: None = None
+    quantization: Quantization | None = None  # as its name promises
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,10 @@ class KnownModel:
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, downloaded or not, and what was downloaded from a hub."""
+    """Every model of the catalog, downloaded or not, shapes that were written, and what was downloaded from a hub."""
     return (
         *(_known(model, home) for model in CATALOG.values()),
+        *(_known_shape(shape, path) for shape in SHAPES.values() if (path := find_checkpoint(shape, home))),
         *(_known_from_hub(model) for model in hub.list_downloaded(home)),
     )
 
@@ -126,11 +132,35 @@ def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
 
 
 def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `resolve`; a catalog model that is not downloaded is what the catalog knows of it."""
-    model = CATALOG.get(reference)
-    if model is None or _is_downloaded(model, home):
-        return resolve(reference, home)
-    return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+    """As `resolve`; a model that is not here is what the catalog or the table of shapes knows of it."""
+    return _expected(reference, home) or resolve(reference, home)
+
+
+def _expected(reference: str, home: Path) -> ExpectedModel | None:
+    """None for a model that is here, and for one of unknown size."""
+    if is_shape(reference):
+        shape = find_shape(reference)
+        return None if find_checkpoint(shape, home) else _expected_shape(shape, shape.folder_name, shape.facts)
+    if (model := CATALOG.get(reference)) is not None:
+        if _is_downloaded(model, home):
+            return None
+        return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+    named = parse_reference(reference)
+    published = published_model(named) if named else None
+    if named is None or published is None or Path(reference).exists() or hub.find(named, home):
+        return None
+    shape, quantization = published
+    return _expected_shape(shape, named.name, shape.published_facts, quantization)
+
+
+def _expected_shape(
+    shape: Shape, name: str, facts: ModelFacts, quantization: Quantization | None = None
+) -> ExpectedModel:
+    if quantization is None:
+        return ExpectedModel(name, facts, stored_bytes(shape), shape.tensors)
+    facts = facts.model_copy(update={"quantization": quantization.method})
+    weight_bytes = expected_weight_bytes(facts, quantization.form) or stored_bytes(shape)
+    return ExpectedModel(name, facts, weight_bytes, shape.tensors, quantization=quantization)
 
 
 def _is_downloaded(model: CatalogModel, home: Path) -> bool:
@@ -144,6 +174,14 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
+    )
+
+
+def _known_shape(shape: Shape, folder: Path) -> KnownModel:
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
+    return KnownModel(
+        shape.reference, f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
     )
 
 
@@ -164,6 +202,10 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 
 
 def _folder_of(reference: str, home: Path) -> Path:
+    if is_shape(reference):
+        if (written := find_checkpoint(find_shape(reference), home)) is None:
+            raise ModelError(f"{reference} is not created; create it with: bitbench model get {reference}")
+        return written
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
         if not _is_downloaded(CATALOG[reference], home):
@@ -180,7 +222,7 @@ def _folder_of(reference: str, home: Path) -> Path:
         state = "has no config.json" if folder.is_dir() else "is not a folder"
         raise ModelError(
             f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
-            "give one of these names, a hub id (ORG/NAME) or the folder of a Hugging Face checkpoint."
+            "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder of a Hugging Face checkpoint."
         )
     return folder
 

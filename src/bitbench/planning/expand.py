@@ -91,12 +91,18 @@ def _no_quality(
     """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
         return f"{engine.name} does not run bitbench's variants."
+    if variant.facts.random_weights:
+        return no_quality_of_random_weights(variant.model)
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
     return _refused(engine, setup, variant, longest, index)
+
+
+def no_quality_of_random_weights(model: str) -> str:
+    return f"The weights of {model} are random: it is for speed, memory and kernels, and has no quality."
 
 
 def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:

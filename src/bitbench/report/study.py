@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bitbench.core.cell import Plan
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
@@ -16,7 +17,7 @@ from bitbench.report.charts.trials import trials_figure
 from bitbench.report.document.model import Block, Chart, Document, Link, Name, Paragraph, Phrase, Section
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, paragraph, say, small_print, strong
+from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
 from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
@@ -72,15 +73,25 @@ def study_document(
     ]
     return Document(
         say(summary.study.name),
-        tuple(_answer(summary)),
+        tuple(_answer(summary, lock)),
         tuple(section for section in sections if section is not None),
         tuple(_facts(summary, lock)),
     )
 
 
-def _answer(summary: StudySummary) -> Iterator[Block]:
+def _answer(summary: StudySummary, lock: Lock) -> Iterator[Block]:
     if summary.study.description:
         yield Paragraph(say(summary.study.description), is_small_print=True)
+    if untrained := random_models(lock.plan):
+        yield Paragraph(
+            say(
+                strong("Random weights:"),
+                " bitbench filled ",
+                listing(names(untrained)),
+                " with random numbers, in the shape of a published model. Speed, memory and kernels are those of that "
+                "shape; nothing here says anything about quality.",
+            )
+        )
     if summary.imported_from:
         yield imported(summary.imported_from)
     if sweep_cells(summary):
@@ -96,6 +107,11 @@ def _answer(summary: StudySummary) -> Iterator[Block]:
         Link("how", "how-the-figures-are-made"),
         ").",
     )
+
+
+def random_models(plan: Plan) -> list[str]:
+    """Models of which only the shape is real."""
+    return sorted({variant.model_name for variant in plan.variants if variant.facts.random_weights})
 
 
 def _what_to_use(summary: StudySummary) -> Iterator[Block]:

@@ -12,9 +12,13 @@ Not counted are norms, rotations, softmax, sampling and whatever an engine does 
 head for the last token only, as the engines do.
 """
 
-from bitbench.core.base import Record
-from bitbench.core.recorded.variant import ModelFacts
+import re
 
+from bitbench.core.base import Record
+from bitbench.core.recorded.variant import ModelFacts, is_dense
+
+_FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # of awq/w4a16-int
+_SCALE_BITS = 0.25  # of 16 in a group of 64
 VALUE_BYTES = 2  # of an activation, and of a number in the KV cache, unless an engine says otherwise
 
 
@@ -97,6 +101,24 @@ def read_weight_bytes(facts: ModelFacts, weight_bytes: int) -> int:
     if facts.tied_embeddings or facts.hidden_size is None or facts.vocabulary_size is None:
         return weight_bytes
     return max(weight_bytes - VALUE_BYTES * facts.hidden_size * facts.vocabulary_size, 0)
+
+
+def expected_weight_bytes(facts: ModelFacts, form: str) -> int | None:
+    """What a checkpoint of this form will take, good to a few percent: linear layers in the bits that the form says,
+    embeddings in 16. None where the sizes or the bits are unknown."""
+    bits = _bits(form)
+    if bits is None or not (facts.parameters and facts.hidden_size and facts.vocabulary_size):
+        return None
+    embeddings = facts.hidden_size * facts.vocabulary_size * (1 if facts.tied_embeddings else 2)
+    return round((facts.parameters - embeddings) * bits / 8) + VALUE_BYTES * embeddings
+
+
+def _bits(form: str) -> float | None:
+    """Of a stored weight, with its share of the scales."""
+    if is_dense(form):
+        return 8.0 * VALUE_BYTES
+    found = _FORM_BITS.search(form)
+    return None if found is None else int(found[1]) + (_SCALE_BITS if int(found[1]) < 8 else 0)
 
 
 def decode_cost(

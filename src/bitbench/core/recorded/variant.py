@@ -29,6 +29,7 @@ class ModelFacts(Record):
     intermediate_size: int | None = None
     tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
     experts: int | None = None  # of a mixture; None: every weight works on every token
+    random_weights: bool = False  # a shape without trained weights: for speed, memory and kernels, never for quality
     quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
 
     def kv_bytes_per_token(self, value_bytes: int) -> int | None:

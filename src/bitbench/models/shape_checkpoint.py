@@ -1,0 +1,160 @@
+"""Writes a shape as a checkpoint of random weights, in `<home>/models/shape-NAME`, piece by piece: a model of any size
+takes no more memory than one piece of a tensor.
+
+Weights are normal with a deviation of one over the square root of what a layer reads, which keeps activations near one
+through any number of layers; norms leave them as they are. So no number overflows, in float16 either. The same shape
+becomes the same bytes everywhere.
+"""
+
+import hashlib
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitbench.ground.errors import ModelError
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.ground.tensor_files import StoredTensor, header_bytes
+from bitbench.ground.units import show_bytes
+from bitbench.models.folder import MANIFEST
+from bitbench.models.shape_tokenizer import tokenizer_files
+from bitbench.models.shapes import Shape
+
+SHARD_BYTES = 4 * 2**30  # of a file of weights, about
+_PIECE = 2**22  # numbers: 8 MiB, and four times that while they are drawn
+_ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20  # the tokenizer
+_LEVELS = 2**16  # different values of a weight
+_ONES, _ZEROS = 0x3F80, 0x0000  # in bfloat16
+_UNFINISHED = ".making-"
+
+Shard = dict[str, StoredTensor]
+OnProgress = Callable[[int, int], None]  # bytes written, and of all
+
+
+def find_checkpoint(shape: Shape, home: Path) -> Path | None:
+    folder = home.absolute() / "models" / shape.folder_name
+    return folder if (folder / MANIFEST).exists() else None
+
+
+def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambda *_: None) -> Path:
+    """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
+    if (there := find_checkpoint(shape, home)) is not None:
+        return there
+    files, name = SafeFolder(home.absolute() / "models"), shape.folder_name
+    files.make_folder()
+    _refuse_without_room(shape, files.root)
+    began = time.monotonic()
+    unfinished = f"{_UNFINISHED}{name}"
+    files.remove_folder(unfinished)
+    try:
+        folder = SafeFolder(files.make_folder(unfinished))
+        _write_weights(shape, folder, on_progress)
+        _write_configuration(shape, folder)
+        _write_manifest(shape, folder, time.monotonic() - began)
+        files.remove_folder(name)  # a folder without a manifest is not a model of ours
+        folder.root.rename(files.root / name)
+    finally:
+        files.remove_folder(unfinished)
+    return files.root / name
+
+
+def stored_bytes(shape: Shape) -> int:
+    """What its files of weights take, headers included."""
+    return sum(len(header_bytes(shard)) + _tensor_bytes(shard) for shard in shards(shape.tensors))
+
+
+def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
+    """In their order, as many to a file as fit; one that fits nowhere has a file of its own."""
+    found: list[Shard] = [{}]
+    for name, tensor in tensors.items():
+        if found[-1] and _tensor_bytes(found[-1]) + tensor.size_bytes > SHARD_BYTES:
+            found.append({})
+        found[-1][name] = tensor
+    return found
+
+
+def random_pieces(shape: Shape, name: str, tensor: StoredTensor) -> Iterator[NDArray[np.uint16]]:
+    """The tensor's numbers in bfloat16, a piece at a time."""
+    count = math.prod(tensor.shape)
+    sizes = [min(_PIECE, count - start) for start in range(0, count, _PIECE)]
+    if len(tensor.shape) == 1:
+        # Gemma adds one to the weights of its norms; biases are none.
+        is_one = name.endswith("norm.weight") and shape.config["model_type"] != "gemma3_text"
+        yield from (np.full(size, _ONES if is_one else _ZEROS, np.uint16) for size in sizes)
+        return
+    values = _normal_levels(1 / math.sqrt(tensor.shape[1]))
+    seed = hashlib.sha256(f"{shape.name}/{name}".encode()).digest()
+    source = np.random.PCG64(int.from_bytes(seed))
+    for size in sizes:
+        drawn: NDArray[np.uint64] = source.random_raw(-(-size // 4))
+        yield values[drawn.view(np.uint16)[:size]]
+
+
+def _normal_levels(deviation: float) -> NDArray[np.uint16]:
+    """So many equally likely values of a normal distribution, in bfloat16."""
+    from scipy.special import ndtri  # a tenth of a second, which no other command should wait for
+
+    levels = (deviation * ndtri((np.arange(_LEVELS) + 0.5) / _LEVELS)).astype(np.float32).view(np.uint32)
+    to_nearest_even = 0x7FFF + ((levels >> 16) & 1)
+    return ((levels + to_nearest_even) >> 16).astype(np.uint16)
+
+
+def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
+    parts = shards(shape.tensors)
+    total, done = _tensor_bytes(shape.tensors), 0
+    names = ["model.safetensors"]
+    if len(parts) > 1:
+        names = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
+        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        folder.write("model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
+    for name, part in zip(names, parts, strict=True):
+        with folder.replacing(name) as file:
+            file.write(header_bytes(part))
+            for tensor_name, tensor in part.items():
+                for piece in random_pieces(shape, tensor_name, tensor):
+                    file.write(piece.astype("<u2", copy=False).data)
+                    done += piece.nbytes
+                    on_progress(done, total)
+
+
+def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
+    config = dict(shape.config)
+    tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    contents = {
+        "config.json": config,
+        "generation_config.json": tokens,
+        **tokenizer_files(config),
+    }
+    for name, content in contents.items():
+        folder.write(name, json.dumps(content, indent=None if name == "tokenizer.json" else 2) + "\n")
+
+
+def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
+    files = sorted(path for path in folder.root.iterdir() if path.is_file())
+    content = {
+        "name": shape.reference,
+        "description": "random weights, for speed, memory and kernels; not for quality",
+        "shape_of": list(shape.published_as),
+        "seconds": round(seconds, 1),
+        "files": {path.name: path.stat().st_size for path in files},
+    }
+    folder.write(MANIFEST, json.dumps(content, indent=2) + "\n")
+
+
+def _refuse_without_room(shape: Shape, place: Path) -> None:
+    needed, free = _tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
+    if free < needed:
+        raise ModelError(
+            f"{shape.reference} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some space, "
+            "or set BITBENCH_HOME to another disk."
+        )
+
+
+def _tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+    return sum(tensor.size_bytes for tensor in tensors.values())

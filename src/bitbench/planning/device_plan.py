@@ -1,0 +1,266 @@
+"""A plan on devices that are not here: what fits, on which kernels, and how long it would take.
+
+Nothing of it was measured. Memory is counted from the sizes of the model; time is what the roofline of the device
+allows, and twice that with some milliseconds for each step, which is where engines usually are.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.asked.prompts import typical
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender, Plan, QualityRefusal, Refusal, Verdict
+from bitbench.core.device_class import DeviceClass, DeviceNeed, DevicePlan, DeviceUse
+from bitbench.core.found.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
+from bitbench.core.recorded.variant import Variant
+from bitbench.ground.units import show_bytes
+from bitbench.planning.compatibility import look_up
+from bitbench.planning.estimate import ASSUMED_ANSWERS, ASSUMED_SCORE_OVERHEAD_S
+
+# Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
+ASSUMED_OVERHEAD_BYTES = 2 * 2**30
+ASSUMED_LOAD_BYTES_PER_S = 1e9  # from a disk to devices, at each start
+# A published record: 0.5 billion parameters in bf16 on an A100, batch 1: 270 tokens/s, where the roofline allows 2,000.
+ASSUMED_STEP_OVERHEAD_S = 0.004
+ASSUMED_ROOF_SHARE = 0.5
+_MOST_DEVICES = 16
+_IN_INT8, _IN_FP8 = "w8a8-int", "w8a8-float"
+_CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments by which a person chooses
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A variant on a setup: what each device holds."""
+
+    variant: Variant
+    use: DeviceUse
+    device: DeviceClass
+    weight_bytes: int | None
+
+    @property
+    def room_bytes(self) -> int:
+        return int(self.device.memory_bytes * self.use.memory_share)
+
+    def kv_bytes(self, tokens: int, devices: int | None = None) -> int | None:
+        """Keys and values of so many tokens on each device; heads are shared out, and one is not divided."""
+        per_token = self.variant.facts.kv_bytes_per_token(self.use.kv_value_bytes)
+        if per_token is None:
+            return None
+        shares = min(devices or self.use.devices, self.variant.facts.kv_heads or 1)
+        return math.ceil(tokens * per_token / shares)
+
+    def needed_bytes(self, workload: Workload, devices: int | None = None) -> int | None:
+        """With one request at its full length: others may wait. None where a size is unknown."""
+        kv_bytes = self.kv_bytes(self._room_for(workload), devices)
+        if self.weight_bytes is None or kv_bytes is None:
+            return None
+        return math.ceil(self.weight_bytes / (devices or self.use.devices)) + kv_bytes + ASSUMED_OVERHEAD_BYTES
+
+    def _room_for(self, workload: Workload) -> int:
+        """Tokens of one request."""
+        return max(workload.context_tokens, self.use.context_tokens or 0)
+
+    def fits(self, workload: Workload) -> bool:
+        """What is unknown is tried."""
+        return (self.needed_bytes(workload) or 0) <= self.room_bytes
+
+    def waits(self, workload: Workload) -> bool:
+        needed, one = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
+        if needed is None or one is None:
+            return False
+        first = self.kv_bytes(self._room_for(workload)) or 0
+        return needed - first + max(workload.concurrency * one, first) > self.room_bytes
+
+    def refusal(self, workload: Workload) -> str:
+        needed = self.needed_bytes(workload) or 0
+        tokens = self._room_for(workload)
+        enough = next((count for count in self._more_devices() if self._fits_on(workload, count)), None)
+        advice = f"{enough} devices would be enough" if enough else f"{_MOST_DEVICES} would not be enough either"
+        return (
+            f"It needs {show_bytes(needed)} on each of {self.use.devices} × {self.device.title} (weights "
+            f"{show_bytes(math.ceil((self.weight_bytes or 0) / self.use.devices))}, KV cache of "
+            f"{tokens:,} tokens {show_bytes(self.kv_bytes(tokens))}, about {show_bytes(ASSUMED_OVERHEAD_BYTES)} "
+            f"besides) and may take {show_bytes(self.room_bytes)}; {advice}."
+        )
+
+    def _more_devices(self) -> Iterator[int]:
+        count = 2 * self.use.devices
+        while count <= _MOST_DEVICES:
+            yield count
+            count *= 2
+
+    def _fits_on(self, workload: Workload, devices: int) -> bool:
+        return (self.needed_bytes(workload, devices) or 0) <= self.room_bytes
+
+
+def plan_on_device(
+    plan: Plan,
+    device: DeviceClass,
+    use_of: Callable[[EngineSetup], DeviceUse],
+    start_s: Mapping[str, float],
+    price_per_hour: float | None = None,
+) -> tuple[Plan, DevicePlan]:
+    """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
+    of a setup, without loading weights."""
+    with_model = [contender for contender in plan.contenders if plan.variant(contender.variant).form is not None]
+    fits = {contender: _fit(plan, contender, device, use_of) for contender in with_model}
+    refusals = [
+        Refusal(cell=cell, reason=fit.refusal(workload))
+        for cell in plan.cells
+        if (fit := fits.get(cell.contender)) and not fit.fits(workload := plan.study.workload(cell.workload))
+    ]
+    refused = {refusal.cell for refusal in refusals}
+    kept = tuple(cell for cell in plan.cells if cell not in refused)
+    without_room = {cell.contender for cell in refused} - {cell.contender for cell in kept}
+    limited = plan.model_copy(
+        update={
+            "cells": kept,
+            "refusals": (*plan.refusals, *refusals),
+            "expectations": tuple(one for one in plan.expectations if one.contender not in without_room),
+            "quality": tuple(contender for contender in plan.quality if contender not in without_room),
+            "quality_refusals": (
+                *plan.quality_refusals,
+                *(
+                    QualityRefusal(contender=contender, reason=_reason(refusals, contender))
+                    for contender in plan.quality
+                    if contender in without_room
+                ),
+            ),
+        }
+    )
+    times = _Times(limited, fits, start_s)
+    devices = max((fits[contender].use.devices for contender in limited.contenders if contender in fits), default=1)
+    seconds = (times.total_s(most=False), times.total_s(most=True))
+    cost = None
+    if price_per_hour is not None:
+        cost = (seconds[0] / 3600 * devices * price_per_hour, seconds[1] / 3600 * devices * price_per_hour)
+    return limited, DevicePlan(
+        device=device,
+        devices=devices,
+        needs=tuple(_need(plan, limited, contender, fit) for contender, fit in fits.items()),
+        seconds=seconds,
+        untimed=tuple(
+            contender for contender in limited.contenders if contender in fits and not times.knows(contender)
+        ),
+        price_per_hour=price_per_hour,
+        cost=cost,
+    )
+
+
+def _reason(refusals: Sequence[Refusal], contender: Contender) -> str:
+    return next(refusal.reason for refusal in refusals if refusal.cell.contender == contender)
+
+
+def _fit(plan: Plan, contender: Contender, device: DeviceClass, use_of: Callable[[EngineSetup], DeviceUse]) -> _Fit:
+    variant = plan.variant(contender.variant)
+    weight_bytes = variant.weight_bytes
+    if weight_bytes is None and variant.form:
+        weight_bytes = expected_weight_bytes(variant.facts, variant.form)
+    return _Fit(variant, use_of(plan.study.engine(contender.engine)), device, weight_bytes)
+
+
+def _need(asked: Plan, limited: Plan, contender: Contender, fit: _Fit) -> DeviceNeed:
+    """At the longest workload that fits; where none does, at the shortest that was asked."""
+    wanted, runs = (
+        [asked.study.workload(cell.workload) for cell in plan.cells if cell.contender == contender]
+        for plan in (asked, limited)
+    )
+    by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
+    shown = (by_length[-1] if runs else by_length[0]) if by_length else None
+    most_tokens = max((one.concurrency * one.context_tokens for one in runs), default=None)
+    return DeviceNeed(
+        contender=contender,
+        use=fit.use,
+        kernel=_kernel(fit, asked.study.engine(contender.engine)),
+        weight_bytes=fit.weight_bytes,
+        kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
+        needed_bytes=None if shown is None else fit.needed_bytes(shown),
+        room_bytes=fit.room_bytes,
+        fits=bool(runs) or not wanted,
+        too_long=tuple(workload.name for workload in wanted if workload not in runs),
+        waits=tuple(workload.name for workload in runs if fit.waits(workload)),
+    )
+
+
+def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
+    chosen = next((str(setup.args[name]) for name in _CHOOSING_KERNELS if name in setup.args), None)
+    if chosen is not None:
+        return f"{chosen} (chosen)"
+    form = fit.variant.form or ""
+    while form:  # a special form, such as a sparse one, computes on the kernel of the general one
+        row = look_up(form, setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability)
+        if row is not None and row.kernel is not None:
+            return row.kernel
+        form = form.rpartition("/")[0]
+    return None
+
+
+class _Times:
+    """Seconds of starts and trials, at the roofline or as engines usually are."""
+
+    def __init__(self, plan: Plan, fits: Mapping[Contender, _Fit], start_s: Mapping[str, float]) -> None:
+        self._plan, self._fits, self._start_s = plan, fits, start_s
+
+    def knows(self, contender: Contender) -> bool:
+        fit = self._fits[contender]
+        return fit.weight_bytes is not None and why_not(fit.variant.facts) is None
+
+    def total_s(self, *, most: bool) -> float:
+        measure = self._plan.study.measure
+        starts, trials = (
+            (measure.instances.max, measure.trials.max) if most else (measure.instances.min, measure.trials.min)
+        )
+        hopeless = {one.contender for one in self._plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+        cells = [cell for cell in self._plan.cells if cell.contender not in hopeless]
+        timed = {cell.contender for cell in cells}
+        one_each_s = sum(self._trial_s(cell, most=most) for cell in cells)
+        starting_s = sum(self._starting_s(contender) for contender in timed)
+        once_s = sum(self._starting_s(contender) for contender in set(self._plan.contenders) - timed)
+        scoring_s = sum(self._scoring_s(contender, most=most) for contender in self._plan.quality)
+        total_s = starts * (starting_s + (trials + 1) * one_each_s) + once_s + scoring_s  # one trial warms up
+        budget_s = measure.budget
+        return total_s if budget_s is None else min(total_s, budget_s)
+
+    def _starting_s(self, contender: Contender) -> float:
+        loading_s = (
+            (self._fits[contender].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if contender in self._fits else 0
+        )
+        return self._start_s[contender.engine] + loading_s
+
+    def _trial_s(self, cell: Cell, *, most: bool) -> float:
+        if cell.contender not in self._fits or not self.knows(cell.contender):
+            return 0.0
+        fit, workload = self._fits[cell.contender], self._plan.study.workload(cell.workload)
+        read, written = typical(workload.input_tokens), typical(workload.output_tokens)
+        facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
+        kv = fit.use.kv_value_bytes
+        prefill_s = _step_s(prefill_cost(facts, weight_bytes, batch, read, kv), fit, most=most)
+        decode_s = _step_s(decode_cost(facts, weight_bytes, batch, read + written / 2, kv), fit, most=most)
+        rounds = (workload.request_count or 0) / batch
+        return max(rounds * (prefill_s + written * decode_s), workload.duration or 0.0)
+
+    def _scoring_s(self, contender: Contender, *, most: bool) -> float:
+        quality = self._plan.study.quality
+        if quality is None or contender not in self._fits or not self.knows(contender):
+            return 0.0
+        fit = self._fits[contender]
+        step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
+        scored = quality.windows * quality.window_tokens
+        answered = ASSUMED_ANSWERS * quality.answer_tokens
+        return scored * ASSUMED_SCORE_OVERHEAD_S + answered * _step_s(step, fit, most=most)
+
+
+def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
+    """Devices read and compute at the same time, and lose nothing by talking to each other."""
+    device, count, form = fit.device, fit.use.devices, fit.variant.form or ""
+    peak = device.flops_per_s
+    if _IN_INT8 in form:
+        peak = device.int8_ops_per_s
+    elif _IN_FP8 in form:
+        peak = device.fp8_flops_per_s or device.flops_per_s
+    memory_s = cost.size_bytes / device.read_bytes_per_s
+    arithmetic_s = cost.matmul_flops / peak + cost.attention_flops / device.flops_per_s
+    roof_s = max(memory_s, arithmetic_s) / count
+    return roof_s / ASSUMED_ROOF_SHARE + ASSUMED_STEP_OVERHEAD_S if most else roof_s

@@ -1,0 +1,298 @@
+"""Plans for GPUs that are not here: what fits, what is refused and why, hours, cost, and the files of examples/gpu."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.capability import Capability
+from bitbench.core.cell import Plan, Verdict
+from bitbench.core.device_class import DEVICE_CLASSES, DeviceNeed, DevicePlan
+from bitbench.core.found.model_cost import decode_cost, expected_weight_bytes
+from bitbench.engines.device_use import DEFAULT_SHARE, device_use
+from bitbench.ground.errors import ModelError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.study import Lab
+from bitbench.models import library
+from bitbench.models.shapes import SHAPES
+from bitbench.planning import device_plan
+from bitbench.planning.compatibility import CompatibilityRow
+from bitbench.planning.device_plan import ASSUMED_OVERHEAD_BYTES, ASSUMED_ROOF_SHARE, ASSUMED_STEP_OVERHEAD_S
+from bitbench.planning.study_file import parse_study
+from tests.command_line import bitbench
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "gpu").glob("*.yaml"))
+STUDY = """\
+name: planned
+models: ["shape:{shape}"]
+recipes: [{recipes}]
+engines: [{engines}]
+workloads:
+  - {{name: short, concurrency: 1, input_tokens: 64, output_tokens: 64}}
+  - {{name: long, concurrency: {concurrency}, input_tokens: 30000, output_tokens: 1000}}
+measure: {{instances: 2, trials: 3}}
+"""
+
+
+def planned(
+    home: Path,
+    device: str,
+    *,
+    shape: str = "qwen2.5-7b",
+    recipes: str = "bf16",
+    engines: str = "vllm",
+    concurrency: int = 1,
+    price: float | None = None,
+) -> tuple[Plan, DevicePlan]:
+    text = STUDY.format(shape=shape, recipes=recipes, engines=engines, concurrency=concurrency)
+    plan, on_device, _ = Lab(home).plan_for(parse_study(text, name="study"), DEVICE_CLASSES[device], price)
+    return plan, on_device
+
+
+def only_need(on_device: DevicePlan) -> DeviceNeed:
+    (need,) = on_device.needs
+    return need
+
+
+def test_memory_is_weights_and_one_request_and_a_little(tmp_path: Path) -> None:
+    plan, on_device = planned(tmp_path, "h100-80gb")
+    need, shape = only_need(on_device), SHAPES["qwen2.5-7b"]
+    weights = plan.variants[0].weight_bytes
+    assert need.weight_bytes == weights == pytest.approx(2 * (shape.facts.parameters or 0), rel=1e-4)
+    assert need.kv_bytes == 31_000 * 2 * 28 * 4 * 128 * 2
+    assert need.needed_bytes == (weights or 0) + need.kv_bytes + ASSUMED_OVERHEAD_BYTES
+    assert need.room_bytes == int(81_559 * 2**20 * DEFAULT_SHARE)
+    assert need.fits
+    assert len(plan.cells) == 2
+    assert not plan.refusals
+
+
+def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) -> None:
+    plan, on_device = planned(tmp_path, "t4", recipes="bf16, w4a16-rtn")
+    assert {cell.contender.variant for cell in plan.cells} == {"shape-qwen2.5-7b/w4a16-rtn"}
+    reasons = {refusal.reason for refusal in plan.refusals}
+    assert any("on each of 1 × NVIDIA T4 (weights 14.2 GiB" in reason for reason in reasons)
+    assert all(reason.endswith("and may take 13.8 GiB; 2 devices would be enough.") for reason in reasons)
+    dense, quantized = on_device.needs
+    assert (dense.fits, quantized.fits) == (False, True)
+    assert dense.too_long == ("short", "long")
+
+
+def test_a_model_that_fits_nowhere_says_so(tmp_path: Path) -> None:
+    plan, on_device = planned(tmp_path, "t4", shape="llama-3.1-70b", engines="{engine: vllm, args: {tp: 8}}")
+    assert not plan.cells
+    assert only_need(on_device).use.devices == 8
+    assert "2 devices" not in plan.refusals[0].reason
+    assert "16 devices would be enough" in plan.refusals[0].reason
+    assert on_device.seconds == (0.0, 0.0)
+
+
+def test_devices_share_weights_and_heads_but_no_head_is_divided(tmp_path: Path) -> None:
+    one = only_need(planned(tmp_path, "h100-80gb")[1])
+    eight = only_need(planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {tensor_parallel_size: 8}}")[1])
+    assert eight.kv_bytes == (one.kv_bytes or 0) / 4  # four heads
+    assert (eight.needed_bytes or 0) < (one.needed_bytes or 0) / 3
+
+
+def test_an_engine_makes_room_for_the_context_that_its_setup_names(tmp_path: Path) -> None:
+    setup = "{engine: vllm, args: {max-model-len: 32768, gpu-memory-utilization: 0.5, kv-cache-dtype: fp8}}"
+    plan, on_device = planned(tmp_path, "l4", recipes="w4a16-rtn", engines=setup)
+    need = only_need(on_device)
+    assert need.room_bytes == int(23_034 * 2**20 * 0.5)
+    one_request = 32_768 * 28 * 4 * 128 * 2
+    assert need.needed_bytes == (need.weight_bytes or 0) + one_request + ASSUMED_OVERHEAD_BYTES
+    assert len(plan.cells) == 2
+
+
+def test_requests_that_have_to_wait_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, on_device = planned(tmp_path, "l4", recipes="w4a16-rtn", concurrency=16)
+    assert len(plan.cells) == 2
+    assert only_need(on_device).waits == ("long",)
+
+
+@pytest.mark.parametrize(
+    ("args", "devices", "share", "value_bytes", "context"),
+    [
+        ({}, 1, DEFAULT_SHARE, 2, None),
+        ({"--tensor_parallel_size": 4, "pipeline-parallel-size": 2}, 8, DEFAULT_SHARE, 2, None),
+        ({"tp": 2, "mem-fraction-static": 0.8, "context-length": 4096}, 2, 0.8, 2, 4096),
+        ({"kv-cache-dtype": "fp8_e5m2", "gpu-memory-utilization": "most"}, 1, DEFAULT_SHARE, 1, None),
+        ({"tensor-parallel-size": "two", "max-model-len": "auto"}, 1, DEFAULT_SHARE, 2, None),
+    ],
+)
+def test_how_a_setup_uses_devices(
+    args: dict[str, str | int], devices: int, share: float, value_bytes: int, context: int | None
+) -> None:
+    use = device_use(EngineSetup(name="x", engine="x", args=dict(args)))
+    assert (use.devices, use.memory_share, use.kv_value_bytes, use.context_tokens) == (
+        devices,
+        share,
+        value_bytes,
+        context,
+    )
+
+
+def test_time_is_the_roofline_and_half_of_it(tmp_path: Path) -> None:
+    """One token out of many: a decode step reads the weights and the cache once."""
+    plan, on_device = planned(tmp_path, "a100-80gb")
+    device, facts = DEVICE_CLASSES["a100-80gb"], SHAPES["qwen2.5-7b"].facts
+    weights = plan.variants[0].weight_bytes or 0
+    step = decode_cost(facts, weights, 1, 64 + 32)
+    step_s = step.size_bytes / device.read_bytes_per_s
+    low, high = on_device.seconds
+    starts_s = 2 * (60 + weights / 1e9)
+    trials = 2 * (3 + 1)
+    assert low > starts_s + trials * 64 * step_s
+    assert high > starts_s + trials * 64 * (step_s / ASSUMED_ROOF_SHARE + ASSUMED_STEP_OVERHEAD_S)
+    assert high < 3 * low
+
+
+def test_quantized_weights_take_less_time_and_integers_compute_faster(tmp_path: Path) -> None:
+    dense, int8, int4 = (planned(tmp_path, "a100-80gb", recipes=recipe)[1].seconds[0] for recipe in
+                         ("bf16", "w8a8-rtn", "w4a16-rtn"))  # fmt: skip
+    assert int4 < int8 < dense
+
+
+def test_a_mixture_of_experts_has_no_time_and_it_is_said(tmp_path: Path) -> None:
+    plan, on_device = planned(tmp_path, "h100-80gb", shape="qwen3-30b-a3b")
+    assert on_device.untimed == plan.contenders
+    assert only_need(on_device).fits
+
+
+def test_cost_is_hours_times_devices_times_price(tmp_path: Path) -> None:
+    engines = "{engine: vllm, args: {tensor-parallel-size: 2}}"
+    on_device = planned(tmp_path, "a100-80gb", engines=engines, price=1.5)[1]
+    assert on_device.devices == 2
+    assert on_device.cost == pytest.approx([seconds / 3600 * 2 * 1.5 for seconds in on_device.seconds])
+    assert planned(tmp_path, "a100-80gb")[1].cost is None
+
+
+def test_compatibility_is_asked_with_the_capability_of_the_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = set()
+
+    def look_up(form: str, engine: str, *_: object, capability: Capability) -> CompatibilityRow:
+        asked.add(capability)
+        return CompatibilityRow(
+            form=form, engine=engine, device="cuda", verdict=Verdict.RUNS, kernel="MacheteLinearKernel", checked="x"
+        )
+
+    monkeypatch.setattr(device_plan, "look_up", look_up)
+    monkeypatch.setattr("bitbench.planning.expand.look_up", look_up)
+    assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
+    assert asked == {Capability(9, 0)}
+    chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]
+    assert only_need(chosen).kernel == "marlin (chosen)"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "device", "kernel"),
+    [
+        ("w8a8-rtn", "t4", "CutlassInt8ScaledMMLinearKernel"),
+        ("w8a16-rtn", "a100-80gb", "MarlinLinearKernel"),
+        ("w8a16-rtn", "h100-80gb", "MacheteLinearKernel"),
+        ("w8a16-sparse-awq", "h100-80gb", "MacheteLinearKernel"),  # stored dense
+    ],
+)
+def test_kernels_are_those_that_the_wheel_chose(tmp_path: Path, recipe: str, device: str, kernel: str) -> None:
+    assert only_need(planned(tmp_path, device, recipes=recipe)[1]).kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("form", "share"),
+    [
+        ("dense", 1.0),
+        ("compressed-tensors/w8a8-int", 0.51),
+        ("awq/w4a16-int", 0.28),
+        ("x/w4afp8-int", 0.28),
+        ("gguf", None),
+        ("awq", None),
+    ],
+)
+def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
+    facts = SHAPES["llama-3.1-70b"].facts
+    found = expected_weight_bytes(facts, form)
+    assert found is None if share is None else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("reference", "label"),
+    [
+        ("Qwen/Qwen3-8B-AWQ", "w4a16-g128-awq"),
+        ("Qwen/Qwen2-72B-Instruct-GPTQ-Int8@main", "w8a16-g128-gptq"),
+        ("Qwen/Qwen3-8B-FP8", "w8a8-fp8-b128x128"),
+    ],
+)
+def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, reference: str, label: str) -> None:
+    found = library.look_up(reference, tmp_path)
+    assert found.path is None
+    assert found.quantization is not None
+    assert found.quantization.label == label
+    assert found.facts.quantization == found.quantization.method
+
+
+def test_a_name_that_promises_nothing_has_to_be_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="bitbench model get Somebody/Qwen3-8B-AWQ"):
+        library.look_up("Somebody/Qwen3-8B-AWQ", tmp_path)
+
+
+@pytest.fixture
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("device", DEVICE_CLASSES)
+def test_every_example_is_planned_for_every_class(path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = bitbench(capsys, "plan", str(path), "--device-class", device, "--price-per-hour", "2", "--json")
+    assert answer.exit_code in (ExitCode.DONE, ExitCode.NOTHING_MEASURED), answer.err
+    printed = json.loads(answer.out)["answer"]
+    plan, on_device = printed["plan"], printed["on_device"]
+    assert on_device["device"]["name"] == device
+    kept = {(cell["contender"]["variant"], cell["contender"]["engine"]) for cell in plan["cells"]}
+    for need in on_device["needs"]:
+        contender = (need["contender"]["variant"], need["contender"]["engine"])
+        assert need["fits"] == (contender in kept)
+        assert (need["needed_bytes"] <= need["room_bytes"]) == need["fits"]
+    low, high = on_device["seconds"]
+    assert 0 < low < high if kept else high == 0
+    assert [f"bitbench model get {name}" for name in printed["missing_models"]] == [
+        command for command in printed["before_run"] if "model get" in command
+    ]
+    assert bool(printed["missing_models"]) == bool(kept)
+    assert not Path("home").exists()  # nothing was made by looking
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "examples" / "gpu" / "seed-002.yaml"
+    answer = bitbench(capsys, "plan", str(path), "--device-class", "l4", "--price-per-hour", "0.5")
+    assert answer.exit_code == 0, answer.err
+    said = " ".join(answer.out.split())
+    assert "On l4: NVIDIA L4, compute capability 8.9, 22.5 GiB, 300 GB/s" in said
+    assert "Nothing of this was measured." in said
+    assert "on 1 × NVIDIA L4 (an estimate: at the roofline" in said
+    assert "at 0.50 per device and hour" in said
+    assert "Needed there before `bitbench run`:" in said
+    assert "bitbench model get Qwen/Qwen3-4B@1cfa9a7208912126459214e8b04321603b3df60c" in said
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device-class", "h100-80"], "did you mean `h100-80gb`? known are h100-80gb, a100-80gb, l4, t4"),
+        (["--device-class", "l4", "--device", "cpu"], "--device is for this machine, --device-class for another"),
+        (["--price-per-hour", "2"], "--price-per-hour is for --device-class; give both"),
+    ],
+)
+def test_a_wrong_option_is_said(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = bitbench(capsys, "plan", str(EXAMPLES[0]), *options)
+    assert answer.exit_code == ExitCode.USAGE
+    assert message in answer.err
