@@ -118,15 +118,16 @@ def test_arguments_that_name_a_file_or_a_host_are_asked_for() -> None:
 def test_facts_of_a_start_on_a_cpu() -> None:
     facts = sglang_log.read_facts(recorded("bf16"), SMOLLM2)
     assert facts.engine_version == "0.5.23"
-    assert facts.kv_cache_tokens == 2048
+    assert facts.kv_cache_tokens == 3072
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
-    assert facts.kv_cache_bytes == 2048 * 23_040
+    assert facts.kv_cache_bytes == 3072 * 23_040
     assert facts.weight_bytes_loaded is None  # a difference of what was free, in which others have a part
-    assert facts.weight_load_s is not None
+    assert facts.weight_load_s == 2.12
     assert facts.prefix_caching is False
     assert facts.kernels == ("attention: torch_native", "linear: dense bfloat16 (torch, not SGLang's kernels)")
     assert facts.kernel_choices[1].path is KernelPath.DENSE
     assert "SGLang computes with torch here" in facts.notes[0]
+    assert "SGLang computes on CPU 0,1" in facts.notes[1]
 
 
 def on_a_gpu(**arguments: object) -> str:

@@ -53,7 +53,7 @@ class SglangEngine:
     name = "sglang"
     own_environment: Environment | None = Environment(
         name="sglang",
-        locks={"cpu": _PINNED / "sglang-cpu.txt"},
+        locks={"cpu": _PINNED / "sglang-cpu.txt", "cuda": _PINNED / "sglang-cuda.txt"},
         # What the worker does to make SGLang importable lasts as long as `worker`.
         import_check=f"import runpy; worker = runpy.run_path({str(_SERVER)!r}); import sglang.launch_server",
         main_packages=("sglang", "sglang-kernel", "sglang-kernel-cpu", "transformers", "torch", "triton"),
@@ -138,6 +138,7 @@ def environment_variables(launch: Launch, key: str) -> dict[str, str]:
     return {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "GLOO_SOCKET_IFNAME": "lo",  # else its processes also listen where the machine's name leads
         **launch.setup.env,
         "BITBENCH_API_KEY": key,
     }

@@ -4,7 +4,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
@@ -22,6 +22,7 @@ _ALL_TOKENS = re.compile(r"^max_total_num_tokens=(\d+)")
 _CAPTURED = re.compile(r"^Capture .* end\. .*elapsed=([\d.]+) s")
 # Said on a CPU where its own kernels are not used, whether they are installed or not.
 _WITHOUT_OWN = re.compile(r"only intel amx backend and arm64 are supported")
+_CORES = re.compile(r"^init_threads_binding: .*local_omp_cpuid=([\d,-]+)")
 _RANKS = ("tp_size", "pp_size")
 
 # Of a number in the KV cache; other types keep scales besides and are left undefined.
@@ -72,14 +73,19 @@ def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
         weight_load_s=float(loaded[1]) if loaded else None,
         compile_s=sum(captured) if captured else None,
         prefix_caching=None if caching is None else not caching,
-        notes=_COMPUTES_WITH_TORCH if by_torch else (),
+        notes=tuple(_notes(messages, by_torch=by_torch)),
     )
 
 
-_COMPUTES_WITH_TORCH = (
-    "SGLang computes with torch here, not with kernels of its own: those for a CPU need AMX and a build that no "
-    "package index has",
-)
+def _notes(messages: list[str], *, by_torch: bool) -> Iterator[str]:
+    if by_torch:
+        yield (
+            "SGLang computes with torch here, not with kernels of its own: those for a CPU need AMX, and a build that "
+            "no package index has"
+        )
+    if cores := _first(_CORES, messages):
+        changed = "`env: {SGLANG_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
+        yield f"SGLang computes on CPU {cores[1]}; {changed}"
 
 
 def _choices(
