@@ -26,7 +26,7 @@ _MODEL_NAME = "model"
 # Beyond the longest request: SGLang refuses an input that leaves fewer than 6 tokens of the context.
 _CONTEXT_MARGIN = 16
 _PAGE = 128  # tokens; the largest page of its attention backends, and each request may leave its last one almost empty
-# SGLang's parts are called by several names each; the first one is ours.
+# Other names of the same arguments; SGLang knows both.
 _ALIASES = {"tensor-parallel-size": "tp-size", "pipeline-parallel-size": "pp-size", "data-parallel-size": "dp-size"}
 _PARALLEL = tuple(_ALIASES.values())
 # Arguments that are a number, a switch or one of SGLang's own words. Whatever names a file, a class, a host or a
