@@ -1,4 +1,4 @@
-"""A server that gives log-probabilities as vLLM and llama.cpp do, from a distribution that is known."""
+"""A server that gives log-probabilities as vLLM, SGLang and llama.cpp do, from a distribution that is known."""
 
 import json
 import math
@@ -46,6 +46,17 @@ def completion(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return 200, {"completion_probabilities": [place]}
 
 
+def generate(body: dict[str, Any]) -> dict[str, Any]:
+    """As SGLang's own request: nothing about the first token, and of each other [log-probability, token, no text]."""
+    own: list[Any] = [[None, body["input_ids"][0], None]]
+    likeliest: list[Any] = [None]
+    for after, token in pairwise(body["input_ids"]):
+        own.append([logprob(after, token), token, None])
+        ranked = sorted(range(VOCABULARY), key=lambda one: -logprob(after, one))[: body["top_logprobs_num"]]
+        likeliest.append([[logprob(after, one), one, None] for one in ranked])
+    return {"text": "t", "meta_info": {"input_token_logprobs": own, "input_top_logprobs": likeliest}}
+
+
 class QualityServer(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -70,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/completion":
             status, answer = completion(body)
             return self._answer(*(self.server.answers_with or (status, json.dumps(answer).encode())))
+        if self.path == "/generate":
+            return self._answer(*(self.server.answers_with or (200, json.dumps(generate(body)).encode())))
         prompt = body["prompt"]
         choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
         if "prompt_logprobs" in body:

@@ -167,7 +167,7 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    names = ["llamacpp", "lmeval", "quantize", "transformers", "triton", "vllm"]
+    names = ["llamacpp", "lmeval", "quantize", "sglang", "transformers", "triton", "trtllm", "vllm"]
     assert sorted(known_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
         known_environment("tensorrt")
@@ -243,3 +243,12 @@ def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str
         assert not any(package.startswith("nvidia") for package in names)
     else:
         assert any("NOT YET RUN ON A GPU" in line for line in lines)
+
+
+def test_the_lock_of_sglang_has_what_it_imports_but_none_of_cuda_on_the_cpu() -> None:
+    cpu, cuda = (known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda"))
+    assert "torch==2.13.0+cpu \\" in cpu
+    assert "\ntriton==" in cpu  # never run, but imported
+    assert "\nnvidia" not in cpu
+    assert "NOT YET RUN ON A GPU" in cuda
+    assert "\nsglang-kernel==" in cuda

@@ -29,12 +29,14 @@ class Environment:
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
     build: Build | None = None  # runs after the packages are installed
+    by_hand: str = ""  # where no lock can hold all that is needed: a sentence with what to do instead
 
     def lock_for(self, device: Device) -> Path:
         lock = self.locks.get(device) or self.locks.get("cpu")
         if lock is None:
             raise EngineEnvironmentError(
-                f"The environment {self.name} can be created for {' and '.join(self.locks) or 'no device'} only; "
+                self.by_hand
+                or f"The environment {self.name} can be created for {' and '.join(self.locks) or 'no device'} only; "
                 f"this machine runs on {device}."
             )
         return lock

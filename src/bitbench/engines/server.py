@@ -21,12 +21,13 @@ from bitbench.ground.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
-# What torch, CUDA, vLLM, llama.cpp, C++ and Python say when memory ran out.
+# What torch, CUDA, vLLM, SGLang, llama.cpp, C++ and Python say when memory ran out.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
     r"|OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"
     r"|No available memory for the cache blocks|Failed to load model - not enough GPU memory"
     r"|Free memory on device .* on startup is less than desired GPU memory utilization"
+    r"|^RuntimeError: Not enough memory\. Please try to increase|^(RuntimeError: )?(Prefill|Decode) out of memory\."
     r"|KV cache is needed, which is larger than the available KV cache memory"
     r"|failed to allocate (\w+ ){0,2}buffer|unable to allocate \S+ buffer"
     r"|[Cc]annot allocate memory|std::bad_alloc|^MemoryError\b"
@@ -48,7 +49,9 @@ class ServerPlan:
     endpoint: Endpoint
     log_file: Path
     read_facts: Callable[[str], InstanceFacts]  # from the log of a server that is ready
+    ready_path: str = "/health"  # answers 200 once requests may come, and costs little to ask
     unsupported: re.Pattern[str] = NOTHING  # what the engine says when it cannot run something
+    ends_itself: re.Pattern[str] = NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
     message_of: Callable[[str], str] = str  # a log line without the engine's own time stamps and process names
 
 
@@ -68,7 +71,7 @@ class ServerInstance:
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         try:
-            wait_until_healthy(self._process, f"{self._plan.endpoint.url}/health", timeout_s)
+            wait_until_healthy(self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s)
         except ProcessEnded as ended:
             raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
         except PortTaken as taken:
@@ -133,7 +136,7 @@ class ServerInstance:
             place = _first(pattern.search, lines)
             if place < len(lines):
                 return _failure(outcome, lines[place].strip(), lines, place)
-        if count_kernel_kills() > self._kernel_kills:
+        if count_kernel_kills() > self._kernel_kills and not any(map(self._plan.ends_itself.search, lines)):
             killed = "It" if exit_code == -signal.SIGKILL else "It ended after one of this machine's processes"
             return _failure(
                 Outcome.OOM, f"{killed} was killed by the kernel's out-of-memory killer.", lines, len(lines)
@@ -149,6 +152,9 @@ class ServerInstance:
         if place < len(lines):
             outcome = Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
             return _failure(outcome, f"It ended with {ended}: {lines[place].strip()}", lines, place)
+        place = _first(self._plan.ends_itself.search, lines)
+        if place < len(lines):
+            return _failure(Outcome.CRASHED, f"It ended with {ended}: {lines[place].strip()}", lines, place)
         if -exit_code in _FROM_OUTSIDE:
             return self._disturbed(
                 f"It was killed by {ended} from outside: the kernel reports no lack of memory, and its log no error."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.base import Json
 from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, Prompt
+from bitbench.quality.input_logprobs import InputLogprobs
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.wire import InstanceConnection
@@ -36,6 +37,7 @@ class Asker(Protocol):
 def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
     askers: dict[Scoring, Callable[[InstanceConnection], Asker]] = {
         Scoring.PROMPT_LOGPROBS: PromptLogprobs,
+        Scoring.INPUT_LOGPROBS: InputLogprobs,
         Scoring.NEXT_TOKEN: NextToken,
     }
     return askers[scoring](connection)

@@ -23,7 +23,7 @@ class PromptLogprobs:
                 Outcome.UNSUPPORTED,
                 "Its answer lacks `prompt_logprobs` for each token: the server does not support them.",
             )
-        known = [{int(token): _number(said["logprob"]) for token, said in place.items()} for place in places[1:]]
+        known = [{int(token): number(said["logprob"]) for token, said in place.items()} for place in places[1:]]
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
         return known
@@ -44,6 +44,6 @@ class PromptLogprobs:
             raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
 
 
-def _number(logprob: float | None) -> float:
+def number(logprob: float | None) -> float:
     """JSON has no word for what is no number."""
     return math.nan if logprob is None else float(logprob)

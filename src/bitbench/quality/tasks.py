@@ -76,7 +76,7 @@ def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tool
         "tokenizer": str(tools.tokenizer),
         "max_length": tools.context_tokens,
         "limit": quality.task_samples,
-        "tells_prompts": scoring is Scoring.PROMPT_LOGPROBS,
+        "tells_prompts": scoring is not Scoring.NEXT_TOKEN,
     }
     said: Json = {}
     try:

@@ -24,6 +24,7 @@ class Scoring(StrEnum):
     """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
 
     PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
+    INPUT_LOGPROBS = "input_logprobs"  # SGLang's own request, likewise
     NEXT_TOKEN = "next_token"  # llama.cpp's: of what can follow a prompt, so one request and one step for each token
 
 
