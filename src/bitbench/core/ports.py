@@ -124,6 +124,7 @@ class Vocabulary:
 
     size: int
     excluded: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()  # ids that stand for ordinary words: only these, where they are known
 
 
 @dataclass(frozen=True)

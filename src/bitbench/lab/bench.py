@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Engine, Instance, Launch, LoadClient
+from bitbench.core.ports import Engine, Instance, Launch, LoadClient, Vocabulary
+from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.lab.quality import QualityKit
 from bitbench.planning.expand import launch_size
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
@@ -18,9 +22,20 @@ class Bench:
     load: LoadClient
     folder: Path = Path()  # of the study file: what file names in it are relative to
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
+    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
 
     def engine_of(self, plan: Plan, contender: Contender) -> Engine:
         return self.engines[plan.study.engine(contender.engine).engine]
+
+    def vocabulary_of(self, plan: Plan, contender: Contender) -> Vocabulary:
+        """The model's, so that all of its variants get the same prompts."""
+        variant = plan.variant(contender.variant)
+        if variant.model == NO_MODEL:
+            return Vocabulary(DEFAULT_VOCABULARY)
+        facts = variant.facts
+        return Vocabulary(
+            facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids, self.words_of(variant.model)
+        )
 
     def start(
         self,
