@@ -10,6 +10,7 @@ from bitbench.core.ports import Engine, Instance, Launch, LoadClient, Vocabulary
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.lab.quality import QualityKit
 from bitbench.planning.expand import launch_size
+from bitbench.planning.kv_cache import as_arguments
 
 # For an engine that does not look at its tokens; any model has at least so many.
 DEFAULT_VOCABULARY = 32_000
@@ -53,7 +54,7 @@ class Bench:
         context_tokens, concurrency = size or launch_size(plan, setup)
         return engine.start(
             Launch(
-                setup=setup,
+                setup=as_arguments(setup, engine),
                 variant=plan.variant(contender.variant),
                 python=self.python_of(engine.environment) if engine.environment else None,
                 log_file=log_file,
