@@ -55,6 +55,8 @@ class Endpoint:
     batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
     keeps_connections: bool = True  # False: it closes each after a stream, and a request that follows on it is lost
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
+    # What its GET /metrics calls the figures of `core.recorded.trial.EngineMetrics`; empty: it has none.
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 class InstanceFailed(Exception):

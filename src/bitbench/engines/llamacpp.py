@@ -55,6 +55,14 @@ _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
         for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
     },
 }
+_METRICS = {
+    "waiting": "llamacpp:requests_deferred",
+    "prompt_tokens": "llamacpp:prompt_tokens_total",
+    "cached_tokens": "llamacpp:prompt_tokens_cached_total",
+    "drafts": "llamacpp:spec_decode_num_drafts_total",
+    "draft_tokens": "llamacpp:spec_decode_num_draft_tokens_total",
+    "accepted_tokens": "llamacpp:spec_decode_num_accepted_tokens_total",
+}
 _LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it computes, and nothing for a single token
 
 
@@ -104,6 +112,7 @@ class LlamaCppEngine:
                     api_key=key,
                     extra_body={"ignore_eos": True, "cache_prompt": caching},
                     keeps_connections=False,  # although its answers say that it does
+                    metrics=_METRICS,
                 ),
                 log_file=launch.log_file,
                 read_facts=partial(llamacpp_log.read_facts, prefix_caching=caching),
@@ -121,7 +130,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if model is None:
         raise ModelError(f"{launch.variant.path} holds no .gguf file, or several; llama.cpp needs exactly one.")
     fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
-    options = {**_options(launch), **fixed}
+    options = {**_options(launch), "metrics": True, **fixed}
     return [str(_server(launch.python)), *command_words(options)]
 
 

@@ -13,6 +13,7 @@ from bitbench.core.cell import Cell, Contender
 from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.load.verdict import judge
+from bitbench.probes.engine_metrics import engine_metrics, read_metrics
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import judge_objectives
 from bitbench.statistics.trial import measure
@@ -90,7 +91,9 @@ class TrialRunner:
             vocabulary=ready.vocabulary,
             folder=self.folder,
         )
+        before = read_metrics(ready.endpoint)
         result = self.load.run(job, self.observer.trial_running)
+        counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
         requests = result.requests
         failure = ready.explain(judge(requests, workload, result.health), kind)
         if failure is not None:
@@ -107,6 +110,7 @@ class TrialRunner:
                 "requests": requests.num_rows,
                 "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
                 "memory": ready.watch.read(),
+                "engine_metrics": counted,
             }
         )
         return TrialDraft(record, requests)
