@@ -1,23 +1,22 @@
 """What a setting of an engine changes, where a study runs the same weights with several: bytes, slopes, acceptance."""
 
 from collections.abc import Mapping, Sequence
-from zlib import crc32
 
 import numpy as np
 
 from bitbench.core.asked.prompts import typical
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import Estimate, SettingSummary
+from bitbench.core.found.summary import Interval, SettingSummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialRecord
 from bitbench.statistics.engine_metrics import summarize_engine
-from bitbench.statistics.intervals import Resampler, estimate, sample
+from bitbench.statistics.intervals import uncertainty
 
 LEAST_LENGTHS = 3  # through two points every line is exact
 
 
 def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
-    """Of contenders whose weights also run in another setup of their engine; empty where there are none."""
+    """Of contenders whose weights also run in another setup of their engine; empty where nothing is known of any."""
     trials: dict[Contender, list[TrialRecord]] = {contender: [] for contender in with_other_settings(of.plan)}
     for trial in of.trials:
         if trial.counts and trial.cell.contender in trials:
@@ -27,16 +26,18 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     found = []
     for contender, own in trials.items():
         counted = summarize_engine(own)
-        seed = [of.study.seed, crc32(contender.name.encode())]
+        slopes = _slopes(own, contexts)
         found.append(
             SettingSummary(
                 contender=contender,
                 kv_bytes_per_token=kv_bytes.get(contender),
-                step_slope_s=_slope(own, contexts, of.study.measure.confidence, seed),
+                step_slope_s=float(np.mean(slopes)) if slopes else None,
+                step_slope_interval=_interval(slopes, of.study.measure.confidence),
                 acceptance_length=counted.acceptance_length if counted else None,
             )
         )
-    return tuple(found)
+    figures = (figure for one in found for figure in (one.kv_bytes_per_token, one.step_slope_s, one.acceptance_length))
+    return tuple(found) if any(figure is not None for figure in figures) else ()
 
 
 def with_other_settings(plan: Plan) -> list[Contender]:
@@ -59,19 +60,25 @@ def _contexts(of: StudyRecords) -> dict[str, float]:
     }
 
 
-def _slope(
-    trials: Sequence[TrialRecord], contexts: Mapping[str, float], confidence: float, seed: Sequence[int]
-) -> Estimate | None:
-    """What a token takes longer for each token of context: a line through the lengths of a start, one slope per start.
-    None where fewer than three lengths were measured."""
+def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> list[float]:
+    """What a token takes longer for each token of context: of each start the slope of a line through its lengths. None
+    of a start with fewer than three."""
     points: dict[str, dict[float, list[float]]] = {}
     for trial in trials:
         at, seconds = contexts.get(trial.cell.workload), trial.metrics.tpot_s
         if at is not None and seconds is not None:
             points.setdefault(trial.instance_id, {}).setdefault(at, []).append(seconds)
-    slopes = [
-        [float(np.polyfit(list(lengths), [np.mean(values) for values in lengths.values()], 1)[0])]
+    return [
+        float(np.polyfit(list(lengths), [np.mean(values) for values in lengths.values()], 1)[0])
         for lengths in points.values()
         if len(lengths) >= LEAST_LENGTHS
     ]
-    return estimate(sample(slopes, Resampler(np.random.default_rng(seed))), confidence) if slopes else None
+
+
+def _interval(slopes: Sequence[float], confidence: float) -> Interval | None:
+    """Of the mean over starts; one that lies below zero is noise and is shown as such."""
+    known = uncertainty([[slope] for slope in slopes]) if slopes else None
+    if known is None:
+        return None
+    mean, half = float(np.mean(slopes)), known.half_width(confidence)
+    return Interval(low=mean - half, high=mean + half, confidence=confidence)

@@ -375,7 +375,8 @@ class SettingSummary(Record):
 
     contender: Contender
     kv_bytes_per_token: int | None = None
-    step_slope_s: Estimate | None = None  # what a token takes longer for each token of context
+    step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
+    step_slope_interval: Interval | None = None
     acceptance_length: float | None = None  # tokens of a step that began with a draft
 
 

@@ -45,14 +45,11 @@ def settings_section(summary: StudySummary) -> Section | None:
 
 
 def _slope(one: SettingSummary) -> Quantity | None:
-    slope = one.step_slope_s
+    slope, interval = one.step_slope_s, one.step_slope_interval
     if slope is None:
         return None
-    interval = slope.interval
-    scaled = interval and interval.model_copy(
-        update={"low": interval.low * PER_TOKENS, "high": interval.high * PER_TOKENS}
-    )
-    return with_interval(slope.mean * PER_TOKENS, Unit.SECONDS, scaled)
+    low, high = (interval.low * PER_TOKENS, interval.high * PER_TOKENS) if interval else (None, None)
+    return Quantity(slope * PER_TOKENS, Unit.SECONDS, low, high)
 
 
 def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
