@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})
+NO_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Endpoint:
     batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
     keeps_connections: bool = True  # False: it closes each after a stream, and a request that follows on it is lost
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
+    # What its GET /metrics calls the figures of `core.recorded.trial.EngineMetrics`; empty: it has none.
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 class InstanceFailed(Exception):
@@ -104,6 +107,8 @@ class Engine(Protocol):
     # `profiling.steps` reads them.
     can_profile: bool
     quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
+    # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
+    kv_cache_types: Mapping[str, Mapping[str, Argument]]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
@@ -127,6 +132,7 @@ class Vocabulary:
 
     size: int
     excluded: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()  # ids that stand for ordinary words: only these, where they are known
 
 
 @dataclass(frozen=True)

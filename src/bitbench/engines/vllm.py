@@ -53,6 +53,21 @@ _QUANTIZE = (
     "nvfp4_per_token",
     "mxfp8",
 )
+_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
+    name: {"kv-cache-dtype": name}
+    for name in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "nvfp4")
+}
+_METRICS = {
+    "queue_s": "vllm:request_queue_time_seconds",
+    "waiting": "vllm:num_requests_waiting",
+    "preemptions": "vllm:num_preemptions_total",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "cached_tokens": "vllm:prefix_cache_hits_total",
+    "kv_use": "vllm:kv_cache_usage_perc",
+    "drafts": "vllm:spec_decode_num_drafts_total",
+    "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
+    "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+}
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -74,6 +89,7 @@ class VllmEngine:
     overhead_bytes = 3 * 2**30  # most of it the least KV cache
     can_profile = True
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
+    kv_cache_types = _KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         longest = spelled(setup.args).get("max-model-len")
@@ -107,6 +123,7 @@ class VllmEngine:
                     model=_MODEL_NAME,
                     api_key=key,
                     extra_body={"ignore_eos": True},
+                    metrics=_METRICS,
                 ),
                 log_file=launch.log_file,
                 read_facts=lambda log: vllm_log.read_facts(log, launch.variant.facts),

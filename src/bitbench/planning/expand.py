@@ -14,6 +14,7 @@ from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import CompatibilityRow, look_up
+from bitbench.planning.kv_cache import as_arguments
 
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
@@ -38,8 +39,9 @@ def expand(
     notes: list[ProcessorNote] = []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
-    for index, setup in enumerate(study.engines):
-        engine = engines[setup.engine]
+    for index, written in enumerate(study.engines):
+        engine = engines[written.engine]
+        setup = as_arguments(written, engine, index)
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device, capability)

@@ -23,6 +23,7 @@ from bitbench.report.sections.answer import remarks
 from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
+from bitbench.report.sections.engine_metrics import engine_metrics_section
 from bitbench.report.sections.failures import failures_section, refusals_section
 from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import imported, imported_section
@@ -37,6 +38,7 @@ from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.ranked import titled
 from bitbench.report.sections.roofline import roofline_section
+from bitbench.report.sections.settings import settings_section
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sections.warm_up import warm_up_section
 from bitbench.report.sections.workloads import runs_section, workload_section
@@ -56,7 +58,9 @@ def study_document(
         objectives_section(summary),
         precision_section(summary),
         crossover_section(summary),
+        settings_section(summary),
         memory_section(summary),
+        engine_metrics_section(summary),
         roofline_section(summary),
         quality_section(summary),
         behaviour_section(summary),

@@ -57,11 +57,12 @@ def phase_side(
     confidence: float,
     roof: MachineRoof | None,
 ) -> PhaseSide:
-    cost = _cost(phase, workload, variant, side.stored_bytes)
+    kv_token_bytes = side.kv_bytes_per_token
+    cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
     return PhaseSide(
         step=estimate(seconds, confidence),
         cost=cost,
-        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes) if side.is_expanded else None,
+        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
         attainable=attainable(cost, roof, in_int8=promises_int8(variant)) if cost and roof else None,
     )
 
@@ -71,10 +72,12 @@ def promises_int8(variant: Variant) -> bool:
     return any(mark in (variant.form or "") for mark in ("w8a8-int", "int8da-int8w"))
 
 
-def _cost(phase: Phase, workload: Workload, variant: Variant, weight_bytes: int | None) -> StepCost | None:
+def _cost(
+    phase: Phase, workload: Workload, variant: Variant, weight_bytes: int | None, kv_token_bytes: int | None
+) -> StepCost | None:
     if weight_bytes is None or why_not(variant.facts) or "input_tokens" in workload.unknown:
         return None
     prompt, answer = typical(workload.input_tokens), typical(workload.output_tokens)
     if phase is Phase.PREFILL:
-        return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt)
-    return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2)
+        return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes)
+    return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes)

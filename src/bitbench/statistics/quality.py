@@ -7,6 +7,7 @@ bootstrap's own percentiles.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from math import exp, expm1
 from zlib import crc32
 
@@ -15,7 +16,13 @@ import numpy as np
 from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.summary import ContenderQuality, Interval, MetricDefinition, QualityEstimate
+from bitbench.core.found.summary import (
+    ContenderQuality,
+    Interval,
+    MetricDefinition,
+    PositionDivergence,
+    QualityEstimate,
+)
 from bitbench.core.recorded.quality import Condition, QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
@@ -23,8 +30,11 @@ from bitbench.ground.units import show_percent
 from bitbench.statistics.answers import compare_answers
 from bitbench.statistics.divergence import Floats, Integers, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, Sample, sample, sides
+from bitbench.statistics.settings import with_other_settings
+from bitbench.statistics.standing import baseline_of as study_baseline
 from bitbench.statistics.tasks import compare_tasks
 
+FIRST_STRETCH = 64  # tokens of a window, before stretches that double
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 
 PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
@@ -101,13 +111,42 @@ def _nats(value: float) -> str:
 
 
 def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
-    """The same model without quantization on the same engine setup; None where the study has none."""
+    """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
+    quantization on the same engine setup; None where the study has none."""
+    chosen = study_baseline(plan)
+    if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(contender, chosen, plan):
+        return chosen
     wanted = plan.variant(contender.variant).model
     for other in plan.quality:
         variant = plan.variant(other.variant)
         if variant.is_dense and other.engine == contender.engine and variant.model == wanted:
             return other
     return None
+
+
+def _alike(contender: Contender, other: Contender, plan: Plan) -> bool:
+    engines = {plan.study.engine(one.engine).engine for one in (contender, other)}
+    return contender.variant == other.variant and len(engines) == 1
+
+
+def by_position(
+    scores: Scores, baseline: Scores, confidence: float, seed: Sequence[int]
+) -> tuple[PositionDivergence, ...]:
+    """In stretches that double: from 1, 64, 128 … to the end of a window. All windows are of one length."""
+    resampler = Resampler(np.random.default_rng(seed))
+    kl = divergence(baseline, scores)
+    _, counts = np.unique(scores.window, return_counts=True)
+    position = np.concatenate([np.arange(1, count + 1) for count in counts])
+    end, bounds = int(counts.max()) + 1, [1]
+    while max(FIRST_STRETCH, 2 * bounds[-1]) < end:
+        bounds.append(max(FIRST_STRETCH, 2 * bounds[-1]))
+    found = []
+    for first, after in pairwise([*bounds, end]):
+        inside = (position >= first) & (position < after)
+        means = _window_means(scores.window[inside], kl[inside])
+        mean = _mapped(sample([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
+        found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
+    return tuple(found)
 
 
 def summarize_quality(of: StudyRecords) -> tuple[ContenderQuality, ...]:
@@ -154,9 +193,10 @@ def _summarize(
         scores, against if against and against.is_finite else None, plan.study.measure.confidence, seed
     )
     reason_or_none = flag(estimates, quality)
-    return known.model_copy(
-        update={"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
-    )
+    found = {"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
+    if baseline and baseline.variant == record.contender.variant and against and other is not record:
+        found["by_position"] = by_position(scores, against, plan.study.measure.confidence, seed)
+    return known.model_copy(update=found)
 
 
 def same_text(one: QualityRecord, other: QualityRecord) -> bool:

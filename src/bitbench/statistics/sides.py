@@ -10,6 +10,7 @@ from bitbench.core.found.explanation import Side, Source
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, KernelPath
 from bitbench.core.recorded.variant import Variant
+from bitbench.statistics.engine_metrics import summarize_engine
 
 # Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
 # with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
@@ -42,6 +43,8 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
         path=path,
         is_expanded=is_expanded and (loaded or 0) > EXPANDED * (stored or 0),
         notes=tuple(dict.fromkeys(note for one in instances for note in one.facts.notes)),
+        kv_bytes_per_token=next(filter(None, (one.facts.kv_bytes_per_token for one in instances)), None),
+        engine=summarize_engine(trials),
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
         instances=Source(file="instances.jsonl", ids=tuple(one.id for one in instances)),
     )

@@ -15,6 +15,7 @@ from bitbench.statistics.behaviour import summarize_behaviour
 from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
+from bitbench.statistics.engine_metrics import summarize_engine
 from bitbench.statistics.fields import Field, field_of, fields_of
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.statistics.objectives import held
@@ -27,6 +28,7 @@ from bitbench.statistics.ranking import rank
 from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.settings import summarize_settings
 from bitbench.statistics.speeds import Speeds
 from bitbench.statistics.standing import baseline_of, headline_of
 from bitbench.statistics.stop_reason import stop_reason
@@ -74,6 +76,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         behaviour=summarize_behaviour(of),
         roof=of.roof,
         cell_roofs=cell_roofs(of),
+        settings=summarize_settings(of),
     )
 
 
@@ -157,6 +160,7 @@ def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: Field, sp
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
+        engine=summarize_engine(counted),
         stop_reason=stop_reason(field, cell, counted, speeds.standing, failed=bool(failures)),
     )
 

@@ -10,7 +10,7 @@ from bitbench.core.base import Record
 from bitbench.core.cell import Contender
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.model_cost import StepCost
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.core.found.summary import EngineSummary, Estimate, Interval, MetricDefinition, Ratio
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.roof import Attainable, MachineRoof
 from bitbench.core.recorded.trial import KernelPath
@@ -102,6 +102,8 @@ class Side(Record):
     path: KernelPath | None  # of most of its layers
     is_expanded: bool  # it was loaded as dense weights
     notes: tuple[str, ...]
+    kv_bytes_per_token: int | None = None  # as the engine says; None where it does not
+    engine: EngineSummary | None = None  # what it counted at this workload
     trials: Source
     instances: Source
 

@@ -83,8 +83,9 @@ class _Shape(Record):
         """For one token and one token of its context, in all layers."""
         return 4 * self.layers * self.heads * self.head_size
 
-    def kv_bytes(self, value_bytes: int) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_size * value_bytes
+    @property
+    def kv_token_bytes(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_size * VALUE_BYTES
 
 
 def why_not(facts: ModelFacts) -> str | None:
@@ -122,14 +123,15 @@ def _bits(form: str) -> float | None:
 
 
 def decode_cost(
-    facts: ModelFacts, weight_bytes: int, batch: int, context: float, kv_value_bytes: int = VALUE_BYTES
+    facts: ModelFacts, weight_bytes: int, batch: int, context: float, kv_token_bytes: int | None = None
 ) -> StepCost:
-    """One token more for each of `batch` sequences of `context` tokens. Only where `why_not` has nothing to say."""
+    """One token more for each of `batch` sequences of `context` tokens. Only where `why_not` has nothing to say.
+    `kv_token_bytes` are the keys and values of a token, of 16 bits each unless given."""
     shape = _shape(facts)
     activations = shape.block_activations + shape.hidden + shape.vocabulary
     return StepCost(
         weight_bytes=read_weight_bytes(facts, weight_bytes),
-        kv_bytes=round(batch * (context + 1) * shape.kv_bytes(kv_value_bytes)),
+        kv_bytes=round(batch * (context + 1) * (kv_token_bytes or shape.kv_token_bytes)),
         activation_bytes=batch * VALUE_BYTES * activations,
         matmul_flops=2 * batch * (shape.block_weights + shape.head_weights),
         attention_flops=round(batch * context * shape.attention_flops_per_pair),
@@ -137,13 +139,13 @@ def decode_cost(
 
 
 def prefill_cost(
-    facts: ModelFacts, weight_bytes: int, batch: int, tokens: float, kv_value_bytes: int = VALUE_BYTES
+    facts: ModelFacts, weight_bytes: int, batch: int, tokens: float, kv_token_bytes: int | None = None
 ) -> StepCost:
     """`batch` prompts of `tokens` each. Only where `why_not` has nothing to say."""
     shape = _shape(facts)
     return StepCost(
         weight_bytes=read_weight_bytes(facts, weight_bytes),
-        kv_bytes=round(batch * tokens * shape.kv_bytes(kv_value_bytes)),
+        kv_bytes=round(batch * tokens * (kv_token_bytes or shape.kv_token_bytes)),
         activation_bytes=round(
             batch * VALUE_BYTES * (tokens * shape.block_activations + shape.hidden + shape.vocabulary)
         ),

@@ -134,6 +134,19 @@ class RequestSpread(Record):
     highest_request: int
 
 
+class EngineSummary(Record):
+    """What the engine itself counted over the trials of a cell; None where it does not count that."""
+
+    trials: int
+    queue_s: float | None = None
+    waiting: float | None = None
+    preemptions: float | None = None
+    cached_tokens: float | None = None
+    kv_use: float | None = None
+    acceptance_length: float | None = None  # tokens of a step that began with a draft
+    acceptance_rate: float | None = None  # share of drafted tokens
+
+
 class CellSummary(Record):
     """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
     are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
@@ -149,6 +162,7 @@ class CellSummary(Record):
     warm_up: WarmUp
     stop_reason: StopReason
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+    engine: EngineSummary | None = None  # None where it offers no figures of its own
 
     @property
     def verdict(self) -> ObjectiveVerdict | None:
@@ -363,6 +377,14 @@ class Behaviour(Record):
     pairs: tuple[SurvivalPair, ...] = ()
 
 
+class PositionDivergence(Record):
+    """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
+
+    first: int
+    last: int
+    divergence: QualityEstimate
+
+
 class ContenderQuality(Record):
     """What a contender keeps of its baseline's quality.
 
@@ -379,6 +401,7 @@ class ContenderQuality(Record):
     tokens: int = 0
     top_tokens: int = 0
     corpus: str | None = None  # where the text is from
+    by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
     flagged: bool = False
     reason: str | None = None
     answers: tuple[AnswerComparison, ...] = ()
@@ -408,6 +431,16 @@ class Precision(Record):
     next_half_width: float | None = None  # and bring
 
 
+class SettingSummary(Record):
+    """One of several settings of an engine with the same weights; None where it is unknown, or does not apply."""
+
+    contender: Contender
+    kv_bytes_per_token: int | None = None
+    step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
+    step_slope_interval: Interval | None = None
+    acceptance_length: float | None = None  # tokens of a step that began with a draft
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -432,6 +465,7 @@ class StudySummary(Record):
     roof: MachineRoof | None = None  # once it was measured
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
+    settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
 
     @property
     def by_model(self) -> tuple["StudySummary", ...]:

@@ -11,8 +11,8 @@ from bitbench.core.cell import Cell, Contender, Purpose
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
 #   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
-#      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` of a trial and
-#      `energy_per_token`, and the outcome `disturbed` is newer, too
+#      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` and
+#      `engine_metrics` of a trial and `energy_per_token`, and the outcome `disturbed` is newer, too
 
 
 class Outcome(StrEnum):
@@ -104,6 +104,25 @@ class Memory(Record):
     device_peak_bytes: int | None = None  # the most that was seen since the instance started
 
 
+class EngineMetrics(Record):
+    """What the engine itself counted during a trial; None where it does not count that."""
+
+    queue_s: float | None = None  # of a request, on average: from its arrival until it was taken up
+    waiting: float | None = None  # requests that were still in its queue when the trial had ended
+    preemptions: float | None = None  # requests that were set aside, and computed again, for lack of KV cache
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None  # of prompts, that came out of a prefix cache
+    kv_use: float | None = None  # share of the KV cache that was taken when the trial had ended
+    drafts: float | None = None  # of speculative decoding: how often tokens were proposed
+    draft_tokens: float | None = None
+    accepted_tokens: float | None = None
+    # The same by the engine's own names: how much a counter grew, what a gauge showed in the end.
+    raw: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens of a step that began with a draft: those that were accepted, and the one that follows them."""
+        return 1 + self.accepted_tokens / self.drafts if self.drafts and self.accepted_tokens is not None else None
 class GpuUse(Record):
     """What the GPUs that an engine sees did during a trial. None where the driver does not tell."""
 
@@ -143,6 +162,7 @@ class TrialRecord(Record):
     client: ClientHealth | None = None
     memory: Memory = Memory()
     gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
+    engine_metrics: EngineMetrics | None = None  # None where the engine offers none
     objectives: ObjectiveResult | None = None  # None where the study has none
     requests: int = 0
     failed_requests: int = 0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from bitbench.core.found.crossover import Crossover
-from bitbench.core.found.explanation import Explanation, PhaseAccount, PhaseSide, Source
+from bitbench.core.found.explanation import Explanation, PhaseAccount, PhaseSide, Side, Source
 from bitbench.core.found.model_cost import StepCost
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.answers import explain_sentences as sentences
@@ -14,6 +14,7 @@ from bitbench.report.document.tables import ColumnOf, number_column, ratio_colum
 from bitbench.report.document.words import Words, bullets, joined, say
 from bitbench.report.quantities import ROUGH, number, seconds, share, size, times
 from bitbench.report.sections.crossover import verdict
+from bitbench.report.sections.engine_metrics import TITLE, engine_blocks
 from bitbench.report.sections.roofline import BOUNDS, COUNTED, roof_sentence
 from bitbench.report.shape import shape
 
@@ -69,6 +70,8 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     yield from (_parts_section(of, one, records) for one in of.phases if one.expected_gain is not None)
     kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
     yield Section(say("Kernels"), records.cited(kernels))
+    if of.own.engine or of.baseline.engine:
+        yield _engine_section(of, records)
     yield _crossover_section(of, records)
     if of.gaps:
         yield Section(say(NOT_KNOWN), bullets(sentences.gap(of, gap) for gap in of.gaps))
@@ -151,6 +154,13 @@ def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> S
     sources = dict.fromkeys(source for part in phase.parts for source in part.sources)
     said: Said = (sentences.shares(phase), (*sources, of.own.trials, of.baseline.trials))
     return Section(say(f"{phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
+
+
+def _engine_section(of: Explanation, records: _Records) -> Section:
+    side: ColumnOf[Side] = words_column("", lambda one: "variant" if one == of.own else "baseline")
+    sides = [one for one in (of.own, of.baseline) if one.engine]
+    mark = records.mark([one.trials for one in sides])
+    return Section(TITLE, (*engine_blocks(sides, lambda one: one.engine, side), Paragraph(say(mark))))
 
 
 def _crossover_section(of: Explanation, records: _Records) -> Section:

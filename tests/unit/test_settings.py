@@ -1,0 +1,137 @@
+"""What a setting changes: bytes per token, the slope over the context, acceptance, and divergence by position."""
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.study import Count, Measure, Study
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import EngineMetrics, InstanceFacts, TrialMetrics
+from bitbench.core.recorded.variant import Variant
+from bitbench.report.document.markdown import markdown
+from bitbench.report.study import study_document
+from bitbench.statistics.divergence import Scores
+from bitbench.statistics.quality import baseline_of, by_position
+from bitbench.statistics.settings import summarize_settings
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import make_instance, make_records, make_trial
+
+LENGTHS = (512, 2048, 8000)
+BYTES = {"f16": 23_040, "q8_0": 12_240}
+# Seconds of a token: what does not depend on the context, and what each token of it adds.
+STEPS = {"f16": (0.010, 2.0e-6), "q8_0": (0.0124, 1.0e-6)}
+
+
+def contender(type: str, variant: str = "m/gguf-q8_0") -> Contender:
+    return Contender(variant=variant, engine=f"llamacpp kv={type}")
+
+
+def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> StudyRecords:
+    """Three starts; a start is as a whole one per cent slower than the one before."""
+    workloads = tuple(
+        Workload(name=f"in-{length}", concurrency=1, input_tokens=length, output_tokens=128) for length in lengths
+    )
+    study = Study.model_validate(
+        {
+            "name": "kv",
+            "models": ("m",),
+            "recipes": ("gguf-q8_0",),
+            "engines": [{"engine": "llamacpp", "kv_cache": list(BYTES)}],
+            "workloads": workloads,
+            "measure": Measure(instances=Count(min=3, max=3), trials=Count(min=1, max=1), headline="tpot"),
+            "baseline": "llamacpp kv=f16",
+        }
+    )
+    cells = tuple(Cell(contender=contender(type), workload=one.name) for type in BYTES for one in workloads)
+    trials = []
+    for cell, block in ((cell, block) for cell in cells for block in range(3)):
+        base, each = STEPS[cell.contender.engine.partition("=")[2]]
+        seconds = (base + each * (int(cell.workload.partition("-")[2]) + 64)) * (1 + 0.01 * block)
+        counted = EngineMetrics(drafts=10, draft_tokens=40, accepted_tokens=12) if drafts else None
+        metrics = TrialMetrics(tpot_s=seconds, output_throughput=1 / seconds)
+        trials.append(make_trial(cell, block, 0, metrics=metrics, engine_metrics=counted))
+    instances = [
+        make_instance(contender(type), block, facts=InstanceFacts(kv_bytes_per_token=size))
+        for type, size in BYTES.items()
+        for block in range(3)
+    ]
+    variant = Variant(name="m/gguf-q8_0", model="m", recipe="gguf-q8_0", form="gguf/q8_0")
+    return make_records(Plan(study=study, variants=(variant,), cells=cells), trials, instances)
+
+
+def test_bytes_slope_and_acceptance_of_each_setting() -> None:
+    wide, narrow = summarize_settings(made_study(drafts=True))
+    assert (wide.contender, narrow.contender) == (contender("f16"), contender("q8_0"))
+    assert (wide.kv_bytes_per_token, narrow.kv_bytes_per_token) == (23_040, 12_240)
+    assert (wide.acceptance_length, narrow.acceptance_length) == (2.2, 2.2)
+    for one, each in ((wide, 2.0e-6), (narrow, 1.0e-6)):
+        assert one.step_slope_s == pytest.approx(each * 1.01)
+        assert one.step_slope_interval is not None
+        assert one.step_slope_interval.low < each < one.step_slope_interval.high
+
+
+def test_two_lengths_have_no_slope() -> None:
+    assert [one.step_slope_s for one in summarize_settings(made_study(lengths=(512, 8000)))] == [None, None]
+
+
+def test_a_study_without_several_settings_has_no_such_section() -> None:
+    records = made_study()
+    cells = tuple(cell for cell in records.plan.cells if cell.contender == contender("f16"))
+    alone = records.plan.model_copy(update={"cells": cells})
+    assert summarize_settings(make_records(alone, records.trials, records.instances)) == ()
+
+
+def test_the_report_says_from_which_context_a_setting_pays() -> None:
+    records = made_study(drafts=True)
+    summary = summarize(records)
+    text = markdown(study_document(summary, records.lock))
+    part = text.partition("## What each setting changes")[2].partition("\n## ")[0]
+    assert "kv=q8\\_0" in part or "kv=q8_0" in part
+    assert "the baseline" in part
+    assert "slower up to about 2," in part  # 2,400 tokens of context, of which 64 are of the answer
+    assert "| Slope (" in part.replace("  ", " ")
+    assert "Accepted" in part
+
+
+def scores(shift: float) -> Scores:
+    """Two windows of 200 tokens with two likely tokens each; from place 128 on, `shift` moves mass between them."""
+    count = 2 * 200
+    position = np.tile(np.arange(1, 201), 2)
+    first = np.where(position < 128, 0.6, 0.6 - shift)
+    return Scores(
+        window=np.repeat([0, 1], 200),
+        token=np.zeros(count, dtype=np.int64),
+        logprob=np.log(first),
+        top_tokens=np.tile([0, 1], (count, 1)),
+        top_logprobs=np.log(np.stack([first, 0.9 - first], axis=1)),
+    )
+
+
+def test_divergence_by_position_is_where_it_is() -> None:
+    parts = by_position(scores(0.2), scores(0.0), 0.95, [1])
+    assert [(part.first, part.last) for part in parts] == [(1, 63), (64, 127), (128, 200)]
+    assert [part.divergence.value for part in parts[:2]] == [0.0, 0.0]
+    assert parts[2].divergence.value == pytest.approx(0.6 * np.log(0.6 / 0.4) + 0.3 * np.log(0.3 / 0.5), rel=1e-6)
+
+
+def test_short_windows_are_one_stretch() -> None:
+    short = Scores(
+        window=np.repeat([0, 1], 7),
+        token=np.zeros(14, dtype=np.int64),
+        logprob=np.full(14, -1.0),
+        top_tokens=np.zeros((14, 1), dtype=np.int64),
+        top_logprobs=np.full((14, 1), -1.0),
+    )
+    assert [(part.first, part.last) for part in by_position(short, short, 0.95, [1])] == [(1, 7)]
+
+
+def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
+    plan = made_study().plan
+    study = plan.study.model_copy(update={"quality": Quality()})
+    asked = plan.model_copy(update={"study": study, "quality": plan.contenders})
+    assert baseline_of(contender("q8_0"), asked) == contender("f16")
+    assert baseline_of(contender("f16"), asked) == contender("f16")
+    alone = asked.model_copy(update={"cells": (), "quality": (contender("f16"),)})
+    assert baseline_of(contender("f16"), alone) is None
