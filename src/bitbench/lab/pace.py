@@ -1,7 +1,7 @@
 """How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -18,6 +18,8 @@ from bitbench.statistics.elapsed import Elapsed
 from bitbench.statistics.fields import Field, fields_of, log_speeds_of
 from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells
 from bitbench.statistics.stopping import enough_instances
+
+OpenCells = Callable[[int], frozenset[Cell]]
 
 STOP_S = 1.0  # of one instance
 PROBE_AND_TOUCH_S = 0.5  # around each trial of contenders that take turns
@@ -52,8 +54,16 @@ class StudyPace:
     """
 
     def __init__(
-        self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
+        self,
+        plan: Plan,
+        engines: Mapping[str, Engine],
+        estimator: Estimator,
+        *,
+        available_bytes: int,
+        on_device: bool,
+        search: OpenCells | None = None,
     ) -> None:
+        """`search`: which cells go on after so many blocks, where that is not for the study's own claims to say."""
         self._plan = plan
         self._baseline = baseline_of(plan)
         self._fields = fields_of(plan)
@@ -63,6 +73,7 @@ class StudyPace:
         self._estimator = estimator
         self._available_bytes = available_bytes
         self._on_device = on_device
+        self._search = search
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
         self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
@@ -204,6 +215,8 @@ class StudyPace:
         return self._open_cells[block]
 
     def _undecided(self, block: int) -> frozenset[Cell]:
+        if self._search is not None:
+            return self._search(block)
         found: set[Cell] = set()
         for field, own in self.standings(block).items():
             if own.end is not None:
