@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.tuning import RaceEnd
 from bitbench.statistics.adjustment import adjust
 from bitbench.statistics.budget_plan import Design, measured_components, plan_blocks, plan_confirmation
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import Look, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios
 from bitbench.statistics.race import Admission, Race, race
-from tests.unit.machine_simulation import START_S, TRIAL_S, Machine, Simulation, contenders
+from tests.unit.machine_simulation import START_S, TRIAL_S, Floats, Machine, Simulation, contenders
 from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, share
 
 BUDGET_S = 1800
@@ -36,18 +35,12 @@ class Found:
     speeds: dict[Contender, float]
     able: frozenset[Contender]
     is_gain: bool
-    seconds: int
 
     @property
     def regret(self) -> float:
         """By how much the best of those that meet the limits is better than the chosen one."""
         assert self.race.leader is not None
         return max(self.speeds[one] for one in self.able) / self.speeds[self.race.leader] - 1
-
-    @property
-    def is_gain_true(self) -> bool:
-        assert self.race.leader is not None
-        return self.speeds[self.race.leader] > self.speeds[next(iter(self.speeds))]
 
 
 def searched(
@@ -82,7 +75,7 @@ def searched(
         assert confirmed is not None
         interval = confirmed.ratio(CONFIDENCE).interval
         is_gain = interval is not None and interval.low > 1
-    return Found(found, dict(zip(everyone, speeds, strict=True)), able, is_gain, running.clock_s)
+    return Found(found, dict(zip(everyone, speeds, strict=True)), able, is_gain)
 
 
 def _design(count: int) -> Design:
@@ -90,7 +83,7 @@ def _design(count: int) -> Design:
 
 
 def _figures(
-    everyone: tuple[Contender, ...], blocks: Sequence[tuple[np.ndarray, np.ndarray]], rows: Sequence[int] | None = None
+    everyone: tuple[Contender, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
 ) -> LogSpeeds:
     most = max(values.shape[1] for values, _ in blocks)
     padded = [
@@ -127,7 +120,3 @@ def assert_claims_no_gain(machine: Machine, searches: int) -> None:
     found = [searched(machine, EQUAL, seed) for seed in range(searches)]
     assert share(one.is_gain for one in found) <= allowed(searches)
     assert_bounds_hold(found)
-
-
-def assert_ends(found: Found) -> None:
-    assert found.race.end in (RaceEnd.FOUND, RaceEnd.BUDGET)

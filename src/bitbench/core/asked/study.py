@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from bitbench.core.asked.objective import Objectives
 from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.space import spread_engines
 from bitbench.core.asked.tune import Goal, Tune
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
@@ -173,11 +172,6 @@ class Study(Spec):
     )
     tune: Tune | None = Field(default=None, description="what `bitbench tune` looks for among the contenders")
     seed: int = Field(default=0, ge=0, description="order and prompts follow from it")
-
-    @field_validator("engines", mode="before")
-    @classmethod
-    def _settings_to_try(cls, value: object) -> object:
-        return spread_engines(value)
 
     @field_validator("workloads", mode="before")
     @classmethod

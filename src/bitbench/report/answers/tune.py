@@ -86,11 +86,11 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     what = say(f"its {found.headline.name} is ", figure, ", ", ratio, " that of the baseline ", baseline, starts, ".")
     if confirmed.standing is Standing.BROKEN:
         verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
-        return say(verdict, " Measured anew, ", what)
+        return say(verdict, " In a fresh study, ", what)
     if confirmed.is_gain:
-        return say(strong("Use ", chosen, "."), " Measured anew, ", what, _cost(confirmed))
+        return say(strong("Use ", chosen, "."), " In a fresh study, ", what, _cost(confirmed))
     said = strong("The gain of ", chosen, " is not confirmed.")
-    return say(said, " Measured anew, ", what, " With more budget it may be; until then the baseline is as good.")
+    return say(said, " In a fresh study, ", what, " With more budget it may be; until then the baseline is as good.")
 
 
 def _cost(confirmed: Confirmed) -> Phrase:
