@@ -28,6 +28,7 @@ from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
+from bitbench.models.words import word_token_ids
 from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
 from tests.e2e.test_quality import AGREES
@@ -161,6 +162,8 @@ def _environment() -> Path | None:
 def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     facts = served.variant.facts
     assert facts.vocabulary_size
+    words = word_token_ids(Workshop(Lab().home, Path()).model_folder(served.variant.model))
+    assert words
     workload = Workload(
         name="streams", concurrency=3, input_tokens=128, output_tokens=64, arrival=Arrival.CLOSED_LOOP, requests=6
     )
@@ -169,7 +172,7 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
             LoadJob(
                 endpoint=served.endpoint,
                 workload=workload,
-                vocabulary=Vocabulary(facts.vocabulary_size, facts.special_token_ids),
+                vocabulary=Vocabulary(facts.vocabulary_size, facts.special_token_ids, words),
                 seed=(1,),
                 request_timeout_s=60.0,
                 stall_timeout_s=30.0,

@@ -26,6 +26,19 @@ def test_no_two_prompts_of_a_trial_share_even_their_first_token() -> None:
     assert len({int(source.prompt(number, 1)[0]) for number in range(299)}) == 299
 
 
+def test_words_are_all_that_a_prompt_holds_and_few_of_them_still_vary() -> None:
+    words = tuple(range(100, 140))
+    source = PromptSource(Vocabulary(size=50_000, excluded=(139,), words=(*words, 70_000, -3)), seed=(0,))
+    prompts = [source.prompt(number, 32).tolist() for number in range(1_000)]
+    assert {token for prompt in prompts for token in prompt} == set(words) - {139}
+    assert len({tuple(prompt[:2]) for prompt in prompts}) == 1_000
+
+
+def test_words_that_the_model_does_not_have_are_none() -> None:
+    source = PromptSource(Vocabulary(size=10, excluded=(0,), words=(0, 10, 11)), seed=(0,))
+    assert set(source.prompt(0, 1_000).tolist()) == set(range(1, 10))
+
+
 def test_a_vocabulary_of_special_ids_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="special"):
         PromptSource(Vocabulary(size=2, excluded=(0, 1)), seed=(0,))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})
+NO_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Engine(Protocol):
     # `profiling.steps` reads them.
     can_profile: bool
     quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
+    # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
+    kv_cache_types: Mapping[str, Mapping[str, Argument]]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
@@ -132,6 +135,7 @@ class Vocabulary:
 
     size: int
     excluded: tuple[int, ...] = ()
+    words: tuple[int, ...] = ()  # ids that stand for ordinary words: only these, where they are known
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bitbench.core.asked.use import Use, UseKind
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json, Spec
 from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
@@ -90,6 +90,7 @@ class EndpointEngine:
     overhead_bytes = 0
     can_profile = False
     quick_args = NO_ARGUMENTS
+    kv_cache_types = NO_KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")

@@ -3,6 +3,7 @@
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,10 +39,22 @@ _HARMLESS = frozenset(
         *("cpu-mask", "cpu-mask-batch", "cpu-range", "cpu-range-batch", "cpu-strict", "cpu-strict-batch", "ctx-size"),
         *("defrag-thold", "flash-attn", "gpu-layers", "kv-offload", "kv-unified", "main-gpu", "mlock", "mmap"),
         *("n-gpu-layers", "numa", "op-offload", "parallel", "poll", "poll-batch", "prio", "prio-batch", "repack"),
-        *("seed", "split-mode", "swa-full", "tensor-split", "threads", "threads-batch", "threads-http"),
-        *("ubatch-size", "verbosity", "warmup"),
+        *("seed", "spec-draft-n-max", "spec-draft-n-min", "spec-draft-p-min", "spec-draft-p-split"),
+        *("spec-ngram-map-k-min-hits", "spec-ngram-map-k-size-m", "spec-ngram-map-k-size-n"),
+        *("spec-ngram-map-k4v-min-hits", "spec-ngram-map-k4v-size-m", "spec-ngram-map-k4v-size-n"),
+        *("spec-ngram-mod-n-match", "spec-ngram-mod-n-max", "spec-ngram-mod-n-min", "spec-ngram-simple-min-hits"),
+        *("spec-ngram-simple-size-m", "spec-ngram-simple-size-n", "spec-type", "split-mode", "swa-full"),
+        *("tensor-split", "threads", "threads-batch", "threads-http", "ubatch-size", "verbosity", "warmup"),
     )
 )
+# The same flash attention for all, which quantized values need: so they differ in nothing but the type.
+_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
+    "auto": {},
+    **{
+        name: {"cache-type-k": name, "cache-type-v": name, "flash-attn": "on"}
+        for name in ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "iq4_nl", "q4_1", "q4_0")
+    },
+}
 _LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it computes, and nothing for a single token
 
 
@@ -62,6 +75,7 @@ class LlamaCppEngine:
     overhead_bytes = 300 * 2**20
     can_profile = False
     quick_args = NO_ARGUMENTS
+    kv_cache_types = _KV_CACHE_TYPES
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"

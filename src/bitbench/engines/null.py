@@ -15,7 +15,7 @@ from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Fraction, Seconds, Spec
 from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses, check_arguments, spelled
@@ -77,6 +77,7 @@ class NullEngine:
     overhead_bytes = 60 * 2**20
     can_profile = False
     quick_args = NO_ARGUMENTS
+    kv_cache_types = NO_KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:

@@ -9,7 +9,7 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
@@ -47,6 +47,7 @@ class TransformersEngine:
     overhead_bytes = 700 * 2**20
     can_profile = True
     quick_args = NO_ARGUMENTS
+    kv_cache_types = NO_KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_names(setup.args, _ARGUMENTS, who="transformers")

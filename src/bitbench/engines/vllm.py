@@ -41,6 +41,10 @@ _HARMLESS = frozenset(
         *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
     )
 )
+_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
+    name: {"kv-cache-dtype": name}
+    for name in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "nvfp4")
+}
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -61,6 +65,7 @@ class VllmEngine:
     overhead_bytes = 3 * 2**30  # most of it the least KV cache
     can_profile = True
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
+    kv_cache_types = _KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         longest = spelled(setup.args).get("max-model-len")

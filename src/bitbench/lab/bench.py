@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Engine, Instance, Launch, LoadClient
+from bitbench.core.ports import Engine, Instance, Launch, LoadClient, Vocabulary
+from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.lab.quality import QualityKit
 from bitbench.planning.expand import launch_size
+from bitbench.planning.kv_cache import as_arguments
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
@@ -18,9 +23,20 @@ class Bench:
     load: LoadClient
     folder: Path = Path()  # of the study file: what file names in it are relative to
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
+    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
 
     def engine_of(self, plan: Plan, contender: Contender) -> Engine:
         return self.engines[plan.study.engine(contender.engine).engine]
+
+    def vocabulary_of(self, plan: Plan, contender: Contender) -> Vocabulary:
+        """The model's, so that all of its variants get the same prompts."""
+        variant = plan.variant(contender.variant)
+        if variant.model == NO_MODEL:
+            return Vocabulary(DEFAULT_VOCABULARY)
+        facts = variant.facts
+        return Vocabulary(
+            facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids, self.words_of(variant.model)
+        )
 
     def start(
         self,
@@ -38,7 +54,7 @@ class Bench:
         context_tokens, concurrency = size or launch_size(plan, setup)
         return engine.start(
             Launch(
-                setup=setup,
+                setup=as_arguments(setup, engine),
                 variant=plan.variant(contender.variant),
                 python=self.python_of(engine.environment) if engine.environment else None,
                 log_file=log_file,

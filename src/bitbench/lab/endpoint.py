@@ -70,9 +70,9 @@ class EndpointRun:
         instance_id, log_file = self._writer.new_instance()
         started = time.monotonic()
         instance = self._bench.start(self._plan, contender, log_file, occasion=str(BLOCK))
-        endpoint, facts = self._wait(instance), self._plan.variant(contender.variant).facts
+        endpoint, vocabulary = self._wait(instance), self._bench.vocabulary_of(self._plan, contender)
         watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
-        ready = ReadyInstance(instance_id, contender, BLOCK, instance, endpoint, facts, watch)
+        ready = ReadyInstance(instance_id, contender, BLOCK, instance, endpoint, vocabulary, watch)
         self._writer.append_instance(
             InstanceRecord(
                 id=instance_id,

@@ -112,8 +112,8 @@ class GroupRunner:
             return None
         ready_s = time.monotonic() - started
         yield record.model_copy(update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()})
-        facts = self.plan.variant(contender.variant).facts
-        return ReadyInstance(instance_id, contender, self.group.block, instance, endpoint, facts, watch)
+        vocabulary = self.bench.vocabulary_of(self.plan, contender)
+        return ReadyInstance(instance_id, contender, self.group.block, instance, endpoint, vocabulary, watch)
 
     def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
         """An instance that did not come up is the result of each of its cells."""

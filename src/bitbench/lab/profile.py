@@ -152,7 +152,7 @@ class ProfileRun:
             workload,
             seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
             limits=study.limits,
-            facts=self.plan.variant(self.contender.variant).facts,
+            vocabulary=self.bench.vocabulary_of(self.plan, self.contender),
         )
         rows = self.bench.load.run(job).requests.to_pylist()
         for row in rows:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.workers import LoadWorkers
+from bitbench.models.words import word_token_ids
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.planning.schedule import Progress
@@ -115,7 +117,7 @@ class Lab:
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
-            bench = self._bench(plan.study, load, source.folder)
+            bench = self._bench(plan.study, load, workshop, source.folder)
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
             goes_on = part and part.goes_on
@@ -127,12 +129,13 @@ class Lab:
     def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
         """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
         source = StudySource.of(study)
-        plan = self._ready_plan(source, Workshop(self.home, source.folder), observer)
+        workshop = Workshop(self.home, source.folder)
+        plan = self._ready_plan(source, workshop, observer)
         if plan.refusals:
             raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
-            run_profiles(plan, self._bench(study, load, source.folder), writer, observer, is_all=True)
+            run_profiles(plan, self._bench(study, load, workshop, source.folder), writer, observer, is_all=True)
 
     def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
@@ -143,11 +146,12 @@ class Lab:
             study = study.model_copy(update={"workloads": lock.plan.study.workloads})
         source = StudySource.of(study, folder.path)
         with folder.writing() as writer:
-            plan = self._plan(source, Workshop(self.home, source.folder))
+            workshop = Workshop(self.home, source.folder)
+            plan = self._plan(source, workshop)
             if plan.refusals:
                 raise LoadError(plan.refusals[0].reason)
             self._open(writer, plan, source, observer)
-            run = EndpointRun(plan, self._bench(study, client, source.folder), writer, observer)
+            run = EndpointRun(plan, self._bench(study, client, workshop, source.folder), writer, observer)
             if search is None:
                 run.sweep()
             else:
@@ -232,12 +236,13 @@ class Lab:
             search=search,
         )
 
-    def _bench(self, study: Study, load: LoadClient, folder: Path) -> Bench:
+    def _bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:
         return Bench(
             engines=self.engines_of(study),
             python_of=lambda name: environments.python_of(name, self.home),
             load=load,
             folder=folder.resolve(),
+            words_of=cache(lambda model: word_token_ids(workshop.model_folder(model))),
         )
 
     def _open(self, writer: Writer, plan: Plan, source: StudySource, observer: Observer) -> None:

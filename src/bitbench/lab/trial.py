@@ -12,7 +12,6 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import ModelFacts
 from bitbench.load.verdict import judge
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import judge_objectives
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 TrialKind = Literal["warmup", "measured"]
 
 TOUCH = Workload(name="touch", concurrency=1, input_tokens=8, output_tokens=2)
-# For an engine that does not look at its tokens; any model has at least so many.
-DEFAULT_VOCABULARY = 32_000
 # A connection breaks a moment before the exit of the process behind it can be seen.
 DEATH_NOTICE_S = 3.0
 
@@ -47,7 +44,7 @@ class ReadyInstance:
     block: int
     instance: Instance
     endpoint: Endpoint
-    facts: ModelFacts  # of the model that it runs
+    vocabulary: Vocabulary  # of the model that it runs
     watch: MemoryWatch
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
@@ -90,7 +87,7 @@ class TrialRunner:
             workload,
             seed=(self.study.seed, zlib.crc32(workload.name.encode()), ready.block, index, int(kind == "warmup")),
             limits=self.study.limits,
-            facts=ready.facts,
+            vocabulary=ready.vocabulary,
             folder=self.folder,
         )
         result = self.load.run(job, self.observer.trial_running)
@@ -118,7 +115,8 @@ class TrialRunner:
         """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the
         trial after it will say why."""
         seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
-        self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=self.study.limits, facts=ready.facts))
+        limits, vocabulary = self.study.limits, ready.vocabulary
+        self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=limits, vocabulary=vocabulary))
 
 
 def load_job(
@@ -127,16 +125,16 @@ def load_job(
     *,
     seed: tuple[int, ...],
     limits: Limits,
-    facts: ModelFacts | None = None,
+    vocabulary: Vocabulary | None = None,
     folder: Path = Path(),
 ) -> LoadJob:
-    """Random tokens are from the endpoint's own vocabulary, or from that of the model with these facts."""
-    known = facts or ModelFacts()
+    """Random tokens are from the endpoint's own vocabulary, or else from this one."""
+    known = endpoint.vocabulary or vocabulary
+    assert known is not None, "an engine that runs no variant of ours says what tokens it takes"
     return LoadJob(
         endpoint=endpoint,
         workload=workload,
-        vocabulary=endpoint.vocabulary
-        or Vocabulary(known.vocabulary_size or DEFAULT_VOCABULARY, known.special_token_ids),
+        vocabulary=known,
         seed=seed,
         request_timeout_s=limits.request,
         stall_timeout_s=limits.stall,

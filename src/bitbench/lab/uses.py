@@ -11,6 +11,7 @@ from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import has_code
 from bitbench.models.hub_reference import parse_reference
+from bitbench.planning.kv_cache import as_arguments
 from bitbench.quality.tasks import task_files
 from bitbench.quantize import catalog
 
@@ -21,7 +22,10 @@ _WITH_CODE = "a model with Python code, which an engine may run"
 def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
     """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it. `home` is
     where models were downloaded to."""
-    found = [use for setup in study.engines for use in (*engines[setup.engine].uses(setup), *_variables(setup))]
+    found: list[Use] = []
+    for index, setup in enumerate(study.engines):
+        engine = engines[setup.engine]
+        found += [*engine.uses(as_arguments(setup, engine, index)), *_variables(setup)]
     found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study, home)]
     return tuple(dict.fromkeys(found))
 

@@ -12,6 +12,7 @@ from bitbench.core.ports import Engine
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
 from bitbench.planning.compatibility import CompatibilityRow, look_up
+from bitbench.planning.kv_cache import as_arguments
 
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
@@ -26,8 +27,9 @@ def expand(study: Study, engines: Mapping[str, Engine], resolve: Resolve, device
     cells, refusals, expectations = [], [], []
     quality: list[Contender] = []
     quality_refusals: list[QualityRefusal] = []
-    for index, setup in enumerate(study.engines):
-        engine = engines[setup.engine]
+    for index, written in enumerate(study.engines):
+        engine = engines[written.engine]
+        setup = as_arguments(written, engine, index)
         for variant in with_model if engine.needs_model else [without]:
             contender = Contender(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device)

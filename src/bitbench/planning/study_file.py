@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from bitbench.core.asked.study import Study
+from pydantic import BaseModel
+
+from bitbench.core.asked.study import EngineAxes, KvCacheTypes, Study
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import StudyFileError
 
@@ -24,8 +26,26 @@ def read_study(path: Path) -> Study:
 
 def with_line(error: StudyFileError, path: Path) -> StudyFileError:
     """The same error, with the line of the field that it is about: for what is found out after reading."""
-    line, field = yaml_file.line_of(path.read_text(encoding="utf-8"), error.location)
+    text = path.read_text(encoding="utf-8")
+    line, field = yaml_file.line_of(text, _as_written(error.location, text))
     return StudyFileError(f"{path}:{line}: {field}: {error}" if field else f"{path}: {error}")
+
+
+class _Engines(BaseModel):
+    """What of a study file decides how many setups each of its engines is."""
+
+    engines: tuple[EngineAxes, ...]
+    kv_cache: str | KvCacheTypes | None = None
+
+
+def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
+    """A setup is counted after the lists of all engines are expanded; the file has fewer of them."""
+    match location:
+        case ("engines", int(number), *rest):
+            written = yaml_file.parse(text, _Engines, name="", outline="", error=StudyFileError)
+            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups(written.kv_cache)]
+            return ("engines", entries[number], *rest)
+    return location
 
 
 def parse_study(text: str, *, name: str, by_hand: bool = True) -> Study:
@@ -53,9 +73,9 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
             definitions["Workload"]["properties"]["arrival"],
         ]
     }
-    definitions["EngineSetup"]["required"] = ["engine"]
+    definitions["EngineAxes"]["required"] = ["engine"]
     for name in ("engine", "name"):
-        definitions["EngineSetup"]["properties"][name]["type"] = ["string", "null"]
+        definitions["EngineAxes"]["properties"][name]["type"] = ["string", "null"]
     properties["engines"]["items"] = {"anyOf": [{"type": ["string", "null"]}, properties["engines"]["items"]]}
     properties["workloads"]["items"] = {
         "anyOf": [{"type": "string", "enum": list(BUILT_IN_WORKLOADS)}, properties["workloads"]["items"]]

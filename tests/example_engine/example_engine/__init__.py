@@ -8,7 +8,7 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses
@@ -36,6 +36,7 @@ class ExampleEngine:
     scoring: Scoring | None = None
     can_profile = False
     quick_args = NO_ARGUMENTS
+    kv_cache_types = NO_KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})

@@ -1,10 +1,14 @@
 """What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from enum import StrEnum
+from itertools import product
+from math import prod
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from bitbench.core.asked.objective import Objectives
 from bitbench.core.asked.quality import Quality
@@ -19,7 +23,9 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 # YAML reads a bare `null` as nothing; here it is the name of an engine.
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
+KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they take two days
+MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 MOST_STARTS = 64  # of each contender, where a budget decides and the study asks for no number
 
 
@@ -30,15 +36,87 @@ class EngineSetup(Spec):
     engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
     args: dict[str, Argument] = Field(default_factory=dict, description="arguments, as the engine spells them")
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
+    kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
-        if value is None or isinstance(value, str):
-            value = {"engine": value}
-        if isinstance(value, dict) and "name" not in value and "engine" in value:
-            value = {**value, "name": value["engine"]}
+        return _named(value)
+
+
+class EngineAxes(Spec):
+    """An engine as a study file names it. Each list is an axis: every combination is a setup of its own, whose name
+    says where on the axes it is, such as `vllm kv=fp8`. Nothing in a list (null) means without that argument."""
+
+    name: EngineName = Field(description="how reports call it; the engine's name unless given")
+    engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
+    args: dict[str, Argument | Annotated[tuple[Argument | None, ...], Field(min_length=1)]] = Field(
+        default_factory=dict, description="arguments, as the engine spells them; with a list, a setup for each value"
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
+    kv_cache: str | KvCacheTypes | None = Field(
+        default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return _named(value)
+
+    @model_validator(mode="after")
+    def _are_few(self) -> "EngineAxes":
+        count = prod(len(values) for values in (self.kv_cache, *self.args.values()) if isinstance(values, tuple))
+        if count > MOST_SETUPS:
+            raise ValueError(f"its lists have {count:,} combinations; at most {MOST_SETUPS:,}")
+        return self
+
+    def setups(self, kv_cache: tuple[str, ...] | str | None = None) -> Iterator[EngineSetup]:
+        """Each combination. `kv_cache` is the study's own axis, for an engine that names none."""
+        types = self.kv_cache if self.kv_cache is not None else kv_cache
+        axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
+        for type, *values in product(types if isinstance(types, tuple) else (types,), *axes.values()):
+            chosen = dict(zip(axes, values, strict=True))
+            place = {"kv": type, **chosen} if isinstance(types, tuple) else chosen
+            args = {name: chosen.get(name, value) for name, value in self.args.items()}
+            yield EngineSetup(
+                name=" ".join([self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
+                engine=self.engine,
+                args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
+                env=self.env,
+                kv_cache=type,
+            )
+
+
+def _named(value: object) -> object:
+    if value is None or isinstance(value, str):
+        value = {"engine": value}
+    if isinstance(value, dict) and "name" not in value and "engine" in value:
+        value = {**value, "name": value["engine"]}
+    return value
+
+
+def _shown(value: Argument | None) -> str:
+    """As a part of a setup's name: an object in JSON, as vLLM's speculative-config is one, by its values alone."""
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    try:
+        content = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
+    except (ValueError, RecursionError):
+        content = None
+    return ",".join(map(str, content.values())) if isinstance(content, dict) else str(value)
+
+
+_AXES = TypeAdapter(tuple[EngineAxes, ...])
+
+
+def _each_combination(value: object, info: ValidationInfo) -> object:
+    """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
+    if isinstance(value, (list, tuple)) and all(isinstance(one, EngineSetup) for one in value):
         return value
+    kv_cache = info.data.get("kv_cache")
+    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups(kv_cache)]
 
 
 class Count(Spec):
@@ -156,7 +234,12 @@ class Study(Spec):
     )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")
-    engines: tuple[EngineSetup, ...] = Field(min_length=1)
+    kv_cache: str | KvCacheTypes | None = Field(
+        default=None, description="type of the KV cache, for engines that name none; with a list, a setup for each"
+    )
+    engines: Annotated[
+        tuple[EngineSetup, ...], BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...])
+    ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env}`")
     workloads: tuple[Workload, ...] = Field(
         default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
     )

@@ -54,6 +54,8 @@ def _facts(summary: StudySummary, one: ContenderSummary) -> Iterator[Words]:
 
 def _engine(setup: EngineSetup, one: ContenderSummary) -> Iterator[Words]:
     yield say("engine: ", Name(setup.engine), " ", listing(one.engine_versions or (UNKNOWN,)))
+    if setup.kv_cache is not None:
+        yield say("KV cache type: ", Name(setup.kv_cache))
     for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
         if chosen:
             yield say(f"{label}: ", _settings(chosen))
