@@ -14,8 +14,7 @@ FILE = """
 name: null-tune
 engines:
   - engine: null
-    args: {ttft: 20ms, tpot: [6ms, 4ms, 2ms], vary: 0.01, vary_instance: 0.01}
-    choices: {kv: {f16: {}, q8: {per_stream: 0.2}}}
+    args: {ttft: 20ms, tpot: [6ms, 4ms, 2ms], per_stream: [null, 0.2], vary: 0.01, vary_instance: 0.01}
   - {engine: null, name: late, args: {ttft: 400ms, tpot: 0.1ms}}
   - {engine: null, name: broken, args: {fail: exit}}
 workloads:
@@ -23,9 +22,9 @@ workloads:
 measure: {budget: 90s}
 objectives: {ttft: 100ms}
 tune: {}
-baseline: null tpot=6ms kv=f16
+baseline: null tpot=6ms per_stream=unset
 """
-BEST = "null tpot=2ms kv=f16"
+BEST = "null tpot=2ms per_stream=unset"
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,10 @@ def test_the_known_best_wins_and_is_confirmed(
     assert "Ruled out: late: ttft" in text
     assert "Ruled out: broken: no result" in text
     fresh = StudyFolder.existing(place / "out" / "confirmation")
-    assert {trial.cell.contender.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms kv=f16"}
+    assert {trial.cell.contender.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
     searched = StudyFolder.existing(place / "out" / "search").trials()
-    starts = {name: {trial.block for trial in searched if trial.cell.contender.engine == name} for name in (BEST, "late")}
-    assert len(starts["late"]) == 2  # it was dropped after the second
+    late = {trial.block for trial in searched if trial.cell.contender.engine == "late"}
+    assert len(late) == 2  # it was dropped after the second
     assert (place / "out" / "search" / "report" / "index.html").exists()
 
 

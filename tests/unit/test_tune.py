@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from bitbench.core.asked.study import EngineSetup, Measure, Study
-from bitbench.core.asked.tune import Goal
+from bitbench.core.asked.tune import Goal, Tune
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender
 from bitbench.core.found.metrics import METRICS
@@ -47,9 +47,7 @@ A, B, C = (Contender(variant="none", engine=name) for name in "abc")
 FILE = """
 name: x
 engines:
-  - engine: null
-    args: {tpot: [4ms, 2ms], vary: 0.01, capacity: [null, 8]}
-    choices: {kv: {f16: {}, q8: {per_stream: 0.05, ttft: 10ms}}}
+  - {engine: null, args: {tpot: [4ms, 2ms], vary: 0.01}}
   - {engine: null, name: plain}
 workloads: [interactive]
 measure: {budget: 10m}
@@ -63,36 +61,16 @@ def complaint(text: str) -> str:
     return str(caught.value)
 
 
-def test_lists_and_choices_are_engines_of_their_own() -> None:
+def test_a_search_is_a_study_with_a_section_of_its_own() -> None:
     study = parse_study(FILE, name="s.yaml")
-    args = {setup.name: setup.args for setup in study.engines}
-    assert len(args) == 9
-    assert args["plain"] == {}
-    assert args["null tpot=4ms capacity=default kv=f16"] == {"vary": 0.01, "tpot": "4ms"}
-    assert args["null tpot=2ms capacity=8 kv=q8"] == {
-        "vary": 0.01,
-        "tpot": "2ms",
-        "capacity": 8,
-        "per_stream": 0.05,
-        "ttft": "10ms",
-    }
+    assert [setup.name for setup in study.engines] == ["null tpot=4ms", "null tpot=2ms", "plain"]
+    assert study.tune == Tune(goal=Goal.THROUGHPUT, within=0.02, confirm=0.3)
     jsonschema.validate(yaml.safe_load(FILE), study_schema())
-    assert parse_study(yaml.safe_dump(json.loads(study.model_dump_json())), name="again", by_hand=False) == study
-
-
-def test_a_mistake_in_an_entry_has_its_line() -> None:
-    """Although the entry before it stands for eight engines."""
-    wrong = FILE.replace("name: plain", "nam: plain")
-    assert complaint(wrong).startswith("s.yaml:7: engines[1].nam: unknown field")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("[4ms, 2ms]", "[]", "args.tpot: the list of values to try is empty"),
-        ("[4ms, 2ms]", "[4ms, 4ms]", "args.tpot: a value is listed twice"),
-        ("[4ms, 2ms]", str(list(range(9000))), "36,000 combinations; at most 10,000"),
-        ("{f16: {}, q8:", "{f16: 3, q8:", "choices.kv.f16 are arguments"),
         ("tune: {}", "tune: {goal: cost}", "the goal cost needs `price_per_hour`"),
         ("tune: {}", "tune: {max_quality_loss: 1%}", "add `quality: {}`"),
         ("[interactive]", "[interactive, decode_bound]", "give one of each"),

@@ -24,6 +24,7 @@ from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.planning.draw import draw
 from bitbench.planning.expand import launch_size
+from bitbench.planning.kv_cache import as_arguments
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
 from bitbench.statistics.elapsed import block_ends
 from bitbench.statistics.fields import fields_of, log_speeds_of
@@ -275,7 +276,7 @@ class _TuneRun:
             return ()
         context_tokens, concurrency = launch_size(plan, setup)
         launch = Launch(
-            setup=setup,
+            setup=as_arguments(setup, engine),
             variant=plan.variant(chosen.variant),
             python=None,
             log_file=Path(),
