@@ -116,11 +116,11 @@ TABLE = PairTable((A, B, C), (pair(A, B, 0.3), pair(A, C, 0.02), pair(C, B, 0.28
 
 
 def test_who_is_beaten_leads_or_may_be_better() -> None:
-    found = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.02)
+    found = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.005)
     assert found.beaten_by == {B: A}
     assert (set(found.left), found.leader, found.end) == ({A, C}, A, None)
-    assert found.shortfall == pytest.approx(0.008, abs=0.01)  # exp(-0.02 + about 2.8 standard errors) − 1
-    wide = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.05)
+    assert found.shortfall == pytest.approx(0.0077, abs=0.0005)  # exp(-0.02 + 2.76 standard errors) − 1
+    wide = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.02)
     assert wide.end is RaceEnd.FOUND
 
 

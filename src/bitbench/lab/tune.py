@@ -104,17 +104,19 @@ class _TuneRun:
         )
 
     def answer(self) -> Tuning:
-        space = {cell.contender for cell in self.lab.plan(self.source).cells}
+        plan = self.lab.plan(self.source)
+        space = {cell.contender for cell in plan.cells}
         if len(space) < 2:
-            raise UsageError(f"there is nothing to search: the file has {len(space)} contenders that can run here")
+            raise UsageError("there is nothing to search: of the file's contenders fewer than two can run here")
+        _require_baseline(plan)
         folder = self.lab.run(
             self._search_source(), self.place / "search", self.observer, part=Part(self._drawn, self._going_on)
         )
         self.lab.report(folder)
         found = self._searched(folder.read())
-        baseline, chosen = baseline_of(found.plan), found.race.leader
+        baseline, chosen = _require_baseline(found.plan), found.race.leader
         confirmed, confirmation_s = None, 0.0
-        if chosen is not None and baseline is not None and chosen != baseline:
+        if chosen is not None and chosen != baseline:
             fresh = self._confirm(found, chosen, baseline)
             confirmed, confirmation_s = self._confirmed(fresh, found, chosen, baseline), _elapsed_s(fresh.read())
         return Tuning(
@@ -289,6 +291,16 @@ class _TuneRun:
         return (*shown, *(shlex.quote(word) for word in words))
 
 
+def _require_baseline(plan: Plan) -> Contender:
+    """What the winner is to be compared with; raises UsageError where it cannot run."""
+    baseline = baseline_of(plan)
+    assert baseline is not None  # the plan was checked
+    if all(cell.contender != baseline for cell in plan.cells):
+        reasons = [refusal.reason for refusal in plan.refusals if refusal.cell.contender == baseline]
+        raise UsageError(f"the baseline {baseline.name} cannot run here: {'; '.join(reasons)} Name another one.")
+    return baseline
+
+
 def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -> tuple[Judged, ...]:
     found: Recommendation = recommend(summary, limits, price_per_hour=price)
     return found.choices[0].judged
@@ -310,7 +322,7 @@ def _figure(judged: Judged, headline: Headline) -> Estimate | None:
     return judged.memory if headline.metric in MEMORIES else judged.figure
 
 
-def _tried(found: _Searched, baseline: Contender | None) -> list[Tried]:
+def _tried(found: _Searched, baseline: Contender) -> list[Tried]:
     """The best first, then by what became of them and by their ratios."""
     table = found.table
     blocks = {(trial.cell.contender, trial.block) for trial in found.records.trials if trial.counts}
@@ -319,7 +331,7 @@ def _tried(found: _Searched, baseline: Contender | None) -> list[Tried]:
     for contender in dict.fromkeys(cell.contender for cell in found.plan.cells):
         judged = found.judged[contender]
         ratio = None
-        if baseline is not None and contender != baseline:
+        if contender != baseline:
             ratio = _ratio(table, contender, baseline, found.headline, found.records)
         fate = _fate(found, judged)
         tried.append(

@@ -75,7 +75,7 @@ class Tuning(Record):
     limits: Limits
     price_per_hour: float | None
     workload: str
-    baseline: Contender | None
+    baseline: Contender
     space: int
     tried: tuple[Tried, ...]
     refused: tuple[Refusal, ...]

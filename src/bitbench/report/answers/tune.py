@@ -79,7 +79,7 @@ def _verdict(found: Tuning) -> Phrase:
 
 def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     assert found.chosen is not None
-    chosen, baseline = Name(found.chosen.name), Name(found.baseline.name) if found.baseline else "the baseline"
+    chosen, baseline = Name(found.chosen.name), Name(found.baseline.name)
     ratio = times(confirmed.ratio)
     starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
     figure = estimated(confirmed.figure, found.headline)
