@@ -25,6 +25,7 @@ __all__ = [
     "Recommendation",
     "Results",
     "Study",
+    "Tuning",
     "Workload",
     "__version__",
     "compare",
@@ -35,6 +36,7 @@ __all__ = [
     "recommend",
     "report",
     "run",
+    "tune",
 ]
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ if TYPE_CHECKING:
     from bitbench.core.found.comparison import Comparison
     from bitbench.core.found.explanation import Explanation
     from bitbench.core.found.recommendation import Recommendation
+    from bitbench.core.found.tuning import Tuning
     from bitbench.ground.errors import BitbenchError
-    from bitbench.lab.interface import compare, explain, load, plan, read, recommend, report, run
+    from bitbench.lab.interface import compare, explain, load, plan, read, recommend, report, run, tune
     from bitbench.lab.results import Results
 
 # Looked up when they are first used: `import bitbench` costs no more than Python itself.
@@ -57,9 +60,10 @@ _PLACES = {
     "Recommendation": "bitbench.core.found.recommendation",
     "Results": "bitbench.lab.results",
     "Study": "bitbench.core.asked.study",
+    "Tuning": "bitbench.core.found.tuning",
     "Workload": "bitbench.core.asked.workload",
     **dict.fromkeys(
-        ("compare", "explain", "load", "plan", "read", "recommend", "report", "run"), "bitbench.lab.interface"
+        ("compare", "explain", "load", "plan", "read", "recommend", "report", "run", "tune"), "bitbench.lab.interface"
     ),
 }
 

@@ -15,8 +15,18 @@ from bitbench.lab.imports import import_files
 from bitbench.store.tables import TABLES
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
-FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run"}
-TYPES = {"BitbenchError", "Comparison", "Explanation", "Plan", "Recommendation", "Results", "Study", "Workload"}
+FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run", "tune"}
+TYPES = {
+    "BitbenchError",
+    "Comparison",
+    "Explanation",
+    "Plan",
+    "Recommendation",
+    "Results",
+    "Study",
+    "Tuning",
+    "Workload",
+}
 
 
 def test_the_public_face_is_these_names() -> None:

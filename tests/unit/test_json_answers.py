@@ -64,6 +64,7 @@ def test_an_answer_is_one_document(command: str, capsys: pytest.CaptureFixture[s
     ("command", "code"),
     [
         ("plan none.yaml", ExitCode.USAGE),
+        ("tune study.yaml", ExitCode.USAGE),
         ("compare demo none", ExitCode.REFUSED),
         ("compare demo demo --fail-iff x", ExitCode.USAGE),
         ("recommend demo --max-memory 4", ExitCode.USAGE),

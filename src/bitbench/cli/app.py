@@ -26,6 +26,7 @@ from bitbench.cli import (
     quick,
     recommend,
     report,
+    tune,
 )
 from bitbench.cli.options import AllowInconclusive, AsJson, OnDevice, chosen, end_with_json
 from bitbench.ground.exit_codes import ExitCode
@@ -204,6 +205,7 @@ def schema(
 app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
+app.command()(tune.tune)
 app.command()(compare.compare)
 app.command()(explain.explain)
 app.command()(profile.profile)

@@ -1,6 +1,6 @@
 """The matrix of a study: who is compared (contenders), on what (workloads), in which order (groups)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from bitbench.core.asked.study import Study
@@ -157,6 +157,20 @@ class Plan(Record):
                 "cells": tuple(cell for cell in self.cells if model_of(cell.contender) == model),
                 "refusals": tuple(one for one in self.refusals if model_of(one.cell.contender) == model),
                 "quality": tuple(one for one in self.quality if model_of(one) == model),
+            }
+        )
+
+    def only(self, contenders: Collection[Contender]) -> "Plan":
+        """The same without all other contenders."""
+        variants = {contender.variant for contender in contenders}
+        return self.model_copy(
+            update={
+                "variants": tuple(variant for variant in self.variants if variant.name in variants),
+                "cells": tuple(cell for cell in self.cells if cell.contender in contenders),
+                "refusals": tuple(one for one in self.refusals if one.cell.contender in contenders),
+                "expectations": tuple(one for one in self.expectations if one.contender in contenders),
+                "quality": tuple(one for one in self.quality if one in contenders),
+                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in contenders),
             }
         )
 

@@ -1,10 +1,10 @@
 """What a stage needs from another one, as protocols over domain types. Only `lab` joins them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
@@ -124,6 +124,14 @@ class Engine(Protocol):
 
     def start(self, launch: Launch) -> Instance:
         """Start without waiting."""
+
+
+@runtime_checkable
+class Deployable(Protocol):
+    """An engine that people start by a command of its own; one that has none lacks this method."""
+
+    def deployment(self, launch: Launch) -> tuple[Mapping[str, str], Sequence[str]]:
+        """Variables and words of the command that serves what was measured, on the engine's usual port."""
 
 
 @dataclass(frozen=True)

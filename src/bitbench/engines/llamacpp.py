@@ -99,6 +99,10 @@ class LlamaCppEngine:
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True
 
+    def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
+        options = {name: value for name, value in _options(launch).items() if name != "verbosity"}
+        return dict(launch.setup.env), [_SERVER, "--model", str(_model(launch)), *command_words(options)]
+
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
         caching = bool(_options(launch)["cache-prompt"])
@@ -124,14 +128,19 @@ class LlamaCppEngine:
 
 def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
+    model = _model(launch)
+    fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
+    options = {**_options(launch), "metrics": True, **fixed}
+    return [str(_server(launch.python)), *command_words(options)]
+
+
+def _model(launch: Launch) -> Path:
     if launch.variant.path is None:
         raise ModelError("llama.cpp needs a model; add one under `models` in the study.")
     model = gguf_file(launch.variant.path)
     if model is None:
         raise ModelError(f"{launch.variant.path} holds no .gguf file, or several; llama.cpp needs exactly one.")
-    fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
-    options = {**_options(launch), "metrics": True, **fixed}
-    return [str(_server(launch.python)), *command_words(options)]
+    return model
 
 
 def gguf_file(path: Path) -> Path | None:

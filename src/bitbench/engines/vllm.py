@@ -112,6 +112,10 @@ class VllmEngine:
         chosen = spelled(setup.args)
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
+    def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
+        words = ["vllm", "serve", str(_model(launch)), *command_words(_options(launch))]
+        return {**_cache_variables(launch), **launch.setup.env}, words
+
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
         return ServerInstance(
@@ -137,8 +141,26 @@ def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
     if launch.python is None:
         raise EngineEnvironmentError("vLLM needs its environment; create it with: bitbench env create vllm")
+    fixed: dict[str, Argument] = {
+        "model": str(_model(launch)),
+        "served-model-name": _MODEL_NAME,
+        "host": "127.0.0.1",
+        "port": port,
+    }
+    if launch.trace_folder is not None:
+        fixed["profiler-config"] = profiler_config(launch.trace_folder)
+    options = {**_options(launch), **fixed}
+    module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
+    return [str(launch.python), *module, *command_words(options)]
+
+
+def _model(launch: Launch) -> Path:
     if launch.variant.path is None:
         raise ModelError("vLLM needs a model; add one under `models` in the study.")
+    return launch.variant.path
+
+
+def _options(launch: Launch) -> dict[str, Argument]:
     defaults: dict[str, Argument] = {
         "dtype": _dtype(launch),
         "max-model-len": _context(launch),
@@ -149,17 +171,11 @@ def command_line(launch: Launch, port: int) -> list[str]:
         defaults["max-logprobs"] = launch.top_tokens
     if launch.variant.at_load is not None:
         defaults["quantization"] = launch.variant.at_load.quantize
-    fixed: dict[str, Argument] = {
-        "model": str(launch.variant.path),
-        "served-model-name": _MODEL_NAME,
-        "host": "127.0.0.1",
-        "port": port,
-    }
-    if launch.trace_folder is not None:
-        fixed["profiler-config"] = profiler_config(launch.trace_folder)
-    options = {**defaults, **spelled(launch.setup.args), **fixed}
-    module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
-    return [str(launch.python), *module, *command_words(options)]
+    return {**defaults, **spelled(launch.setup.args)}
+
+
+def _cache_variables(launch: Launch) -> dict[str, str]:
+    return {"VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch))}
 
 
 def environment_variables(launch: Launch, key: str) -> dict[str, str]:
@@ -168,7 +184,7 @@ def environment_variables(launch: Launch, key: str) -> dict[str, str]:
         **(toolkit_variables(launch.python) if launch.python else {}),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch)),
+        **_cache_variables(launch),
         **launch.setup.env,
         "VLLM_API_KEY": key,
     }

@@ -11,6 +11,7 @@ from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.core.found.tuning import Tuning
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.processor import Level
 from bitbench.ground.exit_codes import ExitCode
@@ -84,6 +85,7 @@ class DoctorAnswer(Record):
 
 ANSWERS: dict[Described, type[Printed[Any]]] = {
     Described.RECOMMEND: Printed[Recommendation],
+    Described.TUNE: Printed[Tuning],
     Described.COMPARE: Printed[Comparison],
     Described.EXPLAIN: Printed[Explanation],
     Described.LOAD: Printed[LoadAnswer],

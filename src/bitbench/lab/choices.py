@@ -10,6 +10,7 @@ class Described(StrEnum):
     STUDY = "study"
     RECIPE = "recipe"
     RECOMMEND = "recommend"
+    TUNE = "tune"
     COMPARE = "compare"
     EXPLAIN = "explain"
     LOAD = "load"

@@ -20,6 +20,8 @@ from bitbench.statistics.fields import Field, fields_of, log_speeds_of
 from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells
 from bitbench.statistics.stopping import enough_instances
 
+OpenCells = Callable[[int], frozenset[Cell]]
+
 STOP_S = 1.0  # of one instance
 PROBE_AND_TOUCH_S = 0.5  # around each trial of contenders that take turns
 RESIDENT_SHARE = (
@@ -94,8 +96,16 @@ class StudyPace:
     """
 
     def __init__(
-        self, plan: Plan, engines: Mapping[str, Engine], estimator: Estimator, *, available_bytes: int, on_device: bool
+        self,
+        plan: Plan,
+        engines: Mapping[str, Engine],
+        estimator: Estimator,
+        *,
+        available_bytes: int,
+        on_device: bool,
+        search: OpenCells | None = None,
     ) -> None:
+        """`search`: which cells go on after so many blocks, where that is not for the study's own claims to say."""
         self._plan = plan
         self._baseline = baseline_of(plan)
         self._fields = fields_of(plan)
@@ -105,6 +115,7 @@ class StudyPace:
         self._estimator = estimator
         self._available_bytes = available_bytes
         self._on_device = on_device
+        self._search = search
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
         self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
@@ -247,6 +258,8 @@ class StudyPace:
         return self._open_cells[block]
 
     def _undecided(self, block: int) -> frozenset[Cell]:
+        if self._search is not None:
+            return self._search(block)
         found: set[Cell] = set()
         for field, own in self.standings(block).items():
             if own.end is not None:

@@ -17,8 +17,10 @@ class StudySource:
     file: Path | None = None
 
     @classmethod
-    def of(cls, study: Path | Study, folder: Path = Path()) -> "StudySource":
+    def of(cls, study: "Path | Study | StudySource", folder: Path = Path()) -> "StudySource":
         """`folder` counts for a study that was made in Python; a file is its own place."""
+        if isinstance(study, StudySource):
+            return study
         if isinstance(study, Study):
             return cls(study, study_text(study), folder)
         return cls(read_study(study), study.read_text(encoding="utf-8"), study.parent, study)

@@ -30,7 +30,8 @@ from bitbench.lab.bench import Bench
 from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.group import GroupRunner
 from bitbench.lab.load_study import PreparedLoad
-from bitbench.lab.pace import StudyPace
+from bitbench.lab.pace import OpenCells, StudyPace
+from bitbench.lab.part import Part
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.readiness import Readiness, readiness
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 
 NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile", "tune"}
 
 CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
@@ -102,11 +103,11 @@ class Lab:
         """Of the processor, where it is what computes."""
         return processor_level() if self.device == "cpu" else None
 
-    def plan(self, study: Path | Study) -> Plan:
+    def plan(self, study: Path | Study | StudySource) -> Plan:
         """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
         return self.look_ahead(study)[0]
 
-    def look_ahead(self, study: Path | Study) -> tuple[Plan, Readiness]:
+    def look_ahead(self, study: Path | Study | StudySource) -> tuple[Plan, Readiness]:
         """The plan, and what is missing here before it can run."""
         source = StudySource.of(study)
         workshop = Workshop(self.home, source.folder)
@@ -126,7 +127,7 @@ class Lab:
         names = sorted({*self.environments_of(plan), *workshop.makers(plan)})
         return plan, on_device, Readiness(dict.fromkeys(names, NOT_THIS_MACHINE), tuple(workshop.missing_models(plan)))
 
-    def trust(self, study: Path | Study) -> Trust:
+    def trust(self, study: Path | Study | StudySource) -> Trust:
         """What a study uses beyond measuring, and whether that has been allowed."""
         return self._trust(StudySource.of(study))
 
@@ -134,22 +135,33 @@ class Lab:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(
-        self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
+        self,
+        study: Path | Study | StudySource,
+        into: Path | None,
+        observer: Observer,
+        *,
+        budget_s: float | None = None,
+        part: Part | None = None,
     ) -> StudyFolder:
-        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
-        NotTrustedError for a file that uses what has not been allowed here."""
+        """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`:
+        not all of it. Raises NotTrustedError for a file that uses what has not been allowed here."""
         require_linux()
         source = StudySource.of(study).with_budget(budget_s)
+        if source.study.tune is not None and part is None:
+            asks = f"`tune` asks for a search; run it with: bitbench tune {source.file or 'FILE'}"
+            raise source.located(StudyFileError(asks, ("tune",)))
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
-        plan = self._ready_plan(source, workshop, observer)
+        plan = self._ready_plan(source, workshop, observer, part)
         folder = StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
             bench = self._bench(plan.study, load, workshop, source.folder)
             maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
             bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
-            _run_until_done(plan, bench, writer, observer, self._pace(plan, bench))
+            goes_on = part and part.goes_on
+            search = (lambda blocks: goes_on(folder, blocks)) if goes_on else None
+            _run_until_done(plan, bench, writer, observer, self._pace(plan, bench, search))
             run_profiles(plan, bench, writer, observer)
         return folder
 
@@ -253,9 +265,12 @@ class Lab:
         except StudyFileError as error:
             raise source.located(error) from error
 
-    def _ready_plan(self, source: StudySource, workshop: Workshop, observer: Observer) -> Plan:
+    def _ready_plan(
+        self, source: StudySource, workshop: Workshop, observer: Observer, part: Part | None = None
+    ) -> Plan:
         """The plan, once its environments exist and its variants were made, or could not be."""
         plan = self._plan(source, workshop)
+        plan = part.of(plan) if part else plan
         self._readiness(plan, workshop).require()
         return workshop.make_missing(plan, observer)
 
@@ -270,13 +285,14 @@ class Lab:
             making_s=workshop.making_s(plan),
         )
 
-    def _pace(self, plan: Plan, bench: Bench) -> StudyPace:
+    def _pace(self, plan: Plan, bench: Bench, search: OpenCells | None) -> StudyPace:
         return StudyPace(
             plan,
             bench.engines,
             Estimator(plan, bench.engines),
             available_bytes=available_memory(),
             on_device=self.device != "cpu",
+            search=search,
         )
 
     def _bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:

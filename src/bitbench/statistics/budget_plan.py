@@ -22,6 +22,7 @@ from bitbench.statistics.pairs import lent_degrees_of_freedom
 FIRST_GUESS = VarianceComponents(start_sd=0.06, trial_sd=0.11)
 # Two or three blocks may agree by luck; a plan that takes starts for exactly equal would never pay for another one.
 LEAST_START_SD = 0.02
+FEWEST_TO_CONFIRM = 3  # blocks: with two, t is 12.7, and a difference of a factor of two would not be seen
 MOST_BLOCKS = 64  # beyond that t is normal to 2 %, and a study with so many starts needs no advice
 
 
@@ -68,6 +69,19 @@ def plan_blocks(
         if (rounds := floor((budget_s / (blocks + design.kept_back) - design.starts_s) / design.round_s)) >= 1
     ]
     return min(plans, key=lambda plan: plan.half_width, default=None)
+
+
+def plan_confirmation(
+    design: Design, left_s: float, confidence: float, components: VarianceComponents, *, target: float
+) -> BlockPlan:
+    """Of two contenders: with the least of a quarter, a half and all of the time that is left with which a ratio will
+    be known to the target; with all of it where none does. Where that pays for nothing, it takes the least it can."""
+    plans = [plan_blocks(design, share * left_s, confidence, components) for share in (0.25, 0.5, 1.0)]
+    known = [plan for plan in plans if plan is not None]
+    precise = [plan for plan in known if plan.relative_half_width <= target]
+    if precise:
+        return precise[0]
+    return known[-1] if known else _plan(design, FEWEST_TO_CONFIRM, 1, confidence, components)
 
 
 def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:

@@ -143,8 +143,8 @@ def by_position(
     found = []
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
-        means = _window_means(scores.window[inside], kl[inside])
-        mean = _mapped(sample([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
+        means = window_means(scores.window[inside], kl[inside])
+        mean = with_interval(sample([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
         found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(found)
 

@@ -10,7 +10,7 @@ from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import Ratio
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.recorded.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.statistics.adjustment import adjust, machine_speed
 from bitbench.statistics.elapsed import block_ends
 from bitbench.statistics.families import Claims, claim
@@ -78,16 +78,11 @@ def standing(
     baseline: Contender | None,
 ) -> Standing:
     """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over."""
-    cells = set(plan.cells)
-    counted = [trial for trial in trials if trial.counts and trial.cell in cells]
-    blocks = sorted({trial.block for trial in counted})
-    ends_s = block_ends(trials, instances)
-    taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])
+    counted = _counted(plan, trials)
+    taken = looks_taken(plan, trials, instances)
     claims: dict[str, Claims] = {}
     ended: End | None = None
-    for look in taken:
-        known = set(blocks[: look.blocks])
-        seen = [trial for trial in counted if trial.block in known]
+    for look, seen in taken:
         for workload, table in pair_tables(seen, headline, baseline).items():
             claims[workload] = claim(
                 table,
@@ -100,7 +95,27 @@ def standing(
         if ended is not None:
             break
     speeds, explained = _speeds(counted, headline)
-    return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, taken, ended, explained)
+    made = [look for look, _ in taken]
+    return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, made, ended, explained)
+
+
+def looks_taken(
+    plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]
+) -> list[tuple[Look, list[TrialRecord]]]:
+    """Each look at a study, with the trials that it could see."""
+    counted = _counted(plan, trials)
+    blocks = sorted({trial.block for trial in counted})
+    ends_s = block_ends(trials, instances)
+    taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])
+    known = [set(blocks[: look.blocks]) for look in taken]
+    return [
+        (look, [trial for trial in counted if trial.block in seen]) for look, seen in zip(taken, known, strict=True)
+    ]
+
+
+def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    cells = set(plan.cells)
+    return [trial for trial in trials if trial.counts and trial.cell in cells]
 
 
 def pair_tables(trials: Sequence[TrialRecord], headline: Headline, baseline: Contender | None) -> dict[str, PairTable]:
@@ -132,7 +147,10 @@ def _looks(plan: Plan, blocks: int, ends_s: Sequence[float]) -> list[Look]:
 
 
 def kept_back(plan: Plan) -> float:
-    """For confirming the choice, of a budget: two of the contenders once more, as a share of a block of all."""
+    """For confirming the choice, of a budget: two of the contenders once more, as a share of a block of all. Nothing
+    where `bitbench tune` confirms it in a study of its own."""
+    if plan.study.tune is not None:
+        return 0.0
     contenders = len({cell.contender for cell in plan.cells})
     return 2 / contenders if plan.study.measure.budget is not None and contenders >= LEAST_TO_CONFIRM else 0.0
 
@@ -157,7 +175,7 @@ def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.cell.workload for trial in trials):
         turns = turns_of([trial for trial in trials if trial.cell.workload == workload])
-        figures = {turn: getattr(trial.metrics, headline.metric) for turn, trial in turns.items()}
+        figures = {turn: figure_of(trial, headline) for turn, trial in turns.items()}
         found = log_speeds(figures, higher_is_better=headline.higher_is_better)
         if len(found.contenders) < 2:
             continue
@@ -166,6 +184,12 @@ def _speeds(trials: Sequence[TrialRecord], headline: Headline) -> tuple[dict[str
         if adjusted.explained is not None:
             explained[workload] = adjusted.explained
     return speeds, explained
+
+
+def figure_of(trial: TrialRecord, headline: Headline) -> float | None:
+    source = trial.memory if headline.metric in Memory.model_fields else trial.metrics
+    value: float | None = getattr(source, headline.metric)
+    return value
 
 
 def turns_of(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo, field_
 
 from bitbench.core.asked.objective import Objectives
 from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.tune import Goal, Tune
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.base import Bytes, Fraction, Seconds, Spec
 from bitbench.core.found.metrics import Headline, find
@@ -253,6 +254,7 @@ class Study(Spec):
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )
+    tune: Tune | None = Field(default=None, description="what `bitbench tune` looks for among the contenders")
     seed: int = Field(default=0, ge=0, description="order and prompts follow from it")
 
     @field_validator("workloads", mode="before")
@@ -300,6 +302,18 @@ class Study(Spec):
         for variant in self.variants:
             if variant.of not in self.models:
                 raise ValueError(f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_tuned(self) -> "Study":
+        if self.tune is None:
+            return self
+        if len(self.workloads) != 1 or len(self.models) > 1:
+            raise ValueError("tune: what is best differs by workload and model; give one of each")
+        if self.tune.goal is Goal.COST and self.tune.price_per_hour is None:
+            raise ValueError("tune: the goal cost needs `price_per_hour`")
+        if self.tune.max_quality_loss is not None and self.quality is None:
+            raise ValueError("tune: max_quality_loss needs quality to be measured; add `quality: {}`")
         return self
 
     def workload(self, name: str) -> Workload:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.core.found.recommendation import MEMORY, Choice, Finding, Judged, Recommendation, Standing
+from bitbench.core.found.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes
 from bitbench.report.document.model import (
@@ -46,17 +46,20 @@ def recommendation_document(found: Recommendation) -> Document:
 
 
 def _asked(found: Recommendation) -> Phrase:
-    limits = found.limits
-    asked = [f"{one.name} of at most {_limit('s', one.limit)}" for one in limits.objectives]
-    if limits.memory_bytes is not None:
-        asked.append(f"{found.memory_name} of at most {_limit('bytes', limits.memory_bytes)}")
-    if limits.quality_loss is not None:
-        asked.append(f"quality loss of at most {_limit('share', limits.quality_loss)}")
     goal = f"the {'highest' if found.headline.higher_is_better else 'lowest'} {found.headline.name}"
+    return asked_for(goal, found.limits, found.memory_name)
+
+
+def asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
+    asked = [f"{one.name} of at most {limit_text('s', one.limit)}" for one in limits.objectives]
+    if limits.memory_bytes is not None:
+        asked.append(f"{memory_name} of at most {limit_text('bytes', limits.memory_bytes)}")
+    if limits.quality_loss is not None:
+        asked.append(f"quality loss of at most {limit_text('share', limits.quality_loss)}")
     return say(goal, " with ", listing(asked)) if asked else say(goal, ", without limits")
 
 
-def _limit(unit: str, limit: float) -> str:
+def limit_text(unit: str, limit: float) -> str:
     """As a person would write it: 4 GB stays 4 GB, although figures are in MiB."""
     if unit == Unit.SHARE:
         return percent(limit)
@@ -173,8 +176,8 @@ def _missed(judged: Judged, standing: Standing) -> Phrase:
     for finding in judged.findings:
         if finding.standing is standing:
             why = f" ({finding.reason})" if finding.reason else ""
-            limit = f" against {_limit(finding.unit, finding.limit)}{why}"
-            known = say(f"{finding.name} ", _value(finding), _without_cache(judged, finding), limit)
+            limit = f" against {limit_text(finding.unit, finding.limit)}{why}"
+            known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")
 
@@ -186,7 +189,7 @@ def _without_cache(judged: Judged, finding: Finding) -> Phrase:
     return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
 
 
-def _value(finding: Finding, note: str = "") -> Quantity:
+def finding_quantity(finding: Finding, note: str = "") -> Quantity:
     about = f"({finding.note})" if finding.note else ""
     notes = " ".join(part for part in (about, note) if part)
     return Quantity(finding.value, finding.unit, finding.low, finding.high, note=notes)
@@ -229,7 +232,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
 def _finding(place: int, judged: Judged) -> Quantity | None:
     """None of one without a result, which is not held against the limits."""
     finding = judged.findings[place] if judged.findings else None
-    return None if finding is None else _value(finding, MARKS[finding.standing])
+    return None if finding is None else finding_quantity(finding, MARKS[finding.standing])
 
 
 def _standing(choice: Choice, judged: Judged) -> str:

@@ -1,0 +1,61 @@
+"""`bitbench tune`: search settings for the best under limits, confirm it, and print the command that runs it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli.compare import Format
+from bitbench.cli.options import AsJson, end_with_json
+from bitbench.lab.choices import Described
+
+
+def tune(
+    study: Annotated[Path, typer.Argument(help="A study file with a section `tune`.", metavar="STUDY")],
+    *,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 30m; overrides the study's own.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the best settings, and confirm them.
+
+    Races all contenders of a study on one workload, drops those that cannot be the best or miss a limit, measures the
+    winner against the baseline anew, and prints the command that runs it. The same command resumes an interrupted
+    search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no contender meets the limits. 2:
+    inconclusive, or no confirmed gain. 3: no contender has a result.
+    """
+    from bitbench.cli.parsing import seconds
+    from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
+    from bitbench.cli.trust import confirm
+    from bitbench.ground.exit_codes import ExitCode
+    from bitbench.lab.study import Lab
+    from bitbench.lab.tune import tune as search
+    from bitbench.lab.tune import tune_source
+    from bitbench.report.answers.tune import tuning_document
+    from bitbench.report.document.markdown import markdown
+    from bitbench.report.document.terminal import render
+
+    lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
+    source = tune_source(study, None if budget is None else seconds(budget, "--budget"))
+    confirm(lab.trust(source), console, trusts=trust)
+    with RunDisplay(console) as display:
+        found = search(lab, source, into, display)
+    if as_json:
+        end_with_json(Described.TUNE, found, found.exit_code)
+    document = tuning_document(found)
+    if form is Format.MARKDOWN:
+        typer.echo(markdown(document), nl=False)
+        raise typer.Exit(found.exit_code)
+    render(document, console)
+    if found.exit_code is not ExitCode.DONE:
+        console.print(f"exit code {found.exit_code:d}: {found.exit_code.meaning}")
+    raise typer.Exit(found.exit_code)

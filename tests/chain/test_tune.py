@@ -1,0 +1,75 @@
+"""A search on null engines, from the file to the command line: the best is known, and so is why the others are out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.store.folder import StudyFolder
+from tests.command_line import Answer, bitbench
+
+# The fastest of all answers too late; of the others the one with 2 ms per token and no penalty per stream is the best.
+FILE = """
+name: null-tune
+engines:
+  - engine: null
+    args: {ttft: 20ms, tpot: [6ms, 4ms, 2ms], per_stream: [null, 0.2], vary: 0.01, vary_instance: 0.01}
+  - {engine: null, name: late, args: {ttft: 400ms, tpot: 0.1ms}}
+  - {engine: null, name: broken, args: {fail: exit}}
+workloads:
+  - {name: four, concurrency: 4, input_tokens: 64, output_tokens: 32}
+measure: {budget: 90s}
+objectives: {ttft: 100ms}
+tune: {}
+baseline: null tpot=6ms per_stream=unset
+"""
+BEST = "null tpot=2ms per_stream=unset"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tune")
+    (path / "tune.yaml").write_text(FILE)
+    return path
+
+
+def tune(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> Answer:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("BITBENCH_HOME", str(place / "home"))
+    monkeypatch.setenv("COLUMNS", "60")
+    return bitbench(capsys, "tune", "tune.yaml", "--into", "out", *more)
+
+
+def test_the_known_best_wins_and_is_confirmed(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tune(place, capsys, monkeypatch)
+    assert said.exit_code == ExitCode.DONE, said.out + said.err
+    text = " ".join(said.out.split())
+    assert f"Use {BEST}. In a fresh study, its output throughput is" in text
+    assert "Ruled out: late: ttft" in text
+    assert "Ruled out: broken: no result" in text
+    fresh = StudyFolder.existing(place / "out" / "confirmation")
+    assert {trial.cell.contender.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
+    searched = StudyFolder.existing(place / "out" / "search").trials()
+    late = {trial.block for trial in searched if trial.cell.contender.engine == "late"}
+    assert len(late) == 2  # it was dropped after the second
+    assert (place / "out" / "search" / "report" / "index.html").exists()
+
+
+def test_the_same_command_answers_again_without_measuring(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [len(StudyFolder(place / "out" / name).trials()) for name in ("search", "confirmation")]
+    said = tune(place, capsys, monkeypatch, "--json")
+    assert [len(StudyFolder(place / "out" / name).trials()) for name in ("search", "confirmation")] == before
+    answer = json.loads(said.out)["answer"]
+    assert answer["chosen"]["engine"] == BEST
+    assert answer["space"] == len(answer["tried"]) == 8
+    fates = {one["contender"]["engine"]: one["fate"] for one in answer["tried"]}
+    assert (fates["late"], fates["broken"], fates[BEST]) == ("ruled out", "no result", "best")
+    confirmed = answer["confirmed"]
+    truth = (20 + 31 * 6) / (20 + 31 * 2)  # ttft and 31 tokens
+    assert confirmed["is_gain"]
+    assert confirmed["ratio"]["value"] == pytest.approx(truth, rel=0.15)
