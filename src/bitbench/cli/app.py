@@ -20,6 +20,7 @@ from bitbench.cli import (
     load,
     models,
     profile,
+    publish,
     quality,
     quantize,
     query,
@@ -197,6 +198,8 @@ app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(query.query)
 app.command()(history.history)
+app.command()(publish.publish)
+app.command()(publish.verify)
 app.command("import")(import_results.import_results)
 app.command()(export.export)
 app.add_typer(environments.app, name="env")

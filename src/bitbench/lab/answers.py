@@ -6,10 +6,12 @@ from typing import Any, Generic, Literal, TypeVar
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Plan
+from bitbench.core.found.card import CardComparison, Verification
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.core.recorded.card import CardManifest
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.amount import Amount
@@ -53,6 +55,15 @@ class PlanAnswer(Record):
     amount: Amount
 
 
+class PublishAnswer(Record):
+    """`size`: of the file, in bytes."""
+
+    card: str
+    size: int
+    is_signed: bool
+    manifest: CardManifest
+
+
 class DoctorEngine(Record):
     name: str
     is_ready: bool
@@ -83,6 +94,9 @@ ANSWERS: dict[Described, type[Printed[Any]]] = {
     Described.LOAD: Printed[LoadAnswer],
     Described.PLAN: Printed[PlanAnswer],
     Described.DOCTOR: Printed[DoctorAnswer],
+    Described.PUBLISH: Printed[PublishAnswer],
+    Described.VERIFY: Printed[Verification],
+    Described.QUERY: Printed[CardComparison],
 }
 
 

@@ -15,3 +15,6 @@ class Described(StrEnum):
     LOAD = "load"
     PLAN = "plan"
     DOCTOR = "doctor"
+    PUBLISH = "publish"
+    VERIFY = "verify"
+    QUERY = "query"

@@ -17,6 +17,7 @@ import fcntl
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -234,6 +235,26 @@ class Writer:
         with self._files.replacing(name) as file:
             pq.write_table(rows, file, compression="zstd")
         return name
+
+    def restore(self, records: StudyRecords) -> None:
+        """Write the records of another study as they are, with their ids, into this folder, which is empty."""
+        for trial in records.trials:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"requests/{trial.id}.parquet", records.requests_of(trial, None))
+        for measured in records.quality:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"quality/{measured.id}.parquet", records.scores_of(measured))
+        for profile in records.profiles:
+            self._files.write(f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n")
+        for lines, written in (
+            (self.folder._trials, records.trials),
+            (self.folder._quality, records.quality),
+            (self.folder._instances, records.instances),
+        ):
+            self._files.write(lines.name, "".join(f"{record.model_dump_json()}\n" for record in written))
+        if records.roof is not None:
+            self.write_roof(records.roof)
+        self.write_lock(records.lock)
 
     def write_material(self, model: str, material: QualityMaterial) -> None:
         self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
