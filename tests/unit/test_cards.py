@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bitbench.core.anonymous import without_places
 from bitbench.core.found.card import CardCells
 from bitbench.core.found.facts import Fact
 from bitbench.core.recorded.card import CardManifest, PartName
@@ -230,6 +231,23 @@ def test_no_secret_and_no_place_of_the_machine_is_in_a_card(tmp_path: Path) -> N
     assert "box.lan" not in everything
     assert str(tmp_path) not in everything
     assert "…/model.gguf in 3 s" in everything
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s", "smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s"),
+        ("no route /metrics", "no route /metrics"),
+        ("(/usr/lib/python3/x.py:12)", "(…/x.py:12)"),
+        ("LIBRARY=/opt/a/lib:/home/me/lib", "LIBRARY=…/lib:…/lib"),
+        ("~me/notes and $HOME/x/y", "…/notes and …/y"),
+        ("https://me:word@box.lan:8000/v1?key=1#x", "https://…:8000/v1"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("http://[bad", "…"),
+    ],
+)
+def test_a_text_keeps_its_sense_without_its_places(said: str, kept: str) -> None:
+    assert without_places(said) == kept
 
 
 def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:

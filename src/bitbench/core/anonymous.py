@@ -11,8 +11,9 @@ from bitbench.core.secrets import is_secret
 
 R = TypeVar("R", bound=Record)
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-# Absolute, or from somebody's home, and of two parts at least: a lone `/metrics` tells nothing of a machine.
-_PATH = re.compile(r"(?<![\w.:/~$-])(?:~[\w.-]*|\$\w+)?(?:/[\w.@+,=~%-]+){2,}/?")
+# Absolute and of two parts at least, or from somebody's home: a lone `/metrics` tells nothing of a machine.
+_NAME = r"/[\w.@+=~%-]+"
+_PATH = re.compile(rf"(?<![\w./~$-])(?:~[\w.-]*(?:{_NAME})+|(?:\$\w+)?(?:{_NAME}){{2,}})/?")
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 

@@ -94,7 +94,7 @@ class Lab:
         return Estimator(plan, self.engines_of(plan.study))
 
     def run(
-        self, study: Path | Study, into: Path | None, observer: Observer, *, budget_s: float | None = None
+        self, study: Path | Study, into: Path | StudyFolder | None, observer: Observer, *, budget_s: float | None = None
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own. Raises
         NotTrustedError for a file that uses what has not been allowed here."""
@@ -102,7 +102,7 @@ class Lab:
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer)
-        folder = StudyFolder(into or Path(plan.study.name))
+        folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
             bench = self._bench(plan.study, load, source.folder)
