@@ -13,6 +13,7 @@ from bitbench.lab.live_server import LiveServer
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.study import Lab
 from bitbench.lab.watch import watched
+from bitbench.store.folder import StudyFolder
 
 STUDY = """
 name: seen
@@ -43,7 +44,7 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
             seen.append(json.loads(ask(urls[0], "/progress.json")[1]))
 
     looking = threading.Thread(target=look)
-    with watched(lab, tmp_path / "out", LogObserver(), port=0, on_url=urls.append) as observer:
+    with watched(lab, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
         looking.start()
         lab.run(tmp_path / "seen.yaml", tmp_path / "out", observer)
         over.set()
@@ -67,7 +68,7 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
 def test_the_last_page_says_what_is_decided_and_no_longer_refreshes(tmp_path: Path) -> None:
     (tmp_path / "seen.yaml").write_text(STUDY)
     lab, urls, pages = Lab(tmp_path / "home"), [], []
-    with watched(lab, tmp_path / "out", LogObserver(), port=0, on_url=urls.append) as observer:
+    with watched(lab, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
         ended = observer.ended
 
         def look(sentence: str) -> None:

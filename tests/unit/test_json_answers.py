@@ -17,6 +17,7 @@ from tests.unit.study_folders import write_folder
 from tests.unit.test_recommend_tails import even, study
 
 DATA = Path(__file__).parent / "data"
+CARD = Path(__file__).parents[2] / "examples" / "gallery" / "cpu-shootout.card"
 WHY_INT8 = DATA / "explain" / "why-int8"
 STUDY = "name: x\nengines: [null]\nworkloads: [interactive]\nmeasure: {budget: 10m}\nobjectives: {ttft_p99: 1s}\n"
 
@@ -49,6 +50,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "compare demo demo",
         "recommend demo --slo ttft_p99=1s --max-memory 4GB",
         f"explain {WHY_INT8} torchao-int8wo --workload one",
+        "publish demo --unsigned",
+        f"verify {CARD}",
+        f"query {CARD} --cards",
     ],
 )
 @pytest.mark.usefixtures("place")
@@ -71,6 +75,9 @@ def test_an_answer_is_one_document(command: str, capsys: pytest.CaptureFixture[s
         ("explain demo nothing", ExitCode.USAGE),
         ("load http://127.0.0.1:9", ExitCode.UNAVAILABLE),
         ("doctor --slow", ExitCode.USAGE),
+        ("publish demo", ExitCode.USAGE),
+        ("verify study.yaml", ExitCode.REFUSED),
+        ("query none --cards", ExitCode.REFUSED),
     ],
 )
 @pytest.mark.usefixtures("place")

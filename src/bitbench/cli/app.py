@@ -20,6 +20,8 @@ from bitbench.cli import (
     load,
     models,
     profile,
+    publish,
+    pull,
     quality,
     quantize,
     query,
@@ -55,7 +57,8 @@ app = typer.Typer(
 )
 StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
 Into = Annotated[
-    Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
+    str | None,
+    typer.Option("--into", metavar="DIR", help="Results folder, or s3://BUCKET/STUDY [default: ./NAME of the study]."),
 ]
 
 
@@ -158,16 +161,18 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
+    from bitbench.lab.places import folder_at
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
 
     lab, console = Lab(device=chosen(device)), Terminal()
+    place = None if into is None else folder_at(into, lab.home)
     budget_s = None if budget is None else seconds(budget, "--budget")
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
-        page = watched(lab, into, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
+        page = watched(lab, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(study, into, observer, budget_s=budget_s)
+            folder = lab.run(study, place, observer, budget_s=budget_s)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
@@ -216,6 +221,9 @@ app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(query.query)
 app.command()(history.history)
+app.command()(publish.publish)
+app.command()(publish.verify)
+app.command()(pull.pull)
 app.command("import")(import_results.import_results)
 app.command()(export.export)
 app.add_typer(environments.app, name="env")

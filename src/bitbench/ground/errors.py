@@ -18,7 +18,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ImportFileError         a result file has another format than given, or contains no results
 ├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
-│   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
+│   ├── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
+│   └── CardError           a file is not an evidence card, was changed after it was made, or was not signed as asked
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
@@ -118,6 +119,10 @@ class StoreError(BitbenchError):
 
 
 class RowsNotKeptError(StoreError):
+    pass
+
+
+class CardError(StoreError):
     pass
 
 

@@ -7,11 +7,13 @@ from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.cell import Plan
 from bitbench.core.device_class import DevicePlan
+from bitbench.core.found.card import CardComparison, Verification
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.found.tuning import Tuning
+from bitbench.core.recorded.card import CardManifest
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.processor import Level
 from bitbench.ground.exit_codes import ExitCode
@@ -57,6 +59,15 @@ class PlanAnswer(Record):
     on_device: DevicePlan | None = None  # with --device-class: what each contender takes there, hours and cost
 
 
+class PublishAnswer(Record):
+    """`size`: of the file, in bytes."""
+
+    card: str
+    size: int
+    is_signed: bool
+    manifest: CardManifest
+
+
 class DoctorEngine(Record):
     name: str
     is_ready: bool
@@ -91,6 +102,9 @@ ANSWERS: dict[Described, type[Printed[Any]]] = {
     Described.LOAD: Printed[LoadAnswer],
     Described.PLAN: Printed[PlanAnswer],
     Described.DOCTOR: Printed[DoctorAnswer],
+    Described.PUBLISH: Printed[PublishAnswer],
+    Described.VERIFY: Printed[Verification],
+    Described.QUERY: Printed[CardComparison],
 }
 
 

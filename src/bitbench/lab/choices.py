@@ -16,3 +16,6 @@ class Described(StrEnum):
     LOAD = "load"
     PLAN = "plan"
     DOCTOR = "doctor"
+    PUBLISH = "publish"
+    VERIFY = "verify"
+    QUERY = "query"

@@ -137,7 +137,7 @@ class Lab:
     def run(
         self,
         study: Path | Study | StudySource,
-        into: Path | None,
+        into: Path | StudyFolder | None,
         observer: Observer,
         *,
         budget_s: float | None = None,
@@ -153,7 +153,7 @@ class Lab:
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
         plan = self._ready_plan(source, workshop, observer, part)
-        folder = StudyFolder(into or Path(plan.study.name))
+        folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
             bench = self._bench(plan.study, load, workshop, source.folder)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watched(
-    lab: "Lab", into: Path | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
+    lab: "Lab", into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
 ) -> Iterator["WatchedRun"]:
     """Serves the page until the run has ended, however it does."""
     with LiveServer(port) as server:
@@ -44,7 +44,7 @@ def watched(
 class WatchedRun:
     """An Observer that keeps the page of a running study, and passes everything on to another one."""
 
-    def __init__(self, lab: "Lab", into: Path | None, server: LiveServer, inner: Observer) -> None:
+    def __init__(self, lab: "Lab", into: StudyFolder | None, server: LiveServer, inner: Observer) -> None:
         self._lab, self._into, self._server, self._inner = lab, into, server, inner
         self._name = ""
         self._folder: StudyFolder | None = None
@@ -67,7 +67,7 @@ class WatchedRun:
         least = len(plan.cells) * measure.instances.min * measure.trials.min
         planned = max(least, trials_done) if measure.budget is None else None
         self._name = plan.study.name
-        self._folder = StudyFolder(self._into or Path(plan.study.name))
+        self._folder = self._into or StudyFolder(Path(plan.study.name))
         self._show(replace(self._progress, trials_done=trials_done, trials_planned=planned))
         self._inner.study_started(plan, trials_done)
 

@@ -31,7 +31,7 @@ def differences(
 def _facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Contender, Contender]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
-    yield Fact.TOOL, "", _tool(before), _tool(after)
+    yield Fact.TOOL, "", tool_of(before), tool_of(after)
     for name in TELLING_FACTS:
         yield Fact.HOST, name, before.lock.host.shown(name), after.lock.host.shown(name)
     packages = [side.lock.environments for side in (before, after)]
@@ -45,7 +45,7 @@ def _facts(
             yield fact, other.name, read(before, one), read(after, other)
 
 
-def _tool(side: StudyRecords) -> str:
+def tool_of(side: StudyRecords) -> str:
     """With our version: the client is part of what is measured."""
     origin = side.plan.imported_from
     return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
@@ -59,6 +59,10 @@ def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[
         return ", ".join(sorted(set(said))) or None
 
     return shown
+
+
+def kernels_of(side: StudyRecords, contender: Contender) -> Shown:
+    return _CHOICES(side, contender) or _WORDS(side, contender)
 
 
 def _kernels(before: StudyRecords, one: Contender, after: StudyRecords, other: Contender) -> tuple[Shown, Shown]:

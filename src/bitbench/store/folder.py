@@ -17,6 +17,7 @@ import fcntl
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -186,6 +187,7 @@ class Writer:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
+        self._prepare()
         if folder.lock() is None:
             folder.refuse_records_without_lock()
         else:
@@ -197,6 +199,9 @@ class Writer:
         self._next_trial = following(trial.id for trial in folder.trials())
         self._next_quality = following(record.id for record in folder.quality_records())
         self._next_instance = _next_number(folder.logs, _LOG)
+
+    def _prepare(self) -> None:
+        """Between becoming the only writer and looking at what the folder holds."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -235,8 +240,28 @@ class Writer:
             pq.write_table(rows, file, compression="zstd")
         return name
 
+    def restore(self, records: StudyRecords) -> None:
+        """Write the records of another study as they are, with their ids, into this folder, which is empty."""
+        for trial in records.trials:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"requests/{trial.id}.parquet", records.requests_of(trial, None))
+        for measured in records.quality:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"quality/{measured.id}.parquet", records.scores_of(measured))
+        for profile in records.profiles:
+            self._files.write(f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n")
+        for lines, written in (
+            (self.folder._trials, records.trials),
+            (self.folder._quality, records.quality),
+            (self.folder._instances, records.instances),
+        ):
+            self._files.write(lines.name, "".join(f"{record.model_dump_json()}\n" for record in written))
+        if records.roof is not None:
+            self.write_roof(records.roof)
+        self.write_lock(records.lock)
+
     def write_material(self, model: str, material: QualityMaterial) -> None:
-        self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
+        self._write_document(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
 
     def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
         """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
@@ -250,13 +275,16 @@ class Writer:
         return profile
 
     def write_study(self, text: str) -> None:
-        self._files.write(self.folder.study_file.name, text)
+        self._write_document(self.folder.study_file.name, text)
 
     def write_roof(self, roof: MachineRoof) -> None:
-        self._files.write(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
+        self._write_document(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
 
     def write_lock(self, lock: Lock) -> None:
-        self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
+        self._write_document(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
+
+    def _write_document(self, name: str, text: str) -> None:
+        self._files.write(name, text)
 
     def _appended(self, lines: Path, draft: R, given: Mapping[str, str | None]) -> R:
         """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""

@@ -8,6 +8,7 @@ A table is made when a query names it: listing a million request files for a que
 line of a study that is just being written is left out until it is complete; a damaged one is left out and named.
 """
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,11 @@ import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
+from bitbench.store.catalog import Catalog
 from bitbench.store.damage import damaged_lines, damaged_rows
+from bitbench.store.objects import SCHEME
 from bitbench.store.request_dataset import request_dataset
-from bitbench.store.tables import TABLES, QueryTable
+from bitbench.store.tables import TABLES, QueryTable, no_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +115,8 @@ class Studies:
     def __init__(self, place: str) -> None:
         is_remote = "://" in place
         self._place = place.rstrip("/") if is_remote else str(Path(place).resolve())
-        self._remote = _remote(place) if is_remote else None
+        self._catalog = _catalog(self._place) if is_remote else None
+        self._remote = _remote(place) if is_remote and self._catalog is None else None
         self._reader = duckdb.connect()
         self._reader.execute("SET TimeZone = 'UTC'")
         self._asked = _connection_without_files()
@@ -121,7 +125,7 @@ class Studies:
         self.damaged: list[str] = []
         if self._remote is not None:
             self._reader.register_filesystem(self._remote)
-        elif not Path(place).is_dir():
+        elif not is_remote and not Path(place).is_dir():
             raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
@@ -167,6 +171,9 @@ class Studies:
             return
         self._made.add(name)
         table = TABLES[name]
+        if self._catalog is not None:
+            self._hand_over(name, self._catalog.table(name))
+            return
         if name not in ("studies", "kernels"):
             self._make("studies")
         try:
@@ -185,7 +192,7 @@ class Studies:
     def _select(self, name: str, table: QueryTable) -> str:
         source = self._source(name, table)
         columns = ", ".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in table.columns)
-        return _no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
+        return no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
 
     def _make_requests(self) -> None:
         """A view over the rows: which study they are of is joined when it is asked for."""
@@ -241,7 +248,7 @@ class Studies:
 
     def _kernels(self) -> str:
         """Of our own bench, and of tables that were imported: these give one time per column, and nothing else."""
-        parts = [_no_rows("kernels")]
+        parts = [no_rows("kernels")]
         if self._has(pattern := f"{self._place}/**/{TABLES['kernels'].files}"):
             read = self._json(pattern, _SOURCES["kernels"], lines=False)
             parts.append(
@@ -316,12 +323,6 @@ def _connection_without_files() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _no_rows(name: str) -> str:
-    """No row of the right types: what is united with it has every column."""
-    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in TABLES[name].columns)
-    return f"SELECT {empty} WHERE false"
-
-
 def _with_study(source: str) -> str:
     return f"(SELECT * FROM {source} LEFT JOIN (SELECT folder, study FROM studies) USING (folder))"
 
@@ -348,6 +349,14 @@ def _first_line(error: Exception) -> str:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _catalog(place: str) -> Catalog | None:
+    """Of studies that bitbench wrote to an object store; None where other means have to read what lies there."""
+    if not place.startswith(SCHEME) or importlib.util.find_spec("obstore") is None:
+        return None
+    catalog = Catalog(place)
+    return None if catalog.is_empty else catalog
 
 
 def _remote(place: str) -> Any:

@@ -6,7 +6,7 @@ with different content are refused, because no rule could say which of them happ
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
 from bitbench.core.cell import Plan
+from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.requests import RequestColumn
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
@@ -25,7 +26,7 @@ from bitbench.ground.errors import RowsNotKeptError, StoreError
 from bitbench.ground.safe_files import open_to_read, read_bytes
 
 R = TypeVar("R", bound=Record)
-Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord)
+Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
 _ARROW_TYPES = {
@@ -37,14 +38,25 @@ _ARROW_TYPES = {
 
 def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
     """Every record of a file, in its order; none where the file does not exist."""
+
+    def where(number: int) -> str:
+        return f"{path.name}:{number} in {path.parent}"
+
+    return read_from(complete_lines(path), kind, newest, where, "remove that line to continue without it")
+
+
+def read_from(
+    lines: Iterable[tuple[int, bytes]], kind: type[Line], newest: int, where: Callable[[int], str], advice: str
+) -> list[Line]:
+    """Every record of these numbered lines. `where`: how a message calls a line."""
     found: dict[str, tuple[int, Line]] = {}
-    for number, raw in complete_lines(path):
-        where = f"{path.name}:{number} in {path.parent}"
-        record = parse(raw, kind, newest, where, "remove that line to continue without it")
+    for number, raw in lines:
+        record = parse(raw, kind, newest, where(number), advice)
         first, known = found.setdefault(record.id, (number, record))
         if known != record:
             raise StoreError(
-                f"{where} has the id {record.id} of line {first} with different content; remove one of the two lines"
+                f"{where(number)} has the id {record.id} of line {first} with different content; remove one of the two "
+                "lines"
             )
     return [record for _, record in found.values()]
 

@@ -196,3 +196,9 @@ TABLES = {
     "quality": QUALITY,
     "kernels": KERNELS,
 }
+
+
+def no_rows(name: str) -> str:
+    """No row of the right types, as SQL: what is united with it has every column."""
+    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in TABLES[name].columns)
+    return f"SELECT {empty} WHERE false"

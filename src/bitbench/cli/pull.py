@@ -1,0 +1,21 @@
+"""`bitbench pull`: a study from an object store as a folder of this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def pull(
+    url: Annotated[str, typer.Argument(help="The study: s3://BUCKET/STUDY.", metavar="URL")],
+    folder: Annotated[Path | None, typer.Argument(help="The folder to fill [default: ./STUDY].", metavar="DIR")] = None,
+) -> None:
+    """Copy a study from an object store, so that every command reads it."""
+    from bitbench.cli.terminal import Terminal
+    from bitbench.lab.places import pull_study
+
+    found = pull_study(url, folder)
+    count = len(found.trials())
+    Terminal().print(
+        f"Wrote {found.path} ({count:,} trials). `bitbench report {found.path}` shows them.", soft_wrap=True
+    )

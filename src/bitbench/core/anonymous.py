@@ -1,0 +1,67 @@
+"""A record without what only its own machine needs to know: paths, hosts of URLs, values of secrets."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from bitbench.core.base import Json, Record
+from bitbench.core.quotation import HIDDEN
+from bitbench.core.secrets import is_secret
+
+R = TypeVar("R", bound=Record)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+# Absolute and of two parts at least, or from somebody's home: a lone `/metrics` tells nothing of a machine.
+_NAME = r"/[\w.@+=~%-]+"
+_PATH = re.compile(rf"(?<![\w./~$-])(?:~[\w.-]*(?:{_NAME})+|(?:\$\w+)?(?:{_NAME}){{2,}})/?")
+_OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+def without_machine(record: R) -> R:
+    """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`."""
+    content = _clean(record.model_dump(mode="json"), without_places)
+    return type(record).model_validate(content)
+
+
+def without_places(text: str) -> str:
+    """Of a text: URLs keep scheme, port and path; paths keep their last part."""
+    hidden: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        hidden.append(_without_host(found[0]))
+        return f"\0{len(hidden) - 1}\0"
+
+    shortened = _PATH.sub(_last_part, _URL.sub(keep, text.replace("\0", "")))
+    return re.sub("\0(\\d+)\0", lambda found: hidden[int(found[1])], shortened)
+
+
+def _last_part(found: re.Match[str]) -> str:
+    return f"…/{found[0].rstrip('/').rpartition('/')[2]}"
+
+
+def _without_host(url: str) -> str:
+    """Without user, password, query and fragment, too."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return "…"
+    if parts.scheme.lower() == "file":
+        return f"file://…/{parts.path.rpartition('/')[2]}"
+    host = parts.hostname if parts.hostname in _OWN_MACHINE else "…"
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def _clean(value: Json, words: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return words(value)
+        case dict():
+            return {words(name): _field(name, inside, words) for name, inside in value.items()}
+        case list():
+            return [_clean(one, words) for one in value]
+    return value
+
+
+def _field(name: str, value: Json, words: Callable[[str], str]) -> Any:
+    return HIDDEN if isinstance(value, str) and is_secret(name) else _clean(value, words)

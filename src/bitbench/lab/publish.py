@@ -1,0 +1,100 @@
+"""From a study folder to an evidence card: its records without the machine's own paths, its figures, a signature."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from bitbench import __version__
+from bitbench.core.anonymous import without_machine, without_places
+from bitbench.core.recorded.card import CardManifest, PartName
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.ground.errors import CardError, StoreError, UsageError
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.statistics.card_cells import card_cells
+from bitbench.statistics.summarize import summarize
+from bitbench.store.card_file import LARGEST_CARD_BYTES, LARGEST_TEXT_BYTES, UNSIGNED, card_bytes
+from bitbench.store.card_records import pack, unpack
+from bitbench.store.folder import StudyFolder
+from bitbench.store.signature import sign
+
+ENDING = ".card"
+
+
+@dataclass(frozen=True)
+class Published:
+    path: Path
+    size: int
+    is_signed: bool
+    manifest: CardManifest
+
+
+def publish(
+    folder: Path, output: Path | None = None, *, key: Path | None, unsigned: bool = False, rows: bool = True
+) -> Published:
+    """Write FOLDER.card, or `output`. The same folder gives the same bytes; `key`: an SSH key that signs them."""
+    if (key is None) is not unsigned:
+        raise UsageError("give a key that signs the card, such as --key ~/.ssh/id_ed25519, or --unsigned")
+    source = StudyFolder.existing(folder)
+    path = output or Path(f"{folder.resolve().name}{ENDING}")
+    manifest, head, parts = card_content(source.read(), rows=rows)
+    signature = UNSIGNED if key is None else sign(head, key.expanduser())
+    size = len(head) + len(signature) + len(parts)
+    if size > LARGEST_CARD_BYTES:
+        raise CardError(f"the card would have {size / 2**20:,.0f} MiB, more than any reader takes; leave out its rows")
+    files, name = SafeFolder.around(path)
+    with files.replacing(name) as file:
+        for content in (head, signature, parts):
+            file.write(content)
+    return Published(path, size, key is not None, manifest)
+
+
+def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, bytes]:
+    """The manifest, the lines to sign, and the parts. Figures are computed from the records as the card has them."""
+    if not of.trials and not of.quality:
+        raise StoreError(f"{of.name} has no trial yet; run the study first")
+    parts = pack(_without_machine(of), rows=rows, cleaned=_clean_rows)
+    records = unpack(parts, of.name)
+    summary = summarize(records)
+    parts |= {
+        PartName.CELLS: _text(card_cells(records, summary).model_dump_json()),
+        PartName.FIGURES: _text(summary.model_dump_json()),
+    }
+    for part, content in parts.items():
+        if part.is_packed and len(content) > LARGEST_TEXT_BYTES:
+            raise CardError(f"{part.value} would have {len(content) / 2**20:,.0f} MiB, more than any reader takes")
+    has_rows = bool({PartName.REQUESTS, PartName.SCORES} & parts.keys())
+    manifest = CardManifest(bitbench=__version__, study=records.study.name, has_rows=has_rows, parts=())
+    return card_bytes(manifest, parts)
+
+
+def _without_machine(of: StudyRecords) -> StudyRecords:
+    return replace(
+        of,
+        lock=_lock(of.lock),
+        trials=[without_machine(one) for one in of.trials],
+        instances=[without_machine(one) for one in of.instances],
+        quality=[without_machine(one) for one in of.quality],
+        profiles=[without_machine(one) for one in of.profiles],
+    )
+
+
+def _lock(lock: Lock) -> Lock:
+    """Where a variant lies helps no reader; its hash says what it is."""
+    variants = tuple(variant.model_copy(update={"path": None}) for variant in lock.plan.variants)
+    return without_machine(lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})}))
+
+
+def _clean_rows(table: pa.Table) -> pa.Table:
+    """What a server said of its errors may hold its paths."""
+    place = table.schema.get_field_index("error")
+    if place < 0 or table.column(place).null_count == table.num_rows:
+        return table
+    said = [None if one is None else without_places(one) for one in table.column(place).to_pylist()]
+    return table.set_column(place, table.schema.field(place), pa.array(said, pa.string()))
+
+
+def _text(content: str) -> bytes:
+    return json.dumps(json.loads(content), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"

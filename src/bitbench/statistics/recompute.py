@@ -1,0 +1,129 @@
+"""Do the figures that a card states follow from its records? Every one is computed again and compared."""
+
+import json
+import math
+from collections.abc import Iterator
+
+from bitbench.core.base import Json, Record
+from bitbench.core.found.card import Check, Checked
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.ground.errors import RowsNotKeptError
+from bitbench.statistics.objectives import judge_objectives
+from bitbench.statistics.trial import measure
+
+# Sums of the same doubles in another order differ by a few units in the last of 16 digits; a bootstrap takes the
+# difference of such sums. What a person would read differs only from a million times as much on.
+TOLERANCE = 1e-9
+SHOWN = 10  # differences that are named
+
+
+def recompute_trials(of: StudyRecords) -> Checked:
+    """Each trial's own figures, from its request rows."""
+    compared, different, unchecked = 0, list[str](), 0
+    for trial in of.trials:
+        stated = _stated(trial)
+        if not stated["metrics"] and stated["objectives"] is None:
+            continue
+        try:
+            found = _of_rows(of, trial)
+        except RowsNotKeptError:
+            unchecked += 1
+            continue
+        count, differences = compare_values(stated, found, trial.id)
+        compared += count
+        different += differences
+    return Checked(
+        check=Check.TRIALS,
+        figures=compared,
+        different=tuple(different[:SHOWN]),
+        different_count=len(different),
+        unchecked=unchecked,
+        why_unchecked=None if unchecked == 0 else f"the card has no request rows of {unchecked:,} trials",
+    )
+
+
+def recompute(check: Check, stated: Json, found: Record) -> Checked:
+    """What the card states, as it was read from JSON, against what this bitbench computes from its records.
+
+    What an older version did not state is no difference; what this one does not compute was not checked.
+    """
+    content = json.loads(found.model_dump_json())
+    compared, different = compare_values(stated, content)
+    unknown = [*_unknown(stated, content)]
+    return Checked(
+        check=check,
+        figures=compared,
+        different=tuple(different[:SHOWN]),
+        different_count=len(different),
+        unchecked=len(unknown),
+        why_unchecked=None if not unknown else f"this bitbench does not compute {', '.join(unknown[:SHOWN])}",
+    )
+
+
+def compare_values(stated: Json, found: Json, where: str = "") -> tuple[int, list[str]]:
+    """How many numbers were compared, and each place where the two differ, with both values."""
+    if isinstance(stated, dict) and isinstance(found, dict):
+        pairs = [
+            (stated[name], found[name], f"{where}.{name}" if where else str(name))
+            for name in sorted(stated.keys() & found.keys())
+        ]
+    elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
+        pairs = [(*both, f"{where}[{index}]") for index, both in enumerate(zip(stated, found, strict=True))]
+    else:
+        is_number = _is_number(found) or _is_number(stated)
+        return int(is_number), [] if _is_equal(stated, found) else [f"{where}: {_shown(stated)}, not {_shown(found)}"]
+    compared, different = 0, list[str]()
+    for one, other, place in pairs:
+        count, differences = compare_values(one, other, place)
+        compared += count
+        different += differences
+    return compared, different
+
+
+def _stated(trial: TrialRecord) -> dict[str, Json]:
+    known = {name: value for name, value in trial.metrics.model_dump(mode="json").items() if value is not None}
+    objectives = None if trial.objectives is None else trial.objectives.model_dump(mode="json")
+    return {"metrics": known, "objectives": objectives, "requests": trial.requests, "failed": trial.failed_requests}
+
+
+def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
+    rows = of.requests_of(trial, None)
+    metrics = measure(rows, of.study.objectives)
+    objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
+    failed = sum(status != "ok" for status in rows.column("status").to_pylist())
+    found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}
+    return {
+        "metrics": found,
+        "objectives": None if objectives is None else objectives.model_dump(mode="json"),
+        "requests": rows.num_rows,
+        "failed": failed,
+    }
+
+
+def _unknown(stated: Json, found: Json, where: str = "") -> Iterator[str]:
+    """Where the card has a name that this version does not."""
+    if isinstance(stated, dict) and isinstance(found, dict):
+        for name in stated:
+            place = f"{where}.{name}" if where else str(name)
+            if name not in found:
+                yield place
+            else:
+                yield from _unknown(stated[name], found[name], place)
+    elif isinstance(stated, list) and isinstance(found, list):
+        for index, (one, other) in enumerate(zip(stated, found, strict=False)):
+            yield from _unknown(one, other, f"{where}[{index}]")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_equal(stated: object, found: object) -> bool:
+    if isinstance(stated, int | float) and isinstance(found, int | float) and _is_number(stated) and _is_number(found):
+        return math.isclose(stated, found, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
+    return stated == found and isinstance(stated, bool) is isinstance(found, bool)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:60]

