@@ -123,6 +123,8 @@ class EngineMetrics(Record):
     def acceptance_length(self) -> float | None:
         """Tokens of a step that began with a draft: those that were accepted, and the one that follows them."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts and self.accepted_tokens is not None else None
+
+
 class GpuUse(Record):
     """What the GPUs that an engine sees did during a trial. None where the driver does not tell."""
 
