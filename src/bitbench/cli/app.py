@@ -126,6 +126,10 @@ def run(
         bool, typer.Option("--watch", help="Serve a page on 127.0.0.1 that shows progress and what is decided.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N or ssh://HOST,HOST."),
+    ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -140,16 +144,18 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
+    from bitbench.fleet.address import roster_of
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
 
     lab, console = Lab(), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
+    roster = None if on is None else roster_of(on)
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(lab, into, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(study, into, observer, budget_s=budget_s)
+            folder = lab.run(study, into, observer, budget_s=budget_s, on=roster)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 

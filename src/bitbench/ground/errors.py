@@ -18,6 +18,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
+├── FleetError              no machine of a fleet can work on a study, or the cluster cannot be used
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
@@ -113,6 +114,10 @@ class StoreError(BitbenchError):
 
 
 class RowsNotKeptError(StoreError):
+    pass
+
+
+class FleetError(BitbenchError):
     pass
 
 
