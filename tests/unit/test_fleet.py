@@ -13,6 +13,7 @@ from bitbench.core.order import Order
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Memory, Outcome, TrialMetrics
+from bitbench.engines import registry
 from bitbench.fleet.address import FixedRoster, roster_of
 from bitbench.fleet.channel import Channel, ChannelClosed
 from bitbench.fleet.machine_lock import MachineBusy, MachineLock
@@ -304,9 +305,12 @@ def test_hosts_of_ssh() -> None:
 
 
 def test_what_one_machine_has_to_do_alone_is_refused() -> None:
-    plan = plan_of(budget="10m")
+    engines = registry.engines()
     with pytest.raises(UsageError, match="budget"):
-        refuse_on_a_fleet(plan)
+        refuse_on_a_fleet(plan_of(budget="10m"), engines)
+    study = Study.model_validate({**STUDY, "engines": [{"engine": "endpoint", "args": {"url": "http://127.0.0.1:1"}}]})
+    with pytest.raises(UsageError, match="runs elsewhere"):
+        refuse_on_a_fleet(plan_of().model_copy(update={"study": study}), engines)
 
 
 def test_differences_are_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from bitbench.cli import (
     environments,
     explain,
     export,
+    fleet,
     history,
     import_results,
     kernels,
@@ -27,7 +28,7 @@ from bitbench.cli import (
     recommend,
     report,
 )
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
@@ -128,8 +129,9 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N or ssh://HOST,HOST."),
+        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
     ] = None,
+    insecure_cluster: InsecureCluster = False,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -150,7 +152,7 @@ def run(
 
     lab, console = Lab(), Terminal()
     budget_s = None if budget is None else seconds(budget, "--budget")
-    roster = None if on is None else roster_of(on)
+    roster = None if on is None else roster_of(on, without_token=insecure_cluster)
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(lab, into, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
@@ -201,6 +203,7 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
+app.command()(fleet.fleet)
 app.command()(query.query)
 app.command()(history.history)
 app.command("import")(import_results.import_results)

@@ -15,7 +15,7 @@ NODE = ("-P", "-m", "bitbench.lab.node")
 MOST_LOCAL = 64
 _LOCAL = re.compile(r"local:(\d{1,3})", re.ASCII)
 _SSH_HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?", re.ASCII)
-FORMS = "local:N or ssh://HOST,HOST"
+FORMS = "local:N, ssh://HOST,HOST or ray://HEAD:PORT"
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,17 @@ class FixedRoster:
         """Nothing is kept open beside the channels."""
 
 
-def roster_of(address: str) -> Roster:
-    """Raises UsageError for what is none of the forms."""
+def roster_of(address: str, *, without_token: bool = False) -> Roster:
+    """Raises UsageError for what is none of the forms. `without_token`: a Ray cluster that is open to all will do."""
     scheme, _, rest = address.partition("://")
     if found := _LOCAL.fullmatch(address):
         return _local(int(found[1]))
     if scheme == "ssh" and rest:
         return _ssh(rest.split(","))
+    if scheme == "ray" and rest:
+        from bitbench.fleet.ray_cluster import RayRoster
+
+        return RayRoster(rest, without_token=without_token)
     raise UsageError(f"--on {address}: give one of {FORMS}")
 
 

@@ -129,7 +129,8 @@ class Station:
 class FleetExecutor:
     """Implements `lab.executor.Executor`. Machines join and leave while the study runs."""
 
-    def __init__(self, roster: Roster, writer: Writer, observer: Observer) -> None:
+    def __init__(self, roster: Roster, writer: Writer | None, observer: Observer) -> None:
+        """`writer`: None where machines are only looked at."""
         self._roster, self._writer, self._observer = roster, writer, observer
         self._arrived = threading.Event()
         self._stations: dict[str, Station] = {}  # by the key of a seat
@@ -177,6 +178,7 @@ class FleetExecutor:
 
     def start(self, order: Order, machine: Machine) -> BlockRun:
         self._observer.group_started(_as_group(order), None)
+        assert self._writer is not None
         return RemoteRun(self._named(machine.name)[0], order, self._writer)
 
     def knows(self, host: str) -> bool:

@@ -50,6 +50,7 @@ from bitbench.planning.write_study import study_text
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.standing import baseline_of
 
+SLOT_VARIABLE = "BITBENCH_MACHINE_SLOT"  # where several simulated machines are one
 END_S = 20.0  # to end an engine and the load client; what is left then ends with this process
 # What a cluster's worker processes carry, and a program that measures must not.
 _KILLED_FIRST = "/proc/self/oom_score_adj"
@@ -63,7 +64,11 @@ def main() -> None:
         del os.environ[name]
     with contextlib.suppress(OSError):  # a cluster may have made its workers the first to be killed
         os.write(os.open(_KILLED_FIRST, os.O_WRONLY | os.O_CLOEXEC), b"0")
-    Node(os.fdopen(0, "rb", buffering=0, closefd=False), results, slot="".join(sys.argv[1:2])).serve()
+    Node(
+        os.fdopen(0, "rb", buffering=0, closefd=False),
+        results,
+        slot="".join(sys.argv[1:2]) or os.environ.get(SLOT_VARIABLE, ""),
+    ).serve()
 
 
 class Node:

@@ -123,7 +123,7 @@ class Lab:
         plan = self.ready_plan(source, workshop, observer)
         folder = StudyFolder(into or Path(plan.study.name))
         if on is not None:
-            refuse_on_a_fleet(plan)
+            refuse_on_a_fleet(plan, self.engines_of(plan.study))
             with folder.writing() as writer, closing(FleetExecutor(on, writer, observer)) as fleet:
                 self._run_on(fleet, plan=plan, source=source, workshop=workshop, writer=writer, observer=observer)
             return folder
@@ -402,8 +402,12 @@ def _announce(plan: Plan, schedule: Schedule, observer: Observer) -> None:
         observer.note(f"the budget buys {_bought(planned)}{confirmed}")
 
 
-def refuse_on_a_fleet(plan: Plan) -> None:
+def refuse_on_a_fleet(plan: Plan, engines: Mapping[str, Engine]) -> None:
     """What one machine has to do alone."""
+    for setup in plan.study.engines:
+        engine = engines[setup.engine]
+        if engine.environment is None and not engine.can_freeze(setup):
+            raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
     if plan.study.measure.budget is not None:
         raise UsageError("a budget plans the time of one machine; with --on say `instances` and `trials` instead")
     if plan.study.profile is not None:

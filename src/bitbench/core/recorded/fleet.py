@@ -20,6 +20,6 @@ class MachineState(Record):
 class FleetState(Record):
     format: int = FLEET_FORMAT
     updated_at: str  # wall clock, ISO 8601 in UTC
-    trials: int  # recorded so far
+    trials: int | None = None  # recorded so far; None: no study, machines were only looked at
     remaining_s: float | None = None  # an estimate, with the machines that there are
     machines: tuple[MachineState, ...] = ()
