@@ -58,17 +58,15 @@ _FOREIGN = ("RAY_", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
 
 
 def main() -> None:
-    results = os.fdopen(os.dup(1), "wb", buffering=0)
+    requests, results = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)  # no child may read what is meant for this program
     os.dup2(2, 1)  # whatever prints must not write into the results
     for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
         del os.environ[name]
     with contextlib.suppress(OSError):  # a cluster may have made its workers the first to be killed
         os.write(os.open(_KILLED_FIRST, os.O_WRONLY | os.O_CLOEXEC), b"0")
-    Node(
-        os.fdopen(0, "rb", buffering=0, closefd=False),
-        results,
-        slot="".join(sys.argv[1:2]) or os.environ.get(SLOT_VARIABLE, ""),
-    ).serve()
+    slot = "".join(sys.argv[1:2]) or os.environ.get(SLOT_VARIABLE, "")
+    Node(requests, results, slot).serve()
 
 
 class Node:
@@ -101,7 +99,9 @@ class Node:
                     break
         except (EOFError, OSError, ValueError, FleetError):
             pass  # the driver is gone, or no driver
-        threading.Timer(END_S, os._exit, (1,)).start()
+        patience = threading.Timer(END_S, os._exit, (1,))
+        patience.daemon = True
+        patience.start()
         os.kill(os.getpid(), signal.SIGINT)  # the way by which a study is stopped by hand
 
     def _answer(self, asked: Message) -> bool:
