@@ -4,12 +4,14 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from bitbench.core.recorded.trial import Outcome
+from bitbench.lab.study import Lab
 from tests.fleet_study import BLOCKS, TRIALS, FleetRun, check_complete
 
 
@@ -29,6 +31,43 @@ def test_blocks_run_on_two_machines_at_once(tmp_path: Path) -> None:
     state = run.folder.fleet()
     assert state is not None
     assert sum(machine.blocks for machine in state.machines) == BLOCKS
+
+
+UNEQUAL = """#!/bin/sh
+# Stands in for ssh: a machine of its own speed. The last two words are its name and what it runs.
+while [ $# -gt 2 ]; do shift; done
+[ "$1" = slow ] && export BITBENCH_NULL_SLOWDOWN=1.3
+BITBENCH_MACHINE_SLOT="$1" exec sh -c "$2"
+"""
+EQUAL = """
+name: equal
+engines:
+  - {engine: null, name: a, args: {ttft: 100ms, tpot: 5ms, vary_instance: 1%}}
+  - {engine: null, name: b, args: {ttft: 100ms, tpot: 5ms, vary_instance: 1%}}
+workloads:
+  - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 20}
+measure: {instances: 6, trials: 2, headline: latency}
+"""
+
+
+def test_equal_contenders_on_machines_that_differ_by_30_percent(tmp_path: Path) -> None:
+    stand_in = tmp_path / "bin" / "ssh"
+    stand_in.parent.mkdir()
+    stand_in.write_text(UNEQUAL)
+    stand_in.chmod(0o755)
+    environment = {
+        "PATH": f"{stand_in.parent}:{os.environ['PATH']}",
+        "BITBENCH_SSH_NODE": f"{sys.executable} -P -m bitbench.lab.node",
+    }
+    run = FleetRun(tmp_path, "ssh://quick,slow", EQUAL, environment)
+    run.wait()
+    summary = Lab().summary(run.folder)
+    (ranking,) = summary.rankings
+    assert all(len(entry.tied_with) == 1 for entry in ranking.entries), run.said
+    assert summary.machines is not None, run.said
+    speeds = {machine.name: machine.speed for machine in summary.machines.machines}
+    assert speeds["quick"] / speeds["slow"] == pytest.approx(1.3, rel=0.1)
+    assert (summary.machines.share or 0) > 0.5
 
 
 @pytest.mark.parametrize("victim", ["node", "engine"])

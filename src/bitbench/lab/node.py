@@ -52,8 +52,8 @@ from bitbench.statistics.standing import baseline_of
 
 SLOT_VARIABLE = "BITBENCH_MACHINE_SLOT"  # where several simulated machines are one
 END_S = 20.0  # to end an engine and the load client; what is left then ends with this process
-# What a cluster's worker processes carry, and a program that measures must not.
 _KILLED_FIRST = "/proc/self/oom_score_adj"
+# What a cluster's worker processes carry, and a program that measures must not.
 _FOREIGN = ("RAY_", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
 
 
