@@ -14,6 +14,7 @@ from bitbench.cli import (
     environments,
     explain,
     export,
+    fleet,
     history,
     import_results,
     kernels,
@@ -30,7 +31,7 @@ from bitbench.cli import (
     report,
     tune,
 )
-from bitbench.cli.options import AllowInconclusive, AsJson, OnDevice, chosen, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, OnDevice, chosen, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
@@ -147,6 +148,11 @@ def run(
         bool, typer.Option("--watch", help="Serve a page on 127.0.0.1 that shows progress and what is decided.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
+    ] = None,
+    insecure_cluster: InsecureCluster = False,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -161,6 +167,7 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
+    from bitbench.fleet.address import roster_of
     from bitbench.lab.places import folder_at
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
@@ -168,11 +175,12 @@ def run(
     lab, console = Lab(device=chosen(device)), Terminal()
     place = None if into is None else folder_at(into, lab.home)
     budget_s = None if budget is None else seconds(budget, "--budget")
+    roster = None if on is None else roster_of(on, without_token=insecure_cluster)
     confirm(lab.trust(study), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(lab, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(study, place, observer, budget_s=budget_s)
+            folder = lab.run(study, place, observer, budget_s=budget_s, on=roster)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
@@ -219,6 +227,7 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
+app.command()(fleet.fleet)
 app.command()(query.query)
 app.command()(history.history)
 app.command()(publish.publish)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
 ]
+InsecureCluster = Annotated[
+    bool, typer.Option("--insecure-cluster", help="Accept a Ray cluster that asks for no token.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")]
 OnDevice = Annotated[
     KernelDevice | None,

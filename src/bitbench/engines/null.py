@@ -3,6 +3,7 @@ for the fast tests; see `workers/null_server.py` for the schedule."""
 
 import importlib.util
 import json
+import os
 import sys
 from typing import Annotated, Literal
 
@@ -26,6 +27,7 @@ from bitbench.engines.workers.null_server import KEY_VARIABLE
 from bitbench.ground.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
+SLOWDOWN_VARIABLE = "BITBENCH_NULL_SLOWDOWN"  # a simulated machine is so many times slower than the study says
 
 
 def _numbers(value: object) -> object:
@@ -96,7 +98,9 @@ class NullEngine:
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
         port, key = free_port(), random_key()
-        behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
+        slower = float(os.environ.get(SLOWDOWN_VARIABLE, "1"))
+        times = {"ttft": slower * arguments.ttft, "tpot": slower * arguments.tpot}
+        behaviour = json.dumps({**arguments.model_dump(), **times, "seed": launch.seed})
         facts = InstanceFacts(
             engine_version=__version__,
             kernels=(f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",),

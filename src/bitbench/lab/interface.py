@@ -11,6 +11,7 @@ from bitbench.core.found.facts import Fact
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.tuning import Tuning
 from bitbench.core.ports import Observer
+from bitbench.fleet.address import roster_of
 from bitbench.ground.units import parse_fraction, parse_seconds
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
@@ -35,9 +36,16 @@ def plan(study: AskedFor) -> Plan:
 
 
 def run(
-    study: AskedFor, into: Place | None = None, *, observer: Observer | None = None, trust: bool = False
+    study: AskedFor,
+    into: Place | None = None,
+    *,
+    on: str | None = None,
+    observer: Observer | None = None,
+    trust: bool = False,
 ) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
+
+    `on`: machines that run a block each, as `bitbench run --on` names them ("local:2", "ssh://HOST,HOST").
 
     Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
     measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
@@ -45,7 +53,8 @@ def run(
     lab = Lab()
     if trust:
         lab.trust(_asked(study)).give()
-    folder = lab.run(_asked(study), None if into is None else Path(into), observer or LogObserver())
+    roster = None if on is None else roster_of(on)
+    folder = lab.run(_asked(study), None if into is None else Path(into), observer or LogObserver(), on=roster)
     return Results(folder, lab)
 
 

@@ -44,6 +44,9 @@ class OneBlock:
     def purpose(self, block: int) -> Purpose:  # noqa: ARG002
         return Purpose.SELECTION
 
+    def basis(self, block: int) -> int:
+        return block
+
     def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
         return False
 
@@ -103,10 +106,13 @@ class StudyPace:
         *,
         available_bytes: int,
         on_device: bool,
+        at_once: int = 1,
         search: OpenCells | None = None,
     ) -> None:
-        """`search`: which cells go on after so many blocks, where that is not for the study's own claims to say."""
+        """`at_once`: so many blocks may run at a time, each on a machine of its own. `search`: which cells go on after
+        so many blocks, where that is not for the study's own claims to say."""
         self._plan = plan
+        self._at_once = at_once
         self._baseline = baseline_of(plan)
         self._fields = fields_of(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
@@ -188,6 +194,12 @@ class StudyPace:
             self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
         return self._purposes[block]
 
+    def basis(self, block: int) -> int:
+        """The first blocks are run in any case. Those after them are decided upon after each block; where several run
+        at once, after as many as run at once, so that no machine waits for another within them."""
+        first = self._in_any_case
+        return 0 if block < first else block - (block - first) % self._at_once
+
     def fit_together(self, contenders: Iterable[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
         if schedule is Schedule.VISITS:
@@ -211,7 +223,7 @@ class StudyPace:
         measure = self._plan.study.measure
         if measure.budget is not None:
             return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
-        return self._estimator.remaining_s()
+        return self._estimator.remaining_s() / self._at_once
 
     def standings(self, blocks: int) -> Mapping[Field, Standing]:
         """What the records of the first blocks say of each model. Asked for once they are complete."""
@@ -250,12 +262,18 @@ class StudyPace:
 
     def _open(self, block: int) -> frozenset[Cell]:
         """The cells with an undecided question, from the blocks before this one."""
-        measure = self._plan.study.measure
-        if block < max(measure.instances.min, 2) and block < measure.most_blocks:
+        if block < self._in_any_case:
             return self._all_cells
-        if block not in self._open_cells:
-            self._open_cells[block] = self._undecided(block)
-        return self._open_cells[block]
+        basis = self.basis(block)
+        if basis not in self._open_cells:
+            self._open_cells[basis] = self._undecided(basis)
+        return self._open_cells[basis]
+
+    @property
+    def _in_any_case(self) -> int:
+        """So many blocks are run before the first decision."""
+        measure = self._plan.study.measure
+        return min(max(measure.instances.min, 2), measure.most_blocks)
 
     def _undecided(self, block: int) -> frozenset[Cell]:
         if self._search is not None:

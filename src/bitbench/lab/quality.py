@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Endpoint, Engine
 from bitbench.core.recorded.quality import Condition, QualityMaterial, QualityRecord
@@ -71,9 +72,12 @@ class KitMaker:
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
             material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
             writer.write_material(variant.model_name, material)
+        return self.kit_of(material, variant.model, quality)
+
+    def kit_of(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
         if not quality.tasks:
             return QualityKit(material, None)
-        python = self.python_of(ENVIRONMENT)
+        python, tokenizer = self.python_of(ENVIRONMENT), self.model_folder(model)
         return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
 
 

@@ -1,7 +1,8 @@
 """Joins the stages: a study file in, a study folder and its report out."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,22 +23,32 @@ from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.engines import registry
 from bitbench.engines.device_use import device_use
+from bitbench.fleet.channel import Roster
 from bitbench.ground import yaml_file
-from bitbench.ground.errors import LoadError, NotComparableError, ProfileError, StoreError, StudyFileError
+from bitbench.ground.errors import (
+    LoadError,
+    NotComparableError,
+    ProfileError,
+    StoreError,
+    StudyFileError,
+    UsageError,
+)
 from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
 from bitbench.lab.bench import Bench
+from bitbench.lab.driver import Schedule, StudyDriver
 from bitbench.lab.endpoint import EndpointRun
-from bitbench.lab.group import GroupRunner
+from bitbench.lab.executor import THIS_HOST, BlockWork, LocalExecutor
+from bitbench.lab.fleet import FleetExecutor, FleetStatus
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.pace import OpenCells, StudyPace
 from bitbench.lab.part import Part
 from bitbench.lab.profile import run_profiles
-from bitbench.lab.quality import KitMaker, QualityDraft
+from bitbench.lab.quality import KitMaker
 from bitbench.lab.readiness import Readiness, readiness
 from bitbench.lab.report import path_shortener, report_document, write_report
 from bitbench.lab.source import StudySource
-from bitbench.lab.trial import TrialDraft, now
+from bitbench.lab.trial import now
 from bitbench.lab.trust import Trust
 from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
@@ -47,7 +58,6 @@ from bitbench.models.words import word_token_ids
 from bitbench.planning.device_plan import plan_on_device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
-from bitbench.planning.schedule import Progress
 from bitbench.planning.study_file import parse_study
 from bitbench.probes.busy import BUSY_CORES, cores_in_use
 from bitbench.probes.gpus import survey_gpus
@@ -58,7 +68,7 @@ from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
 from bitbench.report.paths import shorten_summary
 from bitbench.statistics.budget_plan import BlockPlan
-from bitbench.statistics.standing import baseline_of, kept_back
+from bitbench.statistics.standing import kept_back
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder, Writer
 
@@ -142,9 +152,11 @@ class Lab:
         *,
         budget_s: float | None = None,
         part: Part | None = None,
+        on: Roster | None = None,
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`:
-        not all of it. Raises NotTrustedError for a file that uses what has not been allowed here."""
+        not all of it. `on`: machines that take a block each; else this one runs all. Raises NotTrustedError for a file
+        that uses what has not been allowed here."""
         require_linux()
         source = StudySource.of(study).with_budget(budget_s)
         if source.study.tune is not None and part is None:
@@ -152,30 +164,80 @@ class Lab:
             raise source.located(StudyFileError(asks, ("tune",)))
         self._trust(source).require()
         workshop = Workshop(self.home, source.folder)
-        plan = self._ready_plan(source, workshop, observer, part)
+        plan = self.ready_plan(source, workshop, observer, part)
         folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
+        if on is not None:
+            refuse_on_a_fleet(plan, self.engines_of(plan.study))
+            with folder.writing() as writer, closing(FleetExecutor(on, writer, observer)) as fleet:
+                self._run_on(fleet, plan=plan, source=source, workshop=workshop, writer=writer, observer=observer)
+            return folder
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, source, observer)
-            bench = self._bench(plan.study, load, workshop, source.folder)
-            maker = KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
-            bench = replace(bench, quality=maker.kits(plan, writer, observer.note))
+            lock = self._open(writer, plan, source, observer)
+            bench = self.bench(plan.study, load, workshop, source.folder)
+            kits = self.kit_maker(bench, workshop).kits(plan, writer, observer.note)
+            bench = replace(bench, quality=kits)
             goes_on = part and part.goes_on
             search = (lambda blocks: goes_on(folder, blocks)) if goes_on else None
-            _run_until_done(plan, bench, writer, observer, self._pace(plan, bench, search))
+            schedule = Schedule(plan, lambda: self.pace(plan, bench.engines, search=search), folder)
+
+            def work() -> BlockWork:
+                pace, progress = schedule.pace, schedule.progress
+                return BlockWork(
+                    plan, bench, progress, observer, writer.new_instance, folder.logs, remaining_s=pace.remaining_s
+                )
+
+            _announce(plan, schedule, observer)
+            executor = LocalExecutor(work, lock.host)
+            StudyDriver(
+                lock,
+                folder=str(bench.folder),
+                writer=writer,
+                observer=observer,
+                executor=executor,
+                schedule=schedule,
+            ).run()
             run_profiles(plan, bench, writer, observer)
         return folder
+
+    def _run_on(
+        self,
+        fleet: FleetExecutor,
+        *,
+        plan: Plan,
+        source: StudySource,
+        workshop: Workshop,
+        writer: Writer,
+        observer: Observer,
+    ) -> None:
+        """The driver of a fleet measures nothing itself, but resolves the study like every machine."""
+        engines = self.engines_of(plan.study)
+        lock = self._open(writer, plan, source, observer, hosts=fleet.hosts())
+        maker = KitMaker(engines, self._python_of, workshop.model_folder, source.folder.resolve())
+        maker.kits(plan, writer, observer.note)
+        schedule = Schedule(plan, lambda: self.pace(plan, engines, fleet.size), writer.folder)
+        _announce(plan, schedule, observer)
+        status = FleetStatus(writer, fleet, schedule)
+        StudyDriver(
+            lock,
+            folder=str(source.folder.resolve()),
+            writer=writer,
+            observer=observer,
+            executor=fleet,
+            schedule=schedule,
+            on_change=status.update,
+        ).run()
 
     def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
         """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
         require_linux()
         source = StudySource.of(study)
         workshop = Workshop(self.home, source.folder)
-        plan = self._ready_plan(source, workshop, observer)
+        plan = self.ready_plan(source, workshop, observer)
         if plan.refusals:
             raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
         with folder.writing() as writer, LoadWorkers() as load:
             self._open(writer, plan, source, observer)
-            run_profiles(plan, self._bench(study, load, workshop, source.folder), writer, observer, is_all=True)
+            run_profiles(plan, self.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
 
     def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
@@ -192,8 +254,8 @@ class Lab:
             plan = self._plan(source, workshop)
             if plan.refusals:
                 raise LoadError(plan.refusals[0].reason)
-            self._open(writer, plan, source, observer, search)
-            run = EndpointRun(plan, self._bench(study, client, workshop, source.folder), writer, observer)
+            self._open(writer, plan, source, observer, search=search)
+            run = EndpointRun(plan, self.bench(study, client, workshop, source.folder), writer, observer)
             if search is None:
                 run.sweep()
             else:
@@ -265,9 +327,7 @@ class Lab:
         except StudyFileError as error:
             raise source.located(error) from error
 
-    def _ready_plan(
-        self, source: StudySource, workshop: Workshop, observer: Observer, part: Part | None = None
-    ) -> Plan:
+    def ready_plan(self, source: StudySource, workshop: Workshop, observer: Observer, part: Part | None = None) -> Plan:
         """The plan, once its environments exist and its variants were made, or could not be."""
         plan = self._plan(source, workshop)
         plan = part.of(plan) if part else plan
@@ -285,33 +345,52 @@ class Lab:
             making_s=workshop.making_s(plan),
         )
 
-    def _pace(self, plan: Plan, bench: Bench, search: OpenCells | None) -> StudyPace:
+    def pace(
+        self, plan: Plan, engines: Mapping[str, Engine], at_once: int = 1, search: OpenCells | None = None
+    ) -> StudyPace:
         return StudyPace(
             plan,
-            bench.engines,
-            Estimator(plan, bench.engines),
+            engines,
+            Estimator(plan, engines),
             available_bytes=available_memory(),
             on_device=self.device != "cpu",
+            at_once=at_once,
             search=search,
         )
 
-    def _bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:
+    def bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:
         return Bench(
             engines=self.engines_of(study),
-            python_of=lambda name: environments.python_of(name, self.home),
+            python_of=self._python_of,
             load=load,
             folder=folder.resolve(),
             capability=self.capability,
             words_of=cache(lambda model: word_token_ids(workshop.model_folder(model))),
         )
 
+    def _python_of(self, environment: str) -> Path:
+        return environments.python_of(environment, self.home)
+
+    def kit_maker(self, bench: Bench, workshop: Workshop) -> KitMaker:
+        return KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
+
     def _open(
-        self, writer: Writer, plan: Plan, source: StudySource, observer: Observer, search: SearchLimits | None = None
-    ) -> None:
-        """A new folder gets its lock; an old one must be about the same study, on the same host and versions."""
+        self,
+        writer: Writer,
+        plan: Plan,
+        source: StudySource,
+        observer: Observer,
+        *,
+        hosts: Mapping[str, HostFacts] | None = None,
+        search: SearchLimits | None = None,
+    ) -> Lock:
+        """A new folder gets its lock; an old one must be about the same study, on the same host and versions. `hosts`:
+        the machines that measure; None: this one."""
         folder, lock = writer.folder, writer.folder.lock()
-        found = self._resolve(plan, source.folder)
-        busy_cores = cores_in_use()
+        is_here = hosts is None
+        hosts = {THIS_HOST: self.host()} if hosts is None else hosts
+        found = self.resolve(plan, source.folder, _class_of(hosts, lock)).model_copy(update={"hosts": dict(hosts)})
+        busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
             observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
@@ -321,24 +400,27 @@ class Lab:
             found = lock.resumed(found)
         else:
             refuse_other_file(folder, source.text)
-            observer.note("measuring this machine's noise")
-            began = {"created_at": now(), "busy_cores": busy_cores, "noise": measure_noise(), "search": search}
+            began: dict[str, object] = {"created_at": now(), "search": search}
+            if is_here:
+                observer.note("measuring this machine's noise")
+                began |= {"busy_cores": busy_cores, "noise": measure_noise()}
             found = found.model_copy(update=began)
         writer.write_study(source.text)
         writer.write_lock(found)
+        return found
 
-    def _host(self) -> HostFacts:
+    def host(self) -> HostFacts:
         """Without the GPUs of a machine where engines compute on the CPU: they change no figure."""
         facts = collect_host_facts()
         return (
             facts if self.device == "cuda" else facts.model_copy(update={"accelerators": (), "cuda_device_order": None})
         )
 
-    def _resolve(self, plan: Plan, folder: Path) -> Lock:
+    def resolve(self, plan: Plan, folder: Path, host: HostFacts) -> Lock:
         """What this run finds here; when it began is not in it."""
         return Lock(
             bitbench=__version__,
-            host=self._host(),
+            host=host,
             environments={name: environments.versions(name, self.home) for name in self.environments_of(plan)},
             variants={
                 variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
@@ -349,6 +431,21 @@ class Lab:
             },
             plan=plan,
         )
+
+
+def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
+    """That of all machines of a study: the lock's where they are like it, else the first one's. Raises
+    NotComparableError where they differ among themselves: their figures would be averaged as if they were one's."""
+    first, *others = hosts
+    for other in others:
+        if names := hosts[first].differences(hosts[other]):
+            told = "; ".join(f"{name}: {hosts[first].shown(name)} and {hosts[other].shown(name)}" for name in names)
+            raise NotComparableError(
+                f"{first} and {other} are machines of different classes ({told}); give machines of one class, and the "
+                "others in a study of their own"
+            )
+    known = lock.host if lock else hosts[first]
+    return hosts[first] if known.differences(hosts[first]) else known
 
 
 def _study_in(folder: StudyFolder) -> Study:
@@ -399,39 +496,23 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
         )
 
 
-def _run_until_done(plan: Plan, bench: Bench, writer: Writer, observer: Observer, pace: StudyPace) -> None:
-    trials, instances = writer.folder.trials(), writer.folder.instances()
-    progress = Progress(plan, pace, baseline_of(plan))
-    progress.add([*trials, *writer.folder.quality_records()])
-    for trial in trials:
-        pace.add(trial)
-    for instance in instances:
-        pace.add(instance)
-    observer.study_started(plan, sum(trial.kind == "measured" for trial in trials))
-    if (planned := pace.planned()) is not None:
+def _announce(plan: Plan, schedule: Schedule, observer: Observer) -> None:
+    observer.study_started(plan, schedule.measured)
+    if (planned := schedule.pace.planned()) is not None:
         confirmed = "; one more start confirms the best" if kept_back(plan) else ""
         observer.note(f"the budget buys {_bought(planned)}{confirmed}")
-    while (group := progress.next_group()) is not None:
-        observer.group_started(group, pace.remaining_s())
-        count = 0
-        for draft in GroupRunner(group, plan, bench, progress, observer, writer.new_instance).run():
-            if isinstance(draft, QualityDraft):
-                measured = writer.append_quality(draft.record, draft.scores)
-                progress.add([measured])
-                observer.quality_finished(measured)
-            elif isinstance(draft, TrialDraft):
-                record = writer.append_trial(draft.record, draft.requests)
-                progress.add([record])
-                pace.add(record)
-                observer.trial_finished(record)
-            else:
-                writer.append_instance(draft)
-                pace.add(draft)
-                observer.instance_ready(draft)
-                continue
-            count += 1
-        if count == 0 and progress.next_group() == group:
-            raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
+
+
+def refuse_on_a_fleet(plan: Plan, engines: Mapping[str, Engine]) -> None:
+    """What one machine has to do alone."""
+    for setup in plan.study.engines:
+        engine = engines[setup.engine]
+        if engine.environment is None and not engine.can_freeze(setup):
+            raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
+    if plan.study.measure.budget is not None:
+        raise UsageError("a budget plans the time of one machine; with --on say `instances` and `trials` instead")
+    if plan.study.profile is not None:
+        raise UsageError("profiles are taken on one machine; leave `profile` out of a study that runs with --on")
 
 
 def _bought(planned: BlockPlan) -> str:

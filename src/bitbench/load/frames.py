@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 from bitbench.core.base import Record
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.recorded.trial import ClientHealth
+from bitbench.ground.frames import read_frame, write_frame
 from bitbench.load.client import WorkerPart
 from bitbench.load.progress import Snapshot
 
-_LENGTH = struct.Struct("<Q")
 _ZERO = struct.Struct("<d")
 
 
@@ -47,29 +47,6 @@ class _Header(Record):
 
 
 _TASK = TypeAdapter(Task)
-
-
-def write_frame(pipe: IO[bytes], payload: bytes) -> None:
-    rest = memoryview(_LENGTH.pack(len(payload)) + payload)
-    while rest:
-        rest = rest[pipe.write(rest) :]  # a pipe without a buffer may take less than all
-    pipe.flush()
-
-
-def read_frame(pipe: IO[bytes]) -> bytes:
-    """The next frame; raises EOFError when the other side is gone, also in the middle of one."""
-    (length,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))
-    return _read_exactly(pipe, length)
-
-
-def _read_exactly(pipe: IO[bytes], count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        some = pipe.read(count - len(data))
-        if not some:
-            raise EOFError
-        data += some
-    return bytes(data)
 
 
 def encode_task(task: Task) -> bytes:

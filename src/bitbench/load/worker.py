@@ -9,7 +9,8 @@ from bitbench.core.ports import LoadResult
 from bitbench.core.quotation import quote
 from bitbench.ground.child_environment import bitbench_environment
 from bitbench.ground.errors import LoadError
-from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message, write_frame
+from bitbench.ground.frames import write_frame
+from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message
 from bitbench.load.progress import Snapshot
 
 _COMMAND = (sys.executable, "-P", "-m", "bitbench.load.worker_process")

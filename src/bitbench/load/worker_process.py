@@ -12,11 +12,11 @@ import traceback
 from typing import BinaryIO
 
 from bitbench.ground.errors import LoadError
+from bitbench.ground.frames import read_frame
 from bitbench.load.client import run_part
 from bitbench.load.frames import (
     decode_task,
     decode_zero,
-    read_frame,
     write_failure,
     write_ready,
     write_result,

@@ -4,7 +4,7 @@ Nothing is remembered between runs but the records: a study that was killed goes
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
@@ -23,6 +23,8 @@ CLIENT_BOUND_REPEATS = 5
 # One that was disturbed is repeated so many times per block, in a new instance where the old one is gone: whoever
 # interferes twice will again.
 DISTURBED_REPEATS = 1
+# A block whose machine was lost is repeated so many times, elsewhere where there is another machine.
+LOST_REPEATS = 3
 
 T = TypeVar("T")
 
@@ -39,6 +41,9 @@ class Pace(Protocol):
     def purpose(self, block: int) -> Purpose:
         """What this block is for."""
 
+    def basis(self, block: int) -> int:
+        """How many of the first blocks have to be complete before the other questions about this one are asked."""
+
     def fit_together(self, contenders: Iterable[Contender]) -> bool:
         """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
@@ -51,8 +56,9 @@ class Progress:
     what is behind.
     """
 
-    def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None) -> None:
-        """`baseline`: through which contenders are compared that do not fit into memory together."""
+    def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None, first_block: int = 0) -> None:
+        """`baseline`: through which contenders are compared that do not fit into memory together. `first_block`: those
+        before it are somebody else's."""
         self._plan = plan
         self._pace = pace
         self._baseline = baseline
@@ -63,8 +69,9 @@ class Progress:
         self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
         self._scored = frozenset(plan.quality)
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
-        self._block = 0  # the first that may not be complete
-        self._waiting = self._shuffled(0)  # its contenders, without the first ones that were found complete
+        self._lost: Counter[int] = Counter()  # machines that went away, by block
+        self._block = first_block  # the first that may not be complete
+        self._waiting = self._shuffled(first_block)  # its contenders, without the first ones that were found complete
 
     def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
         for record in records:
@@ -73,6 +80,8 @@ class Progress:
                     self._quality[record.contender].append(record.outcome)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
+            elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST:
+                self._lost[record.block] += 1
 
     def trials_of(self, cell: Cell, block: int) -> Sequence[TrialRecord]:
         return self._trials[cell][block]
@@ -91,6 +100,8 @@ class Progress:
             return False
         if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
             return False
+        if self._lost[block] > LOST_REPEATS:
+            return False
         return outcomes[Outcome.OK] > 0 or not self._given_up(cell)
 
     def rounds_begun(self, block: int) -> int:
@@ -105,8 +116,33 @@ class Progress:
         outcomes = self._quality[contender]
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
-        disturbed = outcomes.count(Outcome.DISTURBED)
-        return disturbed <= DISTURBED_REPEATS and len(outcomes) - disturbed < FAILED_BLOCKS_BEFORE_GIVING_UP
+        disturbed, lost = outcomes.count(Outcome.DISTURBED), outcomes.count(Outcome.LOST)
+        if disturbed > DISTURBED_REPEATS or lost > LOST_REPEATS:
+            return False
+        return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
+
+    def next_block(self, under_way: Collection[int] = ()) -> int | None:
+        """The first block with work that no machine has yet; None where there is none, or where blocks that are under
+        way decide about it."""
+        block, first_open = self._block, None
+        while (first_open is None or self._pace.basis(block) <= first_open) and self._pace.rounds(block) > 0:
+            if block not in under_way:
+                if self.whole_block(block).members:
+                    return block
+            elif first_open is None:
+                first_open = block
+            block += 1
+        return None
+
+    def whole_block(self, block: int) -> Group:
+        """All that is left of a block, in its order; how it is divided is decided by the memory of its machine."""
+        members = (self._member(contender, block) for contender in self._shuffled(block))
+        return Group(
+            block=block,
+            members=tuple(member for member in members if member.workloads),
+            rounds=self._pace.rounds(block),
+            purpose=self._pace.purpose(block),
+        )
 
     def next_group(self) -> Group | None:
         """The next contenders to start: blocks in order, contenders and workloads shuffled by the seed."""

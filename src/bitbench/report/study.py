@@ -29,6 +29,7 @@ from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import imported, imported_section
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
+from bitbench.report.sections.machines import machines_section
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.objectives import objectives_section, objectives_verdict
@@ -71,6 +72,7 @@ def study_document(
         contenders_section(summary, lock),
         instances_section(instances),
         host_section(lock),
+        machines_section(summary),
         method_section(summary),
         reproduce_section(summary, lock),
         runs_section(summary),

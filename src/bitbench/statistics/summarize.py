@@ -18,6 +18,7 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.engine_metrics import summarize_engine
 from bitbench.statistics.fields import Field, field_of, fields_of
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.statistics.machines import machine_factor
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
 from bitbench.statistics.precision import precision
@@ -61,6 +62,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
         precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
+        machines=machine_factor(of),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,

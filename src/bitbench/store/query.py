@@ -76,6 +76,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         **{name: kind for name, kind in _PLACE.items() if name != "instance_id"},
         "contender": _CONTENDER,
         "block": "INTEGER",
+        "host": "VARCHAR",
         "ready_s": "DOUBLE",
         "facts": _struct(
             {
@@ -220,7 +221,24 @@ class Studies:
         read = self._lines(name, self._json(pattern, _SOURCES[name], lines=True))
         if name == "quality":
             return _with_study(self._with_perplexity(read))
-        return _with_workload(read) if name == "trials" else _with_study(f"({read})")
+        return _with_workload(self._without_lost(read)) if name == "trials" else _with_study(f"({read})")
+
+    def _without_lost(self, read: str) -> str:
+        """As `store.lost` has it: what a block had before its machine was lost does not count. Ids count upwards."""
+        pattern = f"{self._place}/**/{TABLES['instances'].files}"
+        if not self._has(pattern):
+            return read
+        fields = {"id": "VARCHAR", "block": "INTEGER", "outcome": "VARCHAR"}
+        lost = (
+            f"SELECT folder, block, max({_number('id')}) AS number FROM ({self._json(pattern, fields, lines=True)}) "
+            "WHERE outcome = 'lost' GROUP BY ALL"
+        )
+        is_lost = f"own.outcome = 'ok' AND {_number('own.instance_id')} < lost.number"
+        outcome = f"CASE WHEN {is_lost} THEN 'lost' ELSE own.outcome END"
+        return (
+            f"SELECT own.* REPLACE ({outcome} AS outcome) FROM ({read}) own "
+            f"LEFT JOIN ({lost}) lost ON own.folder = lost.folder AND own.block = lost.block"
+        )
 
     def _empty_locks(self) -> str:
         columns = {**_SOURCES["studies"], "folder": "VARCHAR", "study": "VARCHAR"}
@@ -321,6 +339,11 @@ def _connection_without_files() -> duckdb.DuckDBPyConnection:
     ):
         connection.execute(f"SET {setting}")
     return connection
+
+
+def _number(instance: str) -> str:
+    """Of an instance's id."""
+    return f"try_cast(substring({instance}, 2) AS BIGINT)"
 
 
 def _with_study(source: str) -> str:

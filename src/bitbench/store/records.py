@@ -18,11 +18,12 @@ from pydantic import ValidationError
 
 from bitbench.core.base import Json, Record
 from bitbench.core.cell import Plan
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.requests import RequestColumn
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
-from bitbench.ground.errors import RowsNotKeptError, StoreError
+from bitbench.ground.errors import NotComparableError, RowsNotKeptError, StoreError
 from bitbench.ground.safe_files import open_to_read, read_bytes
 
 R = TypeVar("R", bound=Record)
@@ -123,6 +124,16 @@ def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
     except ValueError as error:
         raise StoreError(f"{where} is damaged and cannot be read: {_cause(error)}; {advice}") from error
     return record
+
+
+def refuse_mixed_classes(lock: Lock, folder: Path) -> None:
+    """Figures of machines that differ would be averaged as if they were one's."""
+    for name, facts in lock.hosts.items():
+        if differing := lock.host.differences(facts):
+            raise NotComparableError(
+                f"{folder} has records of machines of different classes: {name} differs in {', '.join(differing)}; "
+                "run the study on machines of one class, into another folder"
+            )
 
 
 def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:

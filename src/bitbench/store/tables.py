@@ -52,7 +52,9 @@ CONTENDER = (
 _OWN_CONTENDER = tuple(column._replace(sql=column.sql.removeprefix("cell.")) for column in CONTENDER)
 _OUTCOME = (
     _same(
-        "outcome", "VARCHAR", "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed or invalid"
+        "outcome",
+        "VARCHAR",
+        "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed, lost or invalid",
     ),
     _same("cause", "VARCHAR", "why it is not ok"),
 )
@@ -119,6 +121,7 @@ INSTANCES = QueryTable(
         TableColumn("instance", "VARCHAR", "its id", "id"),
         *_OWN_CONTENDER,
         _same("block", "INTEGER", "round of starts"),
+        _same("host", "VARCHAR", "the machine it ran on; null where that was not recorded"),
         _STARTED,
         _same("ready_s", "DOUBLE", "from start to ready"),
         *_OUTCOME,

@@ -441,6 +441,23 @@ class SettingSummary(Record):
     acceptance_length: float | None = None  # tokens of a step that began with a draft
 
 
+class MachinePart(Record):
+    """What one machine of several did, and how fast it is beside the others."""
+
+    name: str
+    blocks: int
+    trials: int  # that count
+    speed: float  # over all cells, relative to the mean of the blocks: 1.1 is ten percent faster
+
+
+class MachineFactor(Record):
+    """Of a study whose blocks ran on several machines."""
+
+    machines: tuple[MachinePart, ...]
+    # Of the variation of a block's speed, how much is the machine's; None where no machine ran two blocks.
+    share: float | None = None
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -452,6 +469,7 @@ class StudySummary(Record):
     models: tuple[ComparedModel, ...] = ()  # empty where there is one
     model: str | None = None  # of a part of a study: which of its models
     precision: Precision | None = None  # None: nothing to compare, or one start
+    machines: MachineFactor | None = None  # None: all blocks ran on one
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate

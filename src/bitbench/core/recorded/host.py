@@ -7,6 +7,9 @@ from bitbench.core.recorded.processor import Level, level_of
 # Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
 TELLING_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
 
+# Of one class: what the kernel keeps for itself differs a little from boot to boot.
+SAME_MEMORY = 0.02
+
 
 class Accelerator(Record):
     name: str
@@ -58,6 +61,15 @@ class HostFacts(Record):
     @property
     def level(self) -> Level | None:
         return level_of(self.cpu_flags)
+
+    def differences(self, other: "HostFacts") -> tuple[str, ...]:
+        """The telling facts in which two machines are not of one class."""
+        return tuple(name for name in TELLING_FACTS if not self._agrees(other, name))
+
+    def _agrees(self, other: "HostFacts", name: str) -> bool:
+        if name == "memory_bytes" and self.memory_bytes and other.memory_bytes:
+            return abs(self.memory_bytes / other.memory_bytes - 1) <= SAME_MEMORY
+        return self.shown(name) == other.shown(name)
 
     def shown(self, name: str) -> str | None:
         """One fact as text; None where it is not known."""

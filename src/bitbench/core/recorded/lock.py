@@ -25,6 +25,7 @@ class Lock(Record):
     busy_cores: float | None = None  # that other work kept busy just before it began
     noise: HostNoise | None = None
     host: HostFacts = HostFacts()
+    hosts: dict[str, HostFacts] = Field(default_factory=dict)  # every machine that measured, by name; all of one class
     environments: dict[str, dict[str, str]] = Field(default_factory=dict)  # package versions, by environment
     variants: dict[str, str | None] = Field(default_factory=dict)  # content hashes; None: could not be made then
     files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the study reads
@@ -57,6 +58,7 @@ class Lock(Record):
             update={
                 "bitbench": run.bitbench,
                 "host": run.host,
+                "hosts": {**self.hosts, **run.hosts},
                 "environments": {**self.environments, **run.environments},
                 "variants": {**self.variants, **run.variants},
                 "files": {**self.files, **run.files},

@@ -12,7 +12,8 @@ RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
 #   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
 #      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` and
-#      `engine_metrics` of a trial and `energy_per_token`, and the outcome `disturbed` is newer, too
+#      `engine_metrics` of a trial, `energy_per_token` and the `host` of an instance; the outcomes `disturbed` and
+#      `lost` are newer, too
 
 
 class Outcome(StrEnum):
@@ -26,11 +27,12 @@ class Outcome(StrEnum):
     DISTURBED = (
         "disturbed"  # the machine, or somebody on it, interfered: killed from outside, no disk, the clock was set
     )
+    LOST = "lost"  # its machine went away, or its block was repeated on another one
     INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
 
 
 # They say nothing about the engine: such a trial does not count, and is repeated.
-NOT_THE_ENGINES = frozenset({Outcome.CLIENT_BOUND, Outcome.DISTURBED})
+NOT_THE_ENGINES = frozenset({Outcome.CLIENT_BOUND, Outcome.DISTURBED, Outcome.LOST})
 
 
 class Failure(Record):
@@ -237,6 +239,7 @@ class InstanceRecord(Record):
     id: str
     contender: Contender
     block: int
+    host: str | None = None  # its machine, as `hosts` of the lock names it; None: from before, or imported
     started_at: str | None
     ready_s: float | None = None  # from start to ready; None where it never was, or was imported
     outcome: Outcome

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bitbench.core.recorded.trial import InstanceRecord
 from bitbench.report.document.model import Details, Name, Section, Unit
-from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.words import plural, say
 
 CACHING = {True: "on", False: "off", None: None}
@@ -14,11 +14,14 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     """None where there is no record of a start."""
     if not instances:
         return None
+    several = len({one.host for one in instances}) > 1
+    machine: ColumnOf[InstanceRecord] = words_column("Machine", lambda one: Name(one.host) if one.host else None)
     starts = table(
         instances,
         words_column("Instance", lambda one: Name(one.id)),
         words_column("Contender", lambda one: Name(one.contender.name)),
         number_column("Block", Unit.COUNT, lambda one: one.block),
+        *([machine] if several else []),
         words_column("Outcome", lambda one: one.outcome.value),
         number_column("Start to ready", Unit.SECONDS, lambda one: one.ready_s),
         words_column("Version", lambda one: one.facts.engine_version or None),

@@ -1,0 +1,157 @@
+"""Where the blocks of a study run: the port, and this process behind it.
+
+The driver asks a run for one result after the other. It asks for the next only when the last is on disk, and may ask
+for the same one again: nothing is lost with the driver, and nothing is written twice.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from bitbench.core.cell import Plan
+from bitbench.core.order import Order
+from bitbench.core.ports import Observer
+from bitbench.core.recorded.host import HostFacts
+from bitbench.core.recorded.trial import InstanceRecord
+from bitbench.ground.errors import StoreError
+from bitbench.lab.bench import Bench
+from bitbench.lab.group import Draft, GroupRunner
+from bitbench.planning.schedule import Progress
+
+THIS_HOST = "local"  # what records call the machine of a study that runs on one
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One that can take a block."""
+
+    name: str
+    facts: HostFacts
+
+
+class Ended:
+    """Nothing is left of the block."""
+
+
+ENDED = Ended()
+
+
+class RunLost(Exception):
+    """The machine went away, or could not go on; says how. Not the engine's doing."""
+
+
+class RunRefused(Exception):
+    """The machine does not begin; says why. `is_passing`: it may later."""
+
+    def __init__(self, why: str, *, is_passing: bool) -> None:
+        super().__init__(why)
+        self.is_passing = is_passing
+
+
+class BlockRun(Protocol):
+    """One order on one machine."""
+
+    def next(self, seq: int) -> Draft | Ended | None:
+        """The result of this number, from 0 on, once those before it are on disk; None where it is not there yet.
+        Raises RunLost and RunRefused."""
+
+    def ping(self) -> str:
+        """What it is doing, as far as it was heard."""
+
+    def stop(self) -> None:
+        """End it, and its engines. Safe to call twice."""
+
+
+class Executor(Protocol):
+    def machines(self) -> Sequence[Machine]:
+        """Those that could take a block now. Raises FleetError where none will ever again."""
+
+    def start(self, order: Order, machine: Machine) -> BlockRun: ...
+
+    def knows(self, host: str) -> bool:
+        """Whether a block that was begun on this host can be resumed there, now or later."""
+
+    def lost(self, machine: Machine, cause: str) -> None:
+        """Keep it out for a while, or for good."""
+
+    def refused(self, machine: Machine, why: str, *, is_passing: bool) -> None:
+        """Likewise, by what it said."""
+
+    def wait(self) -> None:
+        """Until something arrives, or a moment has passed."""
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """Runs what is left of one block, group by group. Whoever drives it adds each draft to `progress`."""
+
+    plan: Plan
+    bench: Bench
+    progress: Progress
+    observer: Observer
+    new_instance: Callable[[], tuple[str, Path]]
+    logs: Path
+    remaining_s: Callable[[], float | None] = lambda: None
+
+    def drafts(self, block: int) -> Generator[Draft, None, None]:
+        while (group := self.progress.next_group()) is not None and group.block == block:
+            self.observer.group_started(group, self.remaining_s())
+            results = 0
+            for draft in GroupRunner(
+                group, self.plan, self.bench, self.progress, self.observer, self.new_instance
+            ).run():
+                yield draft
+                results += not isinstance(draft, InstanceRecord)
+            if results == 0 and self.progress.next_group() == group:
+                raise StoreError(f"{group.name} left no trial; see the logs in {self.logs}")
+
+
+class LocalExecutor:
+    """This process is the only machine; its runs share the driver's progress, so that nothing has to be sent."""
+
+    def __init__(self, work: Callable[[], BlockWork], facts: HostFacts) -> None:
+        """`work`: with the progress of the driver, as it is by then."""
+        self._work = work
+        self._machine = Machine(THIS_HOST, facts)
+
+    def machines(self) -> Sequence[Machine]:
+        return (self._machine,)
+
+    def start(self, order: Order, machine: Machine) -> BlockRun:
+        return _LocalRun(self._work().drafts(order.block), machine.name)
+
+    def knows(self, host: str) -> bool:
+        return host == THIS_HOST
+
+    def lost(self, machine: Machine, cause: str) -> None:
+        """Cannot happen: it would be this process."""
+
+    def refused(self, machine: Machine, why: str, *, is_passing: bool) -> None:
+        """Cannot happen, likewise."""
+
+    def wait(self) -> None:
+        """Not needed: `next` waits."""
+
+
+class _LocalRun:
+    def __init__(self, drafts: Generator[Draft, None, None], host: str) -> None:
+        self._drafts, self._host = drafts, host
+        self._seq = -1
+        self._last: Draft | Ended | None = None
+
+    def next(self, seq: int) -> Draft | Ended | None:
+        if seq != self._seq:
+            draft = next(self._drafts, ENDED)
+            self._seq, self._last = seq, on_host(draft, self._host)
+        return self._last
+
+    def ping(self) -> str:
+        return ""
+
+    def stop(self) -> None:
+        self._drafts.close()
+
+
+def on_host(draft: Draft | Ended, host: str) -> Draft | Ended:
+    return draft.model_copy(update={"host": host}) if isinstance(draft, InstanceRecord) else draft

@@ -1,0 +1,361 @@
+"""Machines beside this one as an executor: who is there, what each runs, and what is done when one goes away."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from bitbench import __version__
+from bitbench.core.cell import Group, Member
+from bitbench.core.order import Order
+from bitbench.core.ports import Observer
+from bitbench.core.quotation import quote
+from bitbench.core.recorded.fleet import FleetState, MachineState
+from bitbench.core.recorded.host import HostFacts
+from bitbench.fleet.channel import Channel, ChannelClosed, Roster, Seat
+from bitbench.fleet.messages import PING_S, SILENCE_S, Message, message
+from bitbench.ground.errors import FleetError
+from bitbench.lab.deliveries import MATERIALS, unpack
+from bitbench.lab.driver import Schedule, UnderWay
+from bitbench.lab.executor import ENDED, BlockRun, Ended, Machine, RunLost, RunRefused
+from bitbench.lab.group import Draft
+from bitbench.lab.quality import QualityDraft
+from bitbench.lab.trial import TrialDraft, now
+from bitbench.store.folder import Writer
+
+HELLO_S = 60.0  # to start the node program and to hear its first word; imports take a second or two
+# A machine that was lost is left alone for this time, then for twice as long, and then for good.
+QUARANTINE_S = 30.0
+MOST_LOSSES = 3
+BUSY_S = 5.0  # another block runs there: asked again after this time
+WAIT_S = 0.5
+
+
+class Station:
+    """One machine, as the driver sees it: a channel where there is one, and why not where there is none."""
+
+    def __init__(self, seat: Seat, on_arrival: Callable[[], None]) -> None:
+        self.seat = seat
+        self._on_arrival = on_arrival
+        self._channel: Channel | None = None
+        self._heard_at = self._pinged_at = 0.0
+        self._losses = 0
+        self._out_until = 0.0  # inf: for good
+        self.facts: HostFacts | None = None
+        self.trouble = ""  # why it is out
+        self.activity = ""
+        self.is_busy = False  # a run listens to it
+        self.waiting: list[Message] = []  # arrived, and not yet looked at by its run
+
+    @property
+    def is_out(self) -> bool:
+        return time.monotonic() < self._out_until
+
+    @property
+    def is_out_for_good(self) -> bool:
+        return self._out_until == float("inf")
+
+    @property
+    def state(self) -> str:
+        if self.is_out:
+            return f"out{' for good' if self.is_out_for_good else ''}: {self.trouble}"
+        return "ready" if self.facts is not None else "connecting"
+
+    def greet(self) -> None:
+        """Connect where it is not; `facts` are known once it has answered."""
+        if self._channel is not None or self.is_out:
+            return
+        try:
+            self._channel = self.seat.connect(self._on_arrival)
+            self._heard_at = self._pinged_at = time.monotonic()
+            self._channel.send(message("hello"))
+        except ChannelClosed as closed:
+            self.lose(str(closed))
+
+    def send(self, one: Message) -> None:
+        """Raises RunLost."""
+        try:
+            self._open.send(one)
+        except ChannelClosed as closed:
+            raise RunLost(str(closed)) from None
+
+    def listen(self, patience_s: float = SILENCE_S) -> None:
+        """Take in what has arrived, and ask for a sign of life now and then. Raises RunLost."""
+        try:
+            while (arrived := self._open.receive()) is not None:
+                self._heard_at = time.monotonic()
+                if arrived.header.kind == "hello":
+                    self._meet(arrived)
+                elif arrived.header.kind == "pong":
+                    self.activity = quote(arrived.header.said, "")
+                else:
+                    self.waiting.append(arrived)
+        except ChannelClosed as closed:
+            raise RunLost(str(closed)) from None
+        now = time.monotonic()
+        if now - self._heard_at > patience_s:
+            raise RunLost(f"it was silent for {patience_s:.0f} s")
+        if now - self._pinged_at > PING_S:
+            self._pinged_at = now
+            self.send(message("ping"))
+
+    def lose(self, cause: str) -> None:
+        """Leave it alone for a while. What still runs there ends by itself: nobody talks to it any more."""
+        self._losses += 1
+        for_good = self._losses >= MOST_LOSSES
+        self.keep_out(cause, float("inf") if for_good else QUARANTINE_S * 2 ** (self._losses - 1))
+
+    def keep_out(self, cause: str, seconds: float) -> None:
+        self.close()
+        self.trouble, self._out_until = cause, time.monotonic() + seconds
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel, self.facts, self.activity = None, None, ""
+        self.waiting.clear()
+
+    @property
+    def _open(self) -> Channel:
+        if self._channel is None:
+            raise RunLost("it is not connected")
+        return self._channel
+
+    def _meet(self, hello: Message) -> None:
+        if hello.header.bitbench != __version__:
+            raise RunLost(f"it has bitbench {quote(hello.header.bitbench, '')} instead of {__version__}")
+        self.facts = hello.header.host
+
+
+class FleetExecutor:
+    """Implements `lab.executor.Executor`. Machines join and leave while the study runs."""
+
+    def __init__(self, roster: Roster, writer: Writer | None, observer: Observer) -> None:
+        """`writer`: None where machines are only looked at."""
+        self._roster, self._writer, self._observer = roster, writer, observer
+        self._arrived = threading.Event()
+        self._stations: dict[str, Station] = {}  # by the key of a seat
+        self._class: HostFacts | None = None
+
+    @property
+    def size(self) -> int:
+        """Machines that there are, well or not."""
+        return max(1, len(self._stations))
+
+    @property
+    def stations(self) -> Sequence[Station]:
+        return tuple(self._stations.values())
+
+    def hosts(self) -> dict[str, HostFacts]:
+        """Of all machines that answer within a minute; others may come later. Raises FleetError where none does."""
+        deadline = time.monotonic() + HELLO_S
+        while time.monotonic() < deadline:
+            ready = self.machines()
+            if ready and len(ready) == len([one for one in self.stations if not one.is_out]):
+                break
+            self.wait()
+        found = {machine.name: machine.facts for machine in self.machines()}
+        if not found:
+            raise FleetError(f"no machine answers: {self._troubles()}")
+        for station in self.stations:
+            if station.facts is None:
+                self._observer.warn(f"{station.seat.name} does not answer{_because(station.trouble)}")
+        self._class = next(iter(found.values()))
+        return found
+
+    def machines(self) -> Sequence[Machine]:
+        known = {seat.key: seat for seat in self._roster.seats()}
+        for key, seat in known.items():
+            self._stations.setdefault(key, Station(seat, self._arrived.set))
+        for key in [key for key in self._stations if key not in known]:
+            self._stations.pop(key).close()
+        for station in self.stations:
+            station.greet()
+            if station.facts is None and not station.is_out:
+                self._hear_first_word(station)
+        if all(station.is_out_for_good for station in self.stations):
+            raise FleetError(f"no machine is left to work on this study: {self._troubles()}")
+        return [Machine(one.seat.name, one.facts) for one in self.stations if one.facts and not one.is_out]
+
+    def start(self, order: Order, machine: Machine) -> BlockRun:
+        self._observer.group_started(_as_group(order), None)
+        assert self._writer is not None
+        return RemoteRun(self._named(machine.name)[0], order, self._writer)
+
+    def knows(self, host: str) -> bool:
+        return any(one.seat.name == host and not one.is_out_for_good for one in self.stations)
+
+    def lost(self, machine: Machine, cause: str) -> None:
+        for station in self._named(machine.name):
+            station.lose(cause)
+
+    def refused(self, machine: Machine, why: str, *, is_passing: bool) -> None:
+        if not is_passing:
+            self._observer.warn(f"{machine.name} does not take part: {why}")
+        for station in self._named(machine.name):
+            station.keep_out(why, BUSY_S if is_passing else float("inf"))
+
+    def wait(self) -> None:
+        self._arrived.wait(WAIT_S)
+        self._arrived.clear()
+        for station in self.stations:
+            if station.facts is not None and not station.is_busy:
+                try:
+                    station.listen()  # to those without a block, too: they end when nobody talks to them
+                except RunLost as lost:
+                    station.lose(str(lost))
+
+    def close(self) -> None:
+        closing = [threading.Thread(target=one.close) for one in self.stations]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        self._roster.close()
+
+    def _hear_first_word(self, station: Station) -> None:
+        try:
+            station.listen(HELLO_S)
+        except RunLost as lost:
+            station.lose(str(lost))
+            return
+        if station.facts and self._class and (names := self._class.differences(station.facts)):
+            self._observer.warn(
+                f"{station.seat.name} is a machine of another class ({', '.join(names)}), and is not used"
+            )
+            station.keep_out(f"another class of machine ({', '.join(names)})", float("inf"))
+
+    def _named(self, name: str) -> list[Station]:
+        """One, or none where it has left meanwhile."""
+        return [one for one in self.stations if one.seat.name == name]
+
+    def _troubles(self) -> str:
+        return "; ".join(f"{one.seat.name}: {one.trouble or 'silent'}" for one in self.stations) or "there is none"
+
+
+class RemoteRun:
+    """One order on one machine. Gives instances the ids of this study, and keeps their logs here."""
+
+    def __init__(self, station: Station, order: Order, writer: Writer) -> None:
+        self._station, self._order, self._writer = station, order, writer
+        self._ids: dict[str, str] = {}  # of this study, by those of the node
+        self._is_started = False
+        self._asked: tuple[bool, int] = (False, -1)
+        self._asked_at = 0.0
+        self._seq = -1
+        self._last: Draft | Ended | None = None
+        station.is_busy = True
+        station.waiting.clear()  # of an earlier order
+
+    def next(self, seq: int) -> Draft | Ended | None:
+        if seq == self._seq:
+            return self._last
+        self._station.listen()
+        while self._station.waiting:
+            arrived = self._station.waiting.pop(0)
+            if arrived.header.order == self._order.id and self._takes(arrived, seq):
+                return self._last
+        self._ask(seq)
+        return None
+
+    def ping(self) -> str:
+        return self._station.activity
+
+    def stop(self) -> None:
+        """A machine with a block that is not complete is left, and ends it; one that is done stays for the next."""
+        self._station.is_busy = False
+        if not isinstance(self._last, Ended):
+            self._station.close()
+
+    def _takes(self, arrived: Message, seq: int) -> bool:
+        """Whether it is the result that was asked for."""
+        header = arrived.header
+        if header.kind == "refused":
+            raise RunRefused(quote(header.said, ""), is_passing=header.is_passing)
+        if header.kind == "failed":
+            raise RunLost(quote(header.said, ""))
+        if header.kind == "started":
+            self._is_started = True
+        if header.kind not in ("draft", "end") or header.seq != seq:
+            return False
+        self._seq, self._last = seq, ENDED if header.kind == "end" else self._stored(arrived)
+        return True
+
+    def _ask(self, seq: int) -> None:
+        """Once, and again now and then: what got lost on the way is repeated, and nothing happens twice by that."""
+        now, wanted = time.monotonic(), (self._is_started, seq)
+        if wanted == self._asked and now - self._asked_at < PING_S:
+            return
+        self._asked, self._asked_at = wanted, now
+        if self._is_started:
+            self._station.send(message("next", order=self._order.id, seq=seq))
+        else:
+            order = self._order.model_dump_json()
+            self._station.send(message("start", self._materials(), order=self._order.id, record=order))
+
+    def _materials(self) -> bytes:
+        models = {self._order.plan.variant(one.variant).model_name for one in self._order.quality}
+        found = {name: self._writer.folder.material(name) for name in models}
+        return MATERIALS.dump_json({name: material for name, material in found.items() if material is not None})
+
+    def _stored(self, arrived: Message) -> Draft:
+        draft, logs = unpack(arrived)
+        for instance, gained in logs.items():
+            self._writer.append_log(self._id(instance), gained)
+        if isinstance(draft, TrialDraft):
+            record = draft.record.model_copy(update={"instance_id": self._id(draft.record.instance_id)})
+            return TrialDraft(record, draft.requests)
+        if isinstance(draft, QualityDraft):
+            measured = draft.record.model_copy(update={"instance_id": self._id(draft.record.instance_id)})
+            return QualityDraft(measured, draft.scores)
+        own = self._id(draft.id)
+        return draft.model_copy(update={"id": own, "log_file": f"logs/{own}.log", "host": self._station.seat.name})
+
+    def _id(self, instance: str) -> str:
+        if instance not in self._ids:
+            self._ids[instance], _ = self._writer.new_instance()
+        return self._ids[instance]
+
+
+class FleetStatus:
+    """fleet.json in the study folder: who works on what, for `bitbench fleet`."""
+
+    def __init__(self, writer: Writer, fleet: FleetExecutor, schedule: Schedule) -> None:
+        self._writer, self._fleet, self._schedule = writer, fleet, schedule
+        self._blocks: dict[str, set[int]] = {}  # by machine
+        self._written: tuple[MachineState, ...] | None = None
+
+    def update(self, under_way: Sequence[UnderWay]) -> None:
+        """Written where it says something new."""
+        orders = {one.machine.name: one.order for one in under_way}
+        for block, host in self._schedule.hosts.items():
+            self._blocks.setdefault(host, set()).add(block)
+        states = tuple(
+            MachineState(
+                name=station.seat.name,
+                state=station.state,
+                works_on=order.name if (order := orders.get(station.seat.name)) else None,
+                activity=station.activity if order else "",
+                blocks=len(self._blocks.get(station.seat.name, ())),
+            )
+            for station in self._fleet.stations
+        )
+        if states != self._written:
+            self._written = states
+            self._writer.write_fleet(
+                FleetState(
+                    updated_at=now(),
+                    trials=self._schedule.measured,
+                    remaining_s=self._schedule.pace.remaining_s(),
+                    machines=states,
+                )
+            )
+
+
+def _as_group(order: Order) -> Group:
+    contenders = dict.fromkeys(order.plan.cells[place].contender for place in order.open_cells)
+    members = tuple(Member(contender=one, workloads=()) for one in contenders or order.quality)
+    return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)
+
+
+def _because(trouble: str) -> str:
+    return f": {trouble}" if trouble else ""

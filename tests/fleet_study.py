@@ -1,0 +1,104 @@
+"""A study on null engines that runs on several machines, and who its processes are."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
+from bitbench.store.folder import StudyFolder
+
+BITBENCH = [sys.executable, "-m", "bitbench"]
+BLOCKS, TRIALS = 4, 3
+STUDY = f"""
+name: fleet
+engines:
+  - {{engine: null, name: a, args: {{ttft: 20ms, tpot: 2ms}}}}
+  - {{engine: null, name: b, args: {{ttft: 20ms, tpot: 4ms}}}}
+workloads:
+  - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 60}}
+measure: {{instances: {BLOCKS}, trials: {TRIALS}}}
+"""
+_TIMEOUT_S = 180.0
+
+
+class FleetRun:
+    """`bitbench run --on` in a folder of its own, which is the working directory of all its processes here."""
+
+    def __init__(self, place: Path, on: str, study: str = STUDY, environment: dict[str, str] | None = None) -> None:
+        self.place, self.folder = place, StudyFolder(place / "out")
+        (place / "study.yaml").write_text(study)
+        self._said = place / "said.txt"
+        with self._said.open("a") as output:
+            self.process = subprocess.Popen(
+                [*BITBENCH, "run", "study.yaml", "--into", "out", "--on", on],
+                cwd=place,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
+            )
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(_TIMEOUT_S)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not condition():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, f"it takes too long: {self.said}"
+            time.sleep(0.02)
+
+    def nodes(self) -> list[psutil.Process]:
+        try:
+            children = psutil.Process(self.process.pid).children()
+            return [one for one in children if "bitbench.lab.node" in one.cmdline()]
+        except psutil.Error:
+            return []
+
+    def left_over(self) -> list[psutil.Process]:
+        """Its processes that are still alive some seconds after its end."""
+        deadline = time.monotonic() + 15.0
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return alive
+
+    def _alive(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == self.place:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+def check_complete(folder: StudyFolder, blocks: int = BLOCKS, trials: int = TRIALS, engines: str = "ab") -> None:
+    """Each cell has its trials in each block, once, and on one machine; nothing is blamed on an engine."""
+    records = folder.trials()
+    measured = [trial for trial in records if trial.kind == "measured"]
+    assert {trial.outcome for trial in measured} <= {Outcome.OK, *NOT_THE_ENGINES}, [one.cause for one in measured]
+    numbers = Counter((trial.cell.name, trial.block, trial.index) for trial in measured)
+    assert max(numbers.values()) == 1, numbers
+    hosts = {instance.id: instance.host for instance in folder.instances()}
+    for block in range(blocks):
+        for engine in engines:
+            outcomes = Counter(
+                trial.outcome for trial in measured if (trial.cell.contender.engine, trial.block) == (engine, block)
+            )
+            late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
+            assert outcomes[Outcome.OK] == trials or late, (engine, block, outcomes)
+        of_block = {hosts[trial.instance_id] for trial in measured if trial.block == block and trial.counts}
+        assert len(of_block) <= 1, of_block
+    rows = {f"{trial.id}.parquet" for trial in records if trial.requests_file}
+    assert {path.name for path in folder.requests.iterdir()} == rows

@@ -1,0 +1,340 @@
+"""The parts of a fleet: orders, messages, a node program that is asked twice, which blocks may run at once."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bitbench import __version__
+from bitbench.core.asked.study import Study
+from bitbench.core.order import Order
+from bitbench.core.recorded.host import HostFacts
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Memory, Outcome, TrialMetrics
+from bitbench.engines import registry
+from bitbench.fleet.address import FixedRoster, roster_of
+from bitbench.fleet.channel import Channel, ChannelClosed
+from bitbench.fleet.machine_lock import MachineBusy, MachineLock
+from bitbench.fleet.messages import Message, decode, encode, message
+from bitbench.ground.errors import FleetError, NotComparableError, UsageError
+from bitbench.lab.deliveries import unpack
+from bitbench.lab.fleet import MOST_LOSSES, QUARANTINE_S, FleetExecutor, Station
+from bitbench.lab.observer import LogObserver
+from bitbench.lab.orders import differences, make_order
+from bitbench.lab.study import Lab, _class_of, refuse_on_a_fleet
+from bitbench.lab.trial import TrialDraft
+from bitbench.planning.schedule import LOST_REPEATS, Progress
+from bitbench.planning.write_study import study_text
+from bitbench.store.folder import StudyFolder
+from bitbench.store.lost import without_lost
+from bitbench.store.query import Studies
+from tests.unit.synthetic import make_instance, make_trial
+from tests.unit.test_pace import planned
+from tests.unit.test_schedule import FixedPace, plan_of, trial
+
+STUDY = {
+    "name": "fleet",
+    "engines": [
+        {"engine": "null", "name": "a", "args": {"ttft": "5ms", "tpot": "1ms"}},
+        {"engine": "null", "name": "b", "args": {"ttft": "5ms", "tpot": "1ms"}},
+    ],
+    "workloads": [{"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 8}],
+    "measure": {"instances": 2, "trials": 1},
+}
+
+
+def order_of(folder: Path, order_id: str = "o1", **changes: object) -> Order:
+    plan = Lab().plan(Study.model_validate(STUDY))
+    engines = Lab().engines_of(plan.study)
+    order = make_order(
+        order_id, Lock(plan=plan), str(folder), Lab().pace(plan, engines), [], block=0, rounds=1, quality=()
+    )
+    return order.model_copy(update=changes)
+
+
+class Driver:
+    """One node program, asked by hand."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def ask(self, kind: str, *wanted: str, **fields: object) -> Message:
+        self.channel.send(message(kind, **fields))  # type: ignore[arg-type]
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            arrived = self.channel.receive()
+            if arrived is not None and arrived.header.kind in wanted:
+                return arrived
+            time.sleep(0.01)
+        raise AssertionError(f"no {wanted} after {kind}")
+
+    def start(self, order: Order) -> Message:
+        return self.ask("start", "started", "refused", order=order.id, record=order.model_dump_json())
+
+    def next(self, order: Order, seq: int) -> Message:
+        return self.ask("next", "draft", "end", "failed", order=order.id, seq=seq)
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    channel = roster_of("local:1").seats()[0].connect(lambda: None)
+    yield Driver(channel)
+    channel.close()
+
+
+def test_messages_come_out_as_they_went_in() -> None:
+    sent = message("draft", b"rows", b"", b"log", draft="trial", seq=3, record="{}", has_rows=True, logs=("i1", "i2"))
+    got = decode(encode(sent))
+    assert got.parts == (b"rows", b"", b"log")
+    assert (got.header.seq, got.header.logs) == (3, ("i1", "i2"))
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x01", b"\x05\0\0\0hello", encode(message("ping", b"x")) + b"y"])
+def test_what_is_no_message_is_said(frame: bytes) -> None:
+    with pytest.raises(FleetError):
+        decode(frame)
+
+
+def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
+    order = order_of(tmp_path)
+    assert len(order.model_dump_json()) < 12_000
+    assert Order.model_validate_json(order.model_dump_json()) == order
+    plan, pace, _ = planned(instances=2, trials=2)
+    cell, other = plan.cells[0], plan.cells[1]
+    trials = [
+        make_trial(cell, 0, 0, memory=Memory(peak_bytes=7)),
+        make_trial(cell, 1, 0, memory=Memory(peak_bytes=5)),
+        make_trial(other, 0, 0, outcome=Outcome.OOM),
+        make_trial(other, 0, 1, memory=Memory(peak_bytes=3)),
+        make_trial(other, 0, 2),
+    ]
+    sent = make_order("o1", Lock(plan=plan), "/", pace, trials, block=1, rounds=2, quality=()).history
+    assert [(one.block, one.index, one.outcome) for one in sent] == [
+        (0, 0, Outcome.OK),  # it needed most memory
+        (1, 0, Outcome.OK),
+        (0, 0, Outcome.OOM),
+        (0, 1, Outcome.OK),
+    ]
+
+
+def test_a_node_says_what_it_is_and_works_step_by_step(driver: Driver, tmp_path: Path) -> None:
+    hello = driver.ask("hello", "hello")
+    assert hello.header.bitbench == __version__
+    assert hello.header.host is not None
+    order = order_of(tmp_path)
+    assert driver.start(order).header.kind == "started"
+    assert driver.start(order).header.kind == "started"  # the same again changes nothing
+    kinds, seq, trials = [], 0, []
+    while (result := driver.next(order, seq)).header.kind == "draft":
+        assert result == driver.next(order, seq)  # asked for twice, it comes twice and is not run twice
+        draft, _ = unpack(result)
+        kinds.append(result.header.draft)
+        if isinstance(draft, TrialDraft):
+            trials.append((draft.record.cell.name, draft.record.kind, draft.record.index))
+            assert draft.requests is not None
+            assert draft.requests.num_rows == draft.record.requests
+        seq += 1
+    assert result.header.kind == "end"
+    assert driver.next(order, seq) == result
+    assert kinds.count("instance") == 2
+    assert {name for name, kind, _ in trials if kind == "measured"} == {"a · w", "b · w"}
+    assert len(trials) == len(set(trials))
+    assert driver.start(order_of(tmp_path, "o2")).header.kind == "started"  # it takes the next one
+
+
+def test_a_node_ends_with_its_driver(tmp_path: Path) -> None:
+    channel = roster_of("local:1").seats()[0].connect(lambda: None)
+    driver, order = Driver(channel), order_of(tmp_path)
+    driver.start(order)
+    driver.next(order, 0)
+    channel.close()  # waits for its end
+    with pytest.raises(ChannelClosed):
+        channel.send(message("ping"))
+    with MachineLock("local-1"):  # and nobody holds the machine any more
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"bitbench": "0.0.1"}, "bitbench"),
+        ({"environments": {"vllm": "abc"}}, "environment vllm is missing"),
+        ({"files": {"prompts.txt": "abc"}}, "file prompts.txt is missing"),
+        ({"format": 99}, "format"),
+    ],
+)
+def test_a_node_that_is_set_up_otherwise_refuses(
+    driver: Driver, tmp_path: Path, changes: dict[str, object], why: str
+) -> None:
+    refused = driver.start(order_of(tmp_path, **changes))
+    assert refused.header.kind == "refused"
+    assert why in refused.header.said
+    assert not refused.header.is_passing
+
+
+def test_one_block_per_machine(driver: Driver, tmp_path: Path) -> None:
+    with MachineLock("local-1"):
+        with pytest.raises(MachineBusy), MachineLock("local-1"):
+            pass
+        refused = driver.start(order_of(tmp_path))
+        assert refused.header.kind == "refused"
+        assert refused.header.is_passing
+    assert driver.start(order_of(tmp_path)).header.kind == "started"
+
+
+def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
+    plan, _, _ = planned(instances={"min": 3, "max": 8}, trials=1)
+    engines = Lab().engines_of(plan.study)
+    pace = Lab().pace(plan, engines, at_once=4)
+    progress = Progress(plan, pace)
+    assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
+    for block in range(3):
+        for cell in plan.cells:
+            speed = 100.0 if cell.contender.engine == "a" else (90.0, 112.0, 97.0)[block]
+            record = make_trial(cell, block, 0, metrics=TrialMetrics(output_throughput=speed))
+            progress.add([record])
+            pace.add(record)
+    assert pace.basis(3) == pace.basis(6) == 3  # decided at once for as many as there are machines
+    assert pace.basis(7) == 7
+    assert progress.next_block() == 3
+    assert progress.next_block({3, 4, 5, 6}) is None
+
+
+def test_one_machine_decides_after_each_block() -> None:
+    _, pace, _ = planned(instances={"min": 2, "max": 8}, trials=1)
+    assert [pace.basis(block) for block in range(5)] == [0, 0, 2, 3, 4]
+
+
+def test_a_lost_machine_is_not_the_engines_fault() -> None:
+    assert Outcome.LOST in NOT_THE_ENGINES
+    plan = plan_of()
+    progress, cell = Progress(plan, FixedPace()), plan.cells[0]  # type: ignore[arg-type]
+    lost = make_instance(cell.contender, 0, outcome=Outcome.LOST)
+    for _ in range(LOST_REPEATS):
+        progress.add([lost, trial(cell, 0, Outcome.LOST)])
+        assert progress.wants_trial(cell, 0)
+    progress.add([lost])
+    assert not progress.accepts_trial(cell, 0)  # whatever is wrong there, it is not chance
+    assert progress.accepts_trial(cell, 1)
+
+
+def test_what_a_lost_block_had_before_does_not_count() -> None:
+    cell = plan_of().cells[0]
+    before, after = (make_trial(cell, 0, index, instance_id=name) for index, name in enumerate(["before", "after"]))
+    other = make_trial(cell, 1, 0, instance_id="other")
+    failed = make_trial(cell, 0, 2, instance_id="before", outcome=Outcome.CRASHED)
+    instances = [
+        make_instance(cell.contender, 0, id="before"),
+        make_instance(cell.contender, 1, id="other"),
+        make_instance(cell.contender, 0, id="lost", outcome=Outcome.LOST),
+        make_instance(cell.contender, 0, id="after"),
+    ]
+    read = without_lost([before, after, other, failed], instances)
+    assert [one.outcome for one in read] == [Outcome.LOST, Outcome.OK, Outcome.OK, Outcome.CRASHED]
+    assert without_lost([before], instances[:1]) == [before]
+
+
+HOST = HostFacts(cpu_model="X", cores=4, threads=8, memory_bytes=64 * 2**30)
+
+
+def test_machines_of_one_class_only() -> None:
+    alike = HOST.model_copy(update={"memory_bytes": int(63.9 * 2**30), "kernel": "6.9"})
+    assert _class_of({"one": HOST, "two": alike}, None) == HOST
+    other = HOST.model_copy(update={"cpu_model": "Y"})
+    with pytest.raises(NotComparableError, match=r"one and two are machines of different classes.*cpu_model: X and Y"):
+        _class_of({"one": HOST, "two": other}, None)
+
+
+def test_a_folder_of_mixed_classes_is_not_read(tmp_path: Path) -> None:
+    plan = plan_of()
+    folder = StudyFolder(tmp_path)
+    with folder.writing() as writer:
+        writer.write_lock(Lock(plan=plan, host=HOST, hosts={"a": HOST, "b": HOST.model_copy(update={"cores": 2})}))
+    with pytest.raises(NotComparableError, match="b differs in cores"):
+        folder.read()
+
+
+class SilentChannel:
+    def send(self, one: Message) -> None:
+        """Swallowed, as by a cut cable."""
+
+    def receive(self) -> Message | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def test_a_machine_that_is_silent_or_lost_is_left_alone_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("bitbench.lab.fleet.time.monotonic", lambda: clock[0])
+    seat = replace(roster_of("local:1").seats()[0], connect=lambda _: SilentChannel())
+    station = Station(seat, lambda: None)
+    for losses in range(1, MOST_LOSSES + 1):
+        station.greet()
+        assert station.state == "connecting"
+        station.lose("cable")
+        assert station.is_out
+        clock[0] += QUARANTINE_S * 2 ** (losses - 1) + 1
+        assert station.is_out == (losses == MOST_LOSSES)
+    assert station.is_out_for_good
+    assert station.state == "out for good: cable"
+
+
+def test_without_machines_it_says_why(tmp_path: Path) -> None:
+    seat = replace(
+        roster_of("local:1").seats()[0], connect=lambda _: (_ for _ in ()).throw(ChannelClosed("no such host"))
+    )
+    with StudyFolder(tmp_path).writing() as writer:
+        fleet = FleetExecutor(FixedRoster((seat,)), writer, LogObserver())
+        for station in (fleet.machines(), fleet.stations)[1]:
+            station.lose("no such host")
+            station.lose("no such host")
+        with pytest.raises(FleetError, match="local-1: no such host"):
+            fleet.hosts()
+
+
+@pytest.mark.parametrize("address", ["", "local", "local:0", "local:x", "ssh://", "ssh://-oProxyCommand=x", "http://a"])
+def test_where_must_be_one_of_the_forms(address: str) -> None:
+    with pytest.raises(UsageError):
+        roster_of(address)
+
+
+def test_hosts_of_ssh() -> None:
+    names = [seat.name for seat in roster_of("ssh://a,me@b.example:2222").seats()]
+    assert names == ["a", "me@b.example"]
+
+
+def test_what_one_machine_has_to_do_alone_is_refused() -> None:
+    engines = registry.engines()
+    with pytest.raises(UsageError, match="budget"):
+        refuse_on_a_fleet(plan_of(budget="10m"), engines)
+    study = Study.model_validate({**STUDY, "engines": [{"engine": "endpoint", "args": {"url": "http://127.0.0.1:1"}}]})
+    with pytest.raises(UsageError, match="runs elsewhere"):
+        refuse_on_a_fleet(plan_of().model_copy(update={"study": study}), engines)
+
+
+def test_differences_are_named(tmp_path: Path) -> None:
+    order = order_of(tmp_path, variants={"m/q": "1"}, files={"f": "2"})
+    found = Lock(plan=order.plan, bitbench=__version__, variants={"m/q": "other"})
+    assert differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
+
+
+def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
+    plan, folder = plan_of(), StudyFolder(tmp_path / "study")
+    cell = plan.cells[0]
+    with folder.writing() as writer:
+        writer.write_study(study_text(plan.study))
+        writer.write_lock(Lock(plan=plan))
+        for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
+            instance, log = writer.new_instance()
+            writer.append_instance(
+                make_instance(cell.contender, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
+            )
+            if outcome is Outcome.OK:
+                writer.append_trial(make_trial(cell, 0, 0, instance_id=instance), None)
+    sql = "SELECT outcome FROM trials ORDER BY trial"
+    assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
+    assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
+    assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
