@@ -10,15 +10,16 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any
-
-from scipy.stats import CensoredData, ecdf, logrank
+from typing import TYPE_CHECKING, Any
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Survival, SurvivalPair, SurvivalStep
 from bitbench.core.recorded.quality import Answer
 from bitbench.statistics.answers import first_difference
 from bitbench.statistics.holm import holm
+
+if TYPE_CHECKING:
+    from scipy.stats import CensoredData  # a second of imports: only where a curve is drawn
 
 FEWEST_TEXTS = 8  # with fewer, the interval of a curve covers nearly everything
 
@@ -35,7 +36,9 @@ class Lifetimes:
         return len(self.diverged) + len(self.same)
 
     @property
-    def data(self) -> CensoredData:
+    def data(self) -> "CensoredData":
+        from scipy.stats import CensoredData
+
         return CensoredData(uncensored=self.diverged, right=self.same)
 
 
@@ -54,6 +57,8 @@ def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival
     """None where there are too few texts to draw a curve."""
     if of.texts < FEWEST_TEXTS:
         return None
+    from scipy.stats import ecdf
+
     curve = ecdf(of.data).sf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # no interval where none or all have diverged: see `_ends`
@@ -91,6 +96,8 @@ def compare_survival(
 def _p_value(one: Lifetimes, other: Lifetimes) -> float:
     if not (one.diverged or other.diverged):
         return 1.0  # nothing to tell them apart by
+    from scipy.stats import logrank
+
     return float(logrank(x=one.data, y=other.data).pvalue)
 
 
