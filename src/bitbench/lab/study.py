@@ -23,7 +23,7 @@ from bitbench.lab.endpoint import EndpointRun
 from bitbench.lab.group import GroupRunner
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.pace import OpenCells, StudyPace
-from bitbench.lab.part import Part
+from bitbench.lab.part import StudyPart
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityDraft
 from bitbench.lab.readiness import Readiness, readiness
@@ -103,7 +103,7 @@ class Lab:
         observer: Observer,
         *,
         budget_s: float | None = None,
-        part: Part | None = None,
+        part: StudyPart | None = None,
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`:
         not all of it. Raises NotTrustedError for a file that uses what has not been allowed here."""
@@ -214,7 +214,7 @@ class Lab:
             raise source.located(error) from error
 
     def _ready_plan(
-        self, source: StudySource, workshop: Workshop, observer: Observer, part: Part | None = None
+        self, source: StudySource, workshop: Workshop, observer: Observer, part: StudyPart | None = None
     ) -> Plan:
         """The plan, once its environments exist and its variants were made, or could not be."""
         plan = self._plan(source, workshop)
