@@ -360,7 +360,7 @@ def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
 def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
     text = markdown(tuning_document(FOUND))
     assert "Searched 3 contenders of 5, drawn at random since the budget pays for no more" in text
-    assert "Ruled out: `c`: ttft 300 ms against 100 ms" in text
+    assert "Ruled out: `c`: ttft 300.0 ms against 100 ms" in text
     assert "vllm serve /m/v \\\n--dtype bfloat16" in text
     left = replace_fate(FOUND, A, Fate.LEFT).model_copy(update={"shortfall": 0.031})
     assert "1 other may be as good or better (`a`), with 95 % confidence by at most 3.1 %" in markdown(

@@ -8,7 +8,7 @@ from bitbench.store.folder import StudyFolder
 
 
 @dataclass(frozen=True)
-class Part:
+class StudyPart:
     of: Callable[[Plan], Plan]  # the same plan with fewer contenders
     # Which cells go on after so many blocks; none: it ends. None: as the claims of the study say.
     goes_on: Callable[[StudyFolder, int], frozenset[Cell]] | None = None

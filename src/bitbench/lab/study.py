@@ -42,7 +42,7 @@ from bitbench.lab.executor import THIS_HOST, BlockWork, LocalExecutor
 from bitbench.lab.fleet import FleetExecutor, FleetStatus
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.pace import OpenCells, StudyPace
-from bitbench.lab.part import Part
+from bitbench.lab.part import StudyPart
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker
 from bitbench.lab.readiness import Readiness, readiness
@@ -151,7 +151,7 @@ class Lab:
         observer: Observer,
         *,
         budget_s: float | None = None,
-        part: Part | None = None,
+        part: StudyPart | None = None,
         on: Roster | None = None,
     ) -> StudyFolder:
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`:
@@ -327,7 +327,9 @@ class Lab:
         except StudyFileError as error:
             raise source.located(error) from error
 
-    def ready_plan(self, source: StudySource, workshop: Workshop, observer: Observer, part: Part | None = None) -> Plan:
+    def ready_plan(
+        self, source: StudySource, workshop: Workshop, observer: Observer, part: StudyPart | None = None
+    ) -> Plan:
         """The plan, once its environments exist and its variants were made, or could not be."""
         plan = self._plan(source, workshop)
         plan = part.of(plan) if part else plan

@@ -19,7 +19,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.secrets import is_secret
 from bitbench.ground.errors import StudyFileError, UsageError
 from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
-from bitbench.lab.part import Part
+from bitbench.lab.part import StudyPart
 from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.planning.draw import draw
@@ -110,7 +110,7 @@ class _TuneRun:
             raise UsageError("there is nothing to search: of the file's contenders fewer than two can run here")
         _require_baseline(plan)
         folder = self.lab.run(
-            self._search_source(), self.place / "search", self.observer, part=Part(self._drawn, self._going_on)
+            self._search_source(), self.place / "search", self.observer, part=StudyPart(self._drawn, self._going_on)
         )
         self.lab.report(folder)
         found = self._searched(folder.read())
@@ -213,7 +213,7 @@ class _TuneRun:
         starts, rounds = measure.instances.min, measure.trials.min
         self.observer.note(f"confirming {chosen.name}: {starts} starts × {rounds} rounds beside the baseline")
         source = StudySource.of(study, self.source.folder)
-        self.lab.run(source, folder.path, self.observer, part=Part(lambda plan: plan.only(both)))
+        self.lab.run(source, folder.path, self.observer, part=StudyPart(lambda plan: plan.only(both)))
         self.lab.report(folder)
         return folder
 

@@ -14,7 +14,7 @@ one of its C − 1 ratios is off by more than its bound at one of the looks. The
 both hold with 1 − α at once, whichever look the search ends with.
 
 Whether a contender meets the limits is known better with each block. It is judged anew at each look, and the race is
-then run again from the first: a contender that turns out to miss a limit has beaten nobody.
+then run again from the first: a contender that turns out to miss a limit has beaten no other.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Race:
-    """What is known after the last look. Without a look nobody is beaten, and the leader is not known."""
+    """What is known after the last look. Without a look no contender is beaten, and the leader is not known."""
 
     left: tuple[Contender, ...]  # may be the best of those that meet the limits
     beaten_by: Mapping[Contender, Contender]  # the first that was found above it
