@@ -45,10 +45,10 @@ class Seat:
 
 
 class Roster(Protocol):
-    """Who is there by now."""
+    """The machines that can be reached by now."""
 
     def seats(self) -> Sequence[Seat]:
-        """Raises FleetError where nobody can be reached at all."""
+        """Raises FleetError where no machine can be reached at all."""
 
     def close(self) -> None: ...
 

@@ -53,7 +53,7 @@ class BlockRun(Protocol):
     """One order on one machine."""
 
     def next(self, seq: int) -> Draft | Ended | None:
-        """The result of this number, from 0 on, once those before it are on disk; None where it is not there yet.
+        """The result of this number, from 0 on, once those before it are on disk; None where it has not come yet.
         Raises RunLost and RunRefused."""
 
     def ping(self) -> str:

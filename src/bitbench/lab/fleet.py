@@ -1,4 +1,4 @@
-"""Machines beside this one as an executor: who is there, what each runs, and what is done when one goes away."""
+"""Machines beside this one as an executor: which they are, what each runs, and what is done when one goes away."""
 
 import threading
 import time
@@ -99,7 +99,7 @@ class Station:
             self.send(message("ping"))
 
     def lose(self, cause: str) -> None:
-        """Leave it alone for a while. What still runs there ends by itself: nobody talks to it any more."""
+        """Leave it alone for a while. What still runs there ends by itself once it hears nothing more."""
         self._losses += 1
         for_good = self._losses >= MOST_LOSSES
         self.keep_out(cause, float("inf") if for_good else QUARANTINE_S * 2 ** (self._losses - 1))
@@ -200,7 +200,7 @@ class FleetExecutor:
         for station in self.stations:
             if station.facts is not None and not station.is_busy:
                 try:
-                    station.listen()  # to those without a block, too: they end when nobody talks to them
+                    station.listen()  # to those without a block, too: they end when they hear nothing
                 except RunLost as lost:
                     station.lose(str(lost))
 
