@@ -10,7 +10,7 @@ def pull(
     url: Annotated[str, typer.Argument(help="The study: s3://BUCKET/STUDY.", metavar="URL")],
     folder: Annotated[Path | None, typer.Argument(help="The folder to fill [default: ./STUDY].", metavar="DIR")] = None,
 ) -> None:
-    """Copy a study from an object store, so that every command reads it."""
+    """Copy a study from an object store to a folder."""
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.places import pull_study
 

@@ -40,7 +40,7 @@ def query(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Query all studies below a folder in SQL (DuckDB), or compare cards.
+    """Query all studies below a folder in SQL, or compare cards.
 
     Without a query it lists the tables and their columns.
 

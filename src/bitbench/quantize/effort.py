@@ -10,6 +10,8 @@ S_PER_MILLION_PARAMETERS = {
     "sparsegpt": 0.95,
     "gptq": 1.0,
     "awq": 1.8,
+    "autoround": 4.0,
+    "spinquant": 0.6,
     "vptq": 4.2,
 }
 GGUF_S_PER_MILLION_PARAMETERS = 0.1
