@@ -127,6 +127,12 @@ def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
 
 def test_a_baseline_that_is_best_is_kept() -> None:
     assert led(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)})).verdict == "Keep the baseline base."
+    once = led(study({"base": (100.0, 200.0), "other": (50.0, 200.0)}))
+    assert once.verdict == "Keep the baseline base."
+    assert once.reasons == [
+        "It is significantly faster on interactive.",
+        "No other is significantly faster on medium_batch.",
+    ]
 
 
 def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None:

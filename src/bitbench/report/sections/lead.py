@@ -211,8 +211,13 @@ def _no_winner(found: _Found) -> Lead:
         others = listing(names(without))
         reason = say("Where the baseline ", own, " has a result, no contender is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
-    if all(may_be_best(one) == [baseline] for one in found.compared):
-        return Lead(say("Keep the baseline ", own, "."), (say("It is significantly faster ", where, "."),))
+    won = [one for one in found.compared if may_be_best(one) == [baseline]]
+    if won:
+        rest = [one for one in found.compared if one not in won]
+        reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
+        if rest:
+            reasons.append(say("No other is significantly faster ", _on(rest), "."))
+        return Lead(say("Keep the baseline ", own, "."), tuple(reasons))
     reason = say("No contender is significantly faster than the baseline ", own, " ", where, ".")
     return Lead(say("Tie: speed alone gives no reason to change."), (reason,))
 
@@ -310,6 +315,10 @@ def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
             mine, theirs = figure(own), figure(base)
             if mine is not None and theirs is not None:
                 yield say(f"{what} ", size(mine), " (baseline ", size(theirs), ").")
+
+
+def _on(some: list[Ranking]) -> Phrase:
+    return say("on ", listing(names(one.workload for one in some)))
 
 
 def _where(compared: list[Ranking]) -> Phrase:
