@@ -203,7 +203,10 @@ def test_a_trial_records_what_its_engine_counted_meanwhile(tmp_path: Path) -> No
     assert TrialRecord.model_validate_json(record.model_dump_json()) == record
 
 
-def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(tmp_path: Path) -> None:
+def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_LIMIT_S", 0.3)
     assert trial(send(plain(b"no", "404 Not Found")), tmp_path).outcome == trial(send(), tmp_path).outcome
     said = '# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred{x="a-secret-key"} 1\nstranger 5\n'
     text = trial(send(plain(said.encode())), tmp_path).model_dump_json()

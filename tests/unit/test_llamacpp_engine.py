@@ -58,7 +58,7 @@ def test_the_default_command_line(model: Path) -> None:
     assert command_line(launch(model), 8123) == [
         "/env/bin/llama-server",
         *("--parallel", "8", "--ctx-size", "2048", "--cont-batching", "--no-cache-prompt", "--cache-ram", "0"),
-        *("--verbosity", "4", "--model", f"{model}/model.gguf", "--alias", "model"),
+        *("--verbosity", "4", "--metrics", "--model", f"{model}/model.gguf", "--alias", "model"),
         *("--host", "127.0.0.1", "--port", "8123"),
     ]
 

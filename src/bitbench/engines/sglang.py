@@ -4,6 +4,7 @@ On a CPU it computes with torch. Its CUDA part is written after its source, 0.5.
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from bitbench.core.asked.quality import Scoring
@@ -47,6 +48,12 @@ _HARMLESS = frozenset(
 )
 
 
+# Plain `fp8`, as vLLM spells it, is refused.
+_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
+    name: {"kv-cache-dtype": name} for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
+}
+
+
 class SglangEngine:
     """`core.ports.Engine` over SGLang's HTTP server."""
 
@@ -64,6 +71,7 @@ class SglangEngine:
     start_s = 60.0  # on two cores: three processes import torch and transformers
     overhead_bytes = 2 * 2**30  # these imports
     can_profile = False
+    kv_cache_types = _KV_CACHE_TYPES
     quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

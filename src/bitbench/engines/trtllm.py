@@ -15,7 +15,7 @@ from bitbench.core.asked.use import Use
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.limits import refuse_long_context
@@ -71,6 +71,7 @@ class TrtllmEngine:
     start_s = 90.0
     overhead_bytes = 4 * 2**30
     can_profile = False
+    kv_cache_types = NO_KV_CACHE_TYPES
     quick_args = NO_ARGUMENTS
 
     def __init__(self) -> None:
