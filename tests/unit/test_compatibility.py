@@ -22,6 +22,7 @@ from bitbench.models.quantized import Quantization
 from bitbench.planning.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
 from bitbench.planning.expand import expand
 from bitbench.quantize import catalog
+from tests.command_line import bitbench
 
 ROOT = Path(__file__).parents[2]
 CAPABILITIES = [Capability(*numbers) for numbers in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))]
@@ -193,6 +194,23 @@ def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
     assert tried(Capability(9, 0)) == set(asked)
     assert tried(Capability(10, 0)) == {"bf16", "mxfp4"}
     assert tried(Capability(10, 0), {"linear_backend": "triton"}) == {"bf16", "w8a8-rtn", "mxfp4"}
+
+
+def test_recipes_can_be_listed_for_a_gpu_that_is_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    hopper = bitbench(capsys, "recipes", "--capability", "9.0").out
+    turing = bitbench(capsys, "recipes", "--capability", "7.5").out
+    unknown = bitbench(capsys, "recipes", "--device", "cuda").out
+    assert "Engines on an NVIDIA GPU of compute capability 9.0." in hopper
+    assert "of unknown compute capability (–: it decides; give one with --capability)" in " ".join(unknown.split())
+    words = {
+        name: next(line.split() for line in text.splitlines() if line.startswith("w4afp8-gptq"))
+        for name, text in {"hopper": hopper, "turing": turing, "unknown": unknown}.items()
+    }
+    assert "runs" in words["hopper"]
+    assert "runs" not in words["turing"]
+    assert "–" in words["unknown"]
+    wrong = bitbench(capsys, "recipes", "--capability", "nine")
+    assert "--capability: 'nine' is not a compute capability; write it as 8.9" in wrong.err
 
 
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:

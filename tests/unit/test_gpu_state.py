@@ -1,6 +1,7 @@
 """What GPUs did while a trial ran, and when that speaks against it. Through a stand-in for NVML; *not yet run on a
 GPU*."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -93,6 +94,15 @@ def test_without_a_gpu_nothing_is_watched() -> None:
         pass
     assert elsewhere.use is None
     assert disturbance(None) is None
+
+
+def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = Nvml(FakeNvml([FakeGpu(processes={os.getpid(): 5, THEIRS: 5})])).gpus()
+    monkeypatch.setattr("bitbench.probes.gpu_state._visible", lambda: tuple(gpus))
+    with watch_gpus(os.getpid()) as watch:
+        pass
+    assert watch.use is not None
+    assert watch.use.other_processes == 1
 
 
 def test_energy_is_divided_by_the_tokens_that_came() -> None:

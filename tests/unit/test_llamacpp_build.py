@@ -17,6 +17,7 @@ if [ "$1" = --build ]; then
     mkdir -p "$2/bin"
     echo server > "$2/bin/llama-server"
     echo quantize > "$2/bin/llama-quantize"
+    echo imatrix > "$2/bin/llama-imatrix"
 fi
 """
 
@@ -57,15 +58,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     return Environment(tmp_path / "env")
 
 
-def test_two_executables_are_left_and_the_build_folder_is_not(environment: Environment) -> None:
+def test_three_executables_are_left_and_the_build_folder_is_not(environment: Environment) -> None:
     environment.build()
     assert (environment.folder / "bin" / "llama-server").read_text() == "server\n"
     assert (environment.folder / "bin" / "llama-quantize").read_text() == "quantize\n"
+    assert (environment.folder / "bin" / "llama-imatrix").read_text() == "imatrix\n"
     assert not (environment.folder / "build").exists()
     configure, build = environment.calls
     assert "-DCMAKE_BUILD_TYPE=Release" in configure
     assert "-DGGML_CUDA=OFF" in configure
-    assert build.endswith("--target llama-server llama-quantize")
+    assert build.endswith("--target llama-server llama-quantize llama-imatrix")
     assert environment.steps == [
         "configuring llama.cpp",
         "compiling llama.cpp, 25 of 50",

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.capability import Capability
 from bitbench.core.recorded.trial import InstanceFacts, KernelPath, Outcome
 from bitbench.core.recorded.variant import AtLoad, ModelFacts
 from bitbench.engines import cuda_toolkit, vllm_log
 from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
-from bitbench.engines.vllm import command_line, environment_variables
+from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
 from bitbench.engines.vllm_kernels import path_of, read_choices
 from tests.unit.test_vllm_engine import SMOLLM2, failure_of, launch, options
 
@@ -57,6 +58,14 @@ def test_what_is_compressed_at_load_is_told_to_vllm() -> None:
     at_load = wanted.variant.model_copy(update={"at_load": AtLoad(engine="vllm", quantize="fp8_per_tensor")})
     assert "--quantization fp8_per_tensor" in options(command_line(replace(wanted, variant=at_load), 1))
     assert "--quantization" not in options(command_line(wanted, 1))
+
+
+@pytest.mark.parametrize(("method", "is_refused"), [("mxfp8", False), ("--trust-remote-code", True), ("gguf", True)])
+def test_only_what_vllm_can_compress_at_load_is_told_to_it(method: str, is_refused: bool) -> None:
+    """A recipe may come from a stranger: its word would be one of the command line."""
+    at_load = launch().variant.model_copy(update={"at_load": AtLoad(engine="vllm", quantize=method)})
+    refusal = VllmEngine().refuse(launch().setup, at_load, BUILT_IN_WORKLOADS["interactive"])
+    assert (refusal is not None) == is_refused
 
 
 @pytest.fixture

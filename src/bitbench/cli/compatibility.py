@@ -15,7 +15,15 @@ from bitbench.ground.units import UNKNOWN
 from bitbench.planning.compatibility import DOCUMENTATION, CompatibilityRow, look_up
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
-DEVICES: dict[Device, str] = {"cpu": "a CPU", "cuda": "an NVIDIA GPU"}
+
+
+def place(device: Device, capability: Capability | None) -> str:
+    """What the table is about, for a sentence."""
+    if device == "cpu":
+        return "a CPU"
+    if capability is None:
+        return f"an NVIDIA GPU of unknown compute capability ({UNKNOWN}: it decides; give one with --capability)"
+    return f"an NVIDIA GPU of compute capability {capability}"
 
 
 def recipes_table(

@@ -24,7 +24,7 @@ OnDevice = Annotated[
 
 def chosen(device: "KernelDevice | None") -> "Device | None":
     """As the lab takes it."""
-    return None if device is None else device.value
+    return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
 
 
 def end_with_json(command: "Described", answer: "Record", exit_code: "ExitCode") -> NoReturn:

@@ -1,5 +1,6 @@
 """Options that hold several values in one text."""
 
+from bitbench.core.capability import Capability, parse_capability
 from bitbench.ground.errors import UsageError
 from bitbench.ground.units import parse_seconds
 
@@ -37,3 +38,11 @@ def seconds(text: str, option: str) -> float:
     if not 0 < found < float("inf"):
         raise UsageError(f"{option}: expected a time above zero, got {text!r}")
     return found
+
+
+def compute_capability(text: str, option: str) -> Capability:
+    """`8.9`."""
+    try:
+        return parse_capability(text)
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None

@@ -48,9 +48,14 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
     why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
     device: OnDevice = None,
+    capability: Annotated[
+        str | None,
+        typer.Option(metavar="X.Y", help="Compute capability of the GPU, such as 8.9 [default: that of this machine]."),
+    ] = None,
 ) -> None:
     """List recipes and the engines that run them, or print one."""
-    from bitbench.cli.compatibility import DEVICES, reasons, recipes_table
+    from bitbench.cli.compatibility import place, reasons, recipes_table
+    from bitbench.cli.parsing import compute_capability
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.study import Lab
     from bitbench.quantize import catalog
@@ -58,11 +63,13 @@ def recipes(
     if name is not None:
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    lab, console, known = Lab(device=chosen(device)), Terminal(), catalog.built_in_recipes()
+    asked = None if capability is None else compute_capability(capability, "--capability")
+    lab = Lab(device="cuda" if asked else chosen(device))
+    console, known, on = Terminal(), catalog.built_in_recipes(), asked or lab.capability
     engines = lab.engines_with_models()
-    console.print(recipes_table(known, engines, lab.device, lab.capability))
-    console.print(f"\nEngines on {DEVICES[lab.device]}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
-    for paragraph in reasons(known, engines, lab.device, lab.capability) if why else ():
+    console.print(recipes_table(known, engines, lab.device, on))
+    console.print(f"\nEngines on {place(lab.device, on)}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
+    for paragraph in reasons(known, engines, lab.device, on) if why else ():
         console.print(paragraph)
 
 

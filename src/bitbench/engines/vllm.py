@@ -45,6 +45,15 @@ _HARMLESS = frozenset(
         *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
     )
 )
+# What it can do with a model while it loads, on a GPU.
+_QUANTIZE = (
+    "fp8_per_tensor",
+    "fp8_per_channel",
+    "fp8_per_block",
+    "int8_per_channel_weight_only",
+    "nvfp4_per_token",
+    "mxfp8",
+)
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -74,6 +83,8 @@ class VllmEngine:
                 f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but max-model-len of "
                 f"{setup.name} is {longest:,}."
             )
+        if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
+            return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
         if isinstance(longest, int) and "hf-overrides" in spelled(setup.args):
             return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)

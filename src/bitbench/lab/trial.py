@@ -97,6 +97,7 @@ class TrialRunner:
         with watch_gpus(ready.instance.pid) as gpus:
             result = self.load.run(job, self.observer.trial_running)
         requests = result.requests
+        energy_j = gpus.use.energy_j if gpus.use else None
         failure = ready.explain(judge(requests, workload, result.health) or disturbance(gpus.use), kind)
         if failure is not None:
             kind = "measured"  # a warm-up that fails is the result of its cell
@@ -106,9 +107,7 @@ class TrialRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": measure(requests, self.study.objectives, gpus.use and gpus.use.energy_j)
-                if failure is None
-                else TrialMetrics(),
+                "metrics": measure(requests, self.study.objectives, energy_j) if failure is None else TrialMetrics(),
                 "client": result.health,
                 "objectives": judge_objectives(requests, self.study.objectives),
                 "requests": requests.num_rows,

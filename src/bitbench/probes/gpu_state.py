@@ -82,7 +82,7 @@ def watch_gpus(root_pid: int | None) -> GpuWatch:
 
 
 def disturbance(use: GpuUse | None) -> Failure | None:
-    """Why what was measured meanwhile does not count; None where nothing is known against it."""
+    """Why what was measured meanwhile does not count; None where nothing speaks against it."""
     if use is None:
         return None
     if use.other_processes:

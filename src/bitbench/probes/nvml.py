@@ -42,10 +42,13 @@ class GpuProcess(NamedTuple):
 
 
 class _Memory(ctypes.Structure):
+    total: int
     _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
 
 
 class _Process(ctypes.Structure):
+    pid: int
+    used: int
     _fields_ = (
         ("pid", c_uint),
         ("used", c_ulonglong),

@@ -46,8 +46,8 @@ def _accelerator(one: Accelerator) -> Phrase:
         size(one.memory_bytes),
         one.driver,
         one.runtime,
-        one.capability and f"compute capability {one.capability}",
-        one.power_limit_w and f"power limit {one.power_limit_w:g} W",
+        f"compute capability {one.capability}" if one.capability else None,
+        f"power limit {one.power_limit_w:g} W" if one.power_limit_w else None,
         None if one.ecc is None else f"ECC {'on' if one.ecc else 'off'}",
         "divided (MIG)" if one.mig else None,
     )
