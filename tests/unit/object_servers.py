@@ -57,7 +57,8 @@ def serving(server: str, folder: Path) -> Iterator[dict[str, str]]:
         command = [
             str(weed()), "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1", "-s3", f"-s3.port={port}", f"-s3.config={folder / 's3.json'}", "-volume.max=100",
-            "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", "-master.telemetry=false", *(f"-{name}={one}" for name, one in ports),
+            "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
+            *(f"-{name}={one}" for name, one in ports),
         ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
     variables = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
