@@ -20,6 +20,10 @@ from pathlib import Path
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 BUCKET = "studies"
 START_S = 90
+SEAWEED_PORTS = (  # each of those for gRPC would else be 10,000 above its own, which may be no port
+    "master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc", "filer.port.grpc",
+    "s3.port.grpc", "s3.port.iceberg",
+)  # fmt: skip
 
 
 def weed() -> str | None:
@@ -41,7 +45,7 @@ def why_not(server: str) -> str | None:
 @contextmanager
 def serving(server: str, folder: Path) -> Iterator[dict[str, str]]:
     """The variables with which it is reached; a bucket exists."""
-    port, *others = _free_ports(6)
+    port, *others = _free_ports(1 + len(SEAWEED_PORTS))
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     if server == "seaweedfs":
         keys = {"accessKey": KEYS["AWS_ACCESS_KEY_ID"], "secretKey": KEYS["AWS_SECRET_ACCESS_KEY"]}
@@ -49,13 +53,12 @@ def serving(server: str, folder: Path) -> Iterator[dict[str, str]]:
         (folder / "s3.json").write_text(
             json.dumps({"identities": [{"name": "t", "credentials": [keys], "actions": actions}]})
         )
-        ports = zip(
-            ("master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc"), others, strict=True
-        )
+        ports = zip(SEAWEED_PORTS, others, strict=True)
         command = [
             str(weed()), "-logtostderr=false", f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1", "-s3", f"-s3.port={port}", f"-s3.config={folder / 's3.json'}", "-volume.max=100",
-            "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", *(f"-{name}={one}" for name, one in ports),
+            "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
+            *(f"-{name}={one}" for name, one in ports),
         ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
     variables = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
