@@ -97,7 +97,9 @@ def check_complete(folder: StudyFolder, blocks: int = BLOCKS, trials: int = TRIA
                 trial.outcome for trial in measured if (trial.cell.contender.engine, trial.block) == (engine, block)
             )
             late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
-            assert outcomes[Outcome.OK] == trials or late, (engine, block, outcomes)
+            # The baseline has a turn beside whoever is left of a block, so an interruption gives it more.
+            enough = outcomes[Outcome.OK] >= trials if engine == "a" else outcomes[Outcome.OK] == trials
+            assert enough or late, (engine, block, outcomes)
         of_block = {hosts[trial.instance_id] for trial in measured if trial.block == block and trial.counts}
         assert len(of_block) <= 1, of_block
     rows = {f"{trial.id}.parquet" for trial in records if trial.requests_file}
