@@ -89,8 +89,8 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
 ) -> None:
     planned = []
 
-    def counting(*arguments: Any) -> Plan:
-        planned.append(expand(*arguments))
+    def counting(*arguments: Any, **named: Any) -> Plan:
+        planned.append(expand(*arguments, **named))
         return planned[-1]
 
     monkeypatch.setattr(study, "expand", counting)

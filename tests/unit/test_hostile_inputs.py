@@ -166,6 +166,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_
 """
 
 
+SLOWEST = 2.0  # of a processor of 2.5 GHz that is shared with other work, to one of 2023 at rest
+
+
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_takes_neither_memory_nor_time(bomb: str, tmp_path: Path) -> None:
     kind, write = BOMBS[bomb]
@@ -177,4 +180,4 @@ def test_a_bomb_takes_neither_memory_nor_time(bomb: str, tmp_path: Path) -> None
     assert child.returncode == 0, child.stderr[-2_000:]
     kibibytes, seconds = child.stdout.split()
     assert int(kibibytes) < 500 * 1024
-    assert float(seconds) < 5
+    assert float(seconds) < SLOWEST * 5

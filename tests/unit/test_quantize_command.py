@@ -77,7 +77,7 @@ def said(answer: Answer) -> str:
         (
             "nothing -r w8a8-rtn",
             ExitCode.UNAVAILABLE,
-            ["nothing is not a folder", "give one of these names, a hub id (ORG/NAME) or the folder"],
+            ["nothing is not a folder", "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder"],
         ),
         ("smollm2-135m -r w8a8-rtn", ExitCode.UNAVAILABLE, ["download it with: bitbench model get smollm2-135m"]),
         (

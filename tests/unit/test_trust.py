@@ -38,8 +38,10 @@ def asks(name: str, **args: Argument) -> list[str]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_ask_nothing(path: Path, tmp_path: Path) -> None:
-    assert Lab(tmp_path).trust(path).is_given
+def test_the_examples_ask_nothing_but_what_their_comments_say(path: Path, tmp_path: Path) -> None:
+    asked_for = [use.what.partition("=")[0] for use in Lab(tmp_path).trust(path).uses if use.asks]
+    assert asked_for == (["speculative-config"] if path.stem == "tune" else [])
+    assert all(name in path.read_text(encoding="utf-8") for name in asked_for)
 
 
 def test_what_init_writes_asks_nothing(tmp_path: Path) -> None:

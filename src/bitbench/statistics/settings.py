@@ -16,7 +16,7 @@ LEAST_LENGTHS = 3  # through two points every line is exact
 
 
 def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
-    """Of contenders whose weights also run in another setup of their engine; empty where nothing is known of any."""
+    """Of contenders whose weights also run in another setup of their engine; empty where all is unknown."""
     trials: dict[Contender, list[TrialRecord]] = {contender: [] for contender in with_other_settings(of.plan)}
     for trial in of.trials:
         if trial.counts and trial.cell.contender in trials:
