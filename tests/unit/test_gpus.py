@@ -133,7 +133,7 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
         assert (Lab(tmp_path).device, Lab(tmp_path).capability) == (device, capability)
     monkeypatch.setattr("bitbench.lab.study.survey_gpus", lambda: looked_at(L4))
     assert (Lab(tmp_path, "cpu").device, Lab(tmp_path, "cpu").capability) == ("cpu", None)
-    assert Lab(tmp_path, "cpu")._host().accelerators == ()
+    assert Lab(tmp_path, "cpu").host().accelerators == ()
 
 
 def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
