@@ -53,6 +53,30 @@ class Roster(Protocol):
     def close(self) -> None: ...
 
 
+class Inbox:
+    """What arrived from a node program, in order; once it said that the channel is closed, it says so again."""
+
+    def __init__(self) -> None:
+        self._arrived: queue.SimpleQueue[Message | ChannelClosed] = queue.SimpleQueue()
+        self.end: ChannelClosed | None = None
+
+    def put(self, one: Message | ChannelClosed) -> None:
+        self._arrived.put(one)
+
+    def receive(self) -> Message | None:
+        """None: nothing yet. Raises ChannelClosed."""
+        if self.end is not None:
+            raise self.end
+        try:
+            found = self._arrived.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(found, ChannelClosed):
+            self.end = found
+            raise found
+        return found
+
+
 class PipeChannel:
     """A node program as a child of this process, here or behind a command that reaches another machine."""
 
@@ -70,9 +94,8 @@ class PipeChannel:
             )
         except OSError as error:
             raise ChannelClosed(f"{command[0]} cannot be started: {error.strerror}") from error
-        self._arrived: queue.SimpleQueue[Message | ChannelClosed] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._on_arrival = on_arrival
-        self._end: ChannelClosed | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -83,16 +106,7 @@ class PipeChannel:
             raise ChannelClosed(self._obituary()) from None
 
     def receive(self) -> Message | None:
-        if self._end is not None:
-            raise self._end
-        try:
-            found = self._arrived.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(found, ChannelClosed):
-            self._end = found
-            raise found
-        return found
+        return self._inbox.receive()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it may be gone already
@@ -111,12 +125,12 @@ class PipeChannel:
         try:
             while True:
                 frame = read_frame(_pipe(self._process.stdout), LARGEST_FRAME_BYTES)
-                self._arrived.put(decode(frame))
+                self._inbox.put(decode(frame))
                 self._on_arrival()
         except (EOFError, OSError, ValueError):
-            self._arrived.put(ChannelClosed(self._obituary()))
+            self._inbox.put(ChannelClosed(self._obituary()))
         except FleetError as error:
-            self._arrived.put(ChannelClosed(str(error)))
+            self._inbox.put(ChannelClosed(str(error)))
         self._on_arrival()
 
     def _obituary(self) -> str:

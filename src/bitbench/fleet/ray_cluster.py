@@ -7,7 +7,6 @@ cut cable after seven minutes.
 
 import contextlib
 import os
-import queue
 import sys
 import threading
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-from bitbench.fleet.channel import Channel, ChannelClosed, PipeChannel, Seat
+from bitbench.fleet.channel import Channel, ChannelClosed, Inbox, PipeChannel, Seat
 from bitbench.fleet.messages import Message, decode, encode
 from bitbench.ground.child_environment import bitbench_environment
 from bitbench.ground.errors import FleetError, UsageError
@@ -108,8 +107,7 @@ class _RayChannel:
 
     def __init__(self, ray: Any, node_id: str, on_arrival: Callable[[], None]) -> None:
         self._ray, self._on_arrival = ray, on_arrival
-        self._arrived: queue.SimpleQueue[Message | ChannelClosed] = queue.SimpleQueue()
-        self._end: ChannelClosed | None = None
+        self._inbox = Inbox()
         self._is_closed = threading.Event()
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -128,21 +126,12 @@ class _RayChannel:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, one: Message) -> None:
-        if self._end is not None:
-            raise self._end
+        if self._inbox.end is not None:
+            raise self._inbox.end
         self._actor.send.remote(encode(one))  # how it went is seen by what comes back
 
     def receive(self) -> Message | None:
-        if self._end is not None:
-            raise self._end
-        try:
-            found = self._arrived.get_nowait()
-        except queue.Empty:
-            return None
-        if isinstance(found, ChannelClosed):
-            self._end = found
-            raise found
-        return found
+        return self._inbox.receive()
 
     def close(self) -> None:
         if self._is_closed.is_set():
@@ -158,12 +147,12 @@ class _RayChannel:
         while not self._is_closed.is_set():
             try:
                 for frame in self._ray.get(self._actor.receive.remote(LISTEN_S), timeout=LISTEN_S + CALL_S):
-                    self._arrived.put(decode(frame))
+                    self._inbox.put(decode(frame))
             except (errors.GetTimeoutError, errors.ActorUnavailableError):
                 self._is_closed.wait(1.0)  # it may come back; how long that is waited for is not decided here
                 continue
             except Exception as error:
-                self._arrived.put(ChannelClosed(f"its actor is gone: {_first_line(error)}"))
+                self._inbox.put(ChannelClosed(f"its actor is gone: {_first_line(error)}"))
                 self._on_arrival()
                 return
             self._on_arrival()
