@@ -1,8 +1,10 @@
-"""What a model cannot do on any engine."""
+"""What a model or a setup cannot do, alike on several engines."""
 
 from bitbench.core.asked.prompts import Api, show_length
+from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.recorded.variant import Variant
+from bitbench.engines.options import spelled
 
 
 def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
@@ -15,6 +17,17 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
         f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
         f"({show_length(workload.input_tokens)} in and {show_length(workload.output_tokens)} out{turns}), "
         f"but {variant.model} supports {limit:,}."
+    )
+
+
+def refuse_set_context(setup: EngineSetup, option: str, workload: Workload) -> str | None:
+    """Why the workload does not fit into the context that the study's own argument sets, or None."""
+    longest = spelled(setup.args).get(option)
+    if not isinstance(longest, int) or workload.context_tokens <= longest:
+        return None
+    return (
+        f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but {option} of {setup.name} is "
+        f"{longest:,}."
     )
 
 

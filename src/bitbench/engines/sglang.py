@@ -15,7 +15,7 @@ from bitbench.core.environment import Environment
 from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import sglang_log
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_long_context, refuse_set_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
@@ -75,13 +75,7 @@ class SglangEngine:
     quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        longest = spelled(setup.args).get("context-length")
-        if isinstance(longest, int) and workload.context_tokens > longest:
-            return (
-                f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but context-length of "
-                f"{setup.name} is {longest:,}."
-            )
-        return refuse_long_context(variant, workload)
+        return refuse_set_context(setup, "context-length", workload) or refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         return argument_uses(setup, _HARMLESS)

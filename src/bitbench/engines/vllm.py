@@ -16,7 +16,7 @@ from bitbench.core.ports import Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
-from bitbench.engines.limits import refuse_long_context
+from bitbench.engines.limits import refuse_long_context, refuse_set_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
@@ -92,15 +92,12 @@ class VllmEngine:
     kv_cache_types = _KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        longest = spelled(setup.args).get("max-model-len")
-        if isinstance(longest, int) and workload.context_tokens > longest:
-            return (
-                f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but max-model-len of "
-                f"{setup.name} is {longest:,}."
-            )
+        if (reason := refuse_set_context(setup, "max-model-len", workload)) is not None:
+            return reason
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
-        if isinstance(longest, int) and "hf-overrides" in spelled(setup.args):
+        chosen = spelled(setup.args)
+        if isinstance(chosen.get("max-model-len"), int) and "hf-overrides" in chosen:
             return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)
 

@@ -70,8 +70,8 @@ class _Known:
         quality = self._plan.study.quality or Quality()
         for contender, baseline in self._quantized():
             own = [floor for floor in floors if floor.shown.contender == baseline]
-            by_window = self._divergence(self._alone[baseline], self._alone[contender])
-            if not own or by_window is None:
+            by_window = self._divergence(self._alone[baseline], self._alone[contender]) if own else None
+            if by_window is None:
                 continue
             floor = max(own, key=lambda one: one.shown.divergence.value)
             excess = self._estimate(contender, by_window - floor.by_window)
