@@ -1,6 +1,7 @@
 """A folder in which everything that bitbench reads and did not write carries the canary."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,12 +25,12 @@ PIECES = (
     *("\u202e", "\u2066", "\u200f", "\u200b", "\ufeff", "\x7f"),
 )
 CANARY = "".join(f"{piece}{WORD}" for piece in PIECES) + f"[bold red]{WORD}[/][/nothing]"
-SHAPE = {"concurrency": 1, "input_tokens": 8, "output_tokens": 8}
+SHAPE = {"concurrency": 1, "input_tokens": 8, "output_tokens": 1}
 GOOD = {
     "name": "x",
     "description": CANARY,
     "engines": [
-        {"engine": "null", "name": CANARY, "args": {"ttft": "1ms"}, "env": {"CANARY": CANARY}},
+        {"engine": "null", "name": CANARY, "args": {"ttft": "200ms"}, "env": {"CANARY": CANARY}},
         {"engine": "null", "name": f"fails {CANARY}", "args": {"fail": "exit"}},
         {"engine": "endpoint", "name": f"there {CANARY}", "args": {"url": "http://127.0.0.1:9", "model": CANARY}},
     ],
@@ -135,6 +136,7 @@ class _HostileServer(BaseHTTPRequestHandler):
         if self.refuses:
             self._send(400, json.dumps({"error": {"message": CANARY, "type": CANARY}}).encode())
             return
+        time.sleep(0.2)  # so that a client that is a little late on a busy machine counts all the same
         count = int(asked["max_tokens"])
         events = [{"choices": [{"text": CANARY, "finish_reason": None}]}] * count
         usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": count}

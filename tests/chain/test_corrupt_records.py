@@ -20,9 +20,9 @@ from tests.unit.test_model_cost import ROOF
 STUDY = """
 name: damaged
 engines:
-  - {engine: null, name: a, args: {ttft: 5ms, tpot: 1ms}}
-  - {engine: null, name: b, args: {ttft: 5ms, tpot: 1ms}}
-workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 16}]
+  - {engine: null, name: a, args: {ttft: 100ms, tpot: 250ms}}
+  - {engine: null, name: b, args: {ttft: 100ms, tpot: 250ms}}
+workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}]
 measure: {instances: 2, trials: 2}
 """
 DEFECT = 70  # exit code of what bitbench did not expect

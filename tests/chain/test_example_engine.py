@@ -14,6 +14,7 @@ import pytest
 import bitbench
 from bitbench.core.recorded.trial import Outcome
 from bitbench.store.folder import StudyFolder
+from tests.busy_machine import expected_exit_code
 from tests.chain.conftest import BITBENCH
 
 SOURCE = Path(__file__).parents[1] / "example_engine"
@@ -36,40 +37,40 @@ class Place:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={self._packages}", SOURCE]
         subprocess.run(install, check=True)
 
-    def bitbench(self, *arguments: str) -> str:
+    def bitbench(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         ours = Path(bitbench.__file__).parents[1]
         variables = {"PYTHONPATH": f"{self._packages}{os.pathsep}{ours}", "BITBENCH_HOME": str(self.home)}
-        done = subprocess.run(
+        return subprocess.run(
             [*BITBENCH, *arguments],
             cwd=self.folder,
             env={**os.environ, **variables, "COLUMNS": "150"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     made = Place(tmp_path_factory.mktemp("example"))
-    made.bitbench("env", "create", "example")
+    created = made.bitbench("env", "create", "example")
+    assert created.returncode == 0, created.stdout + created.stderr
     return made
 
 
 def test_its_environment_is_made_from_its_own_lock(place: Place) -> None:
     manifest = json.loads((place.home / "envs" / "example" / "bitbench-environment.json").read_text())
     assert (manifest["lock"], manifest["versions"]["six"]) == ("example-cpu.txt", "1.17.0")
-    (line,) = [line for line in place.bitbench("env", "list").splitlines() if "example" in line]
+    (line,) = [line for line in place.bitbench("env", "list").stdout.splitlines() if "example" in line]
     assert line.split()[:4] == ["example", "ready", "six", "1.17.0"]
 
 
 def test_a_study_runs_on_it_from_end_to_end(place: Place) -> None:
     (place.folder / "study.yaml").write_text(STUDY)
-    place.bitbench("run", "study.yaml", "--into", "out")
+    done = place.bitbench("run", "study.yaml", "--into", "out")
     folder = StudyFolder.existing(place.folder / "out")
+    assert done.returncode == expected_exit_code(folder), done.stdout + done.stderr
     assert {trial.outcome for trial in folder.trials()} <= {Outcome.OK, Outcome.CLIENT_BOUND}  # a busy machine is late
     (instance,) = folder.instances()
     assert instance.facts is not None

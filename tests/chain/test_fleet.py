@@ -12,7 +12,7 @@ import pytest
 
 from bitbench.core.recorded.trial import Outcome
 from bitbench.lab.study import Lab
-from tests.fleet_study import BLOCKS, TRIALS, FleetRun, check_complete
+from tests.fleet_study import BLOCKS, FleetRun, check_complete
 
 
 def test_blocks_run_on_two_machines_at_once(tmp_path: Path) -> None:
@@ -42,10 +42,10 @@ BITBENCH_MACHINE_SLOT="$1" exec sh -c "$2"
 EQUAL = """
 name: equal
 engines:
-  - {engine: null, name: a, args: {ttft: 100ms, tpot: 5ms, vary_instance: 1%}}
-  - {engine: null, name: b, args: {ttft: 100ms, tpot: 5ms, vary_instance: 1%}}
+  - {engine: null, name: a, args: {ttft: 600ms, tpot: 300ms, vary_instance: 1%}}
+  - {engine: null, name: b, args: {ttft: 600ms, tpot: 300ms, vary_instance: 1%}}
 workloads:
-  - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 20}
+  - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}
 measure: {instances: 6, trials: 2, headline: latency}
 """
 
@@ -74,12 +74,9 @@ def test_equal_contenders_on_machines_that_differ_by_30_percent(tmp_path: Path) 
 def test_a_machine_that_dies_is_not_the_engines_fault(tmp_path: Path, victim: str) -> None:
     run = FleetRun(tmp_path, "local:2")
     run.wait_for(lambda: len(run.folder.trials()) >= 5)
-    node = run.nodes()[0]
-    if victim == "node":
-        node.kill()
-    else:
-        servers = [one for one in node.children(recursive=True) if "null_server" in " ".join(one.cmdline())]
-        servers[0].kill()
+    run.wait_for(lambda: {one.host for one in run.folder.instances()} == {"local-1", "local-2"})
+    run.wait_for(lambda: len(run.servers_of_first()) > 0)
+    (run.nodes() if victim == "node" else run.servers_of_first())[0].kill()
     assert run.wait() == 0, run.said
     check_complete(run.folder)
     lost = [instance for instance in run.folder.instances() if instance.outcome is Outcome.LOST]
@@ -123,10 +120,5 @@ def test_a_block_that_was_begun_elsewhere_is_repeated(tmp_path: Path) -> None:
     run.left_over()
     again = FleetRun(tmp_path, "local:1")
     assert again.wait() == 0, again.said
-    check_complete(again.folder)
-    hosts = {one.id: one.host for one in again.folder.instances()}
-    counted = [trial for trial in again.folder.trials() if trial.counts]
-    assert len(counted) >= 2 * BLOCKS * TRIALS
-    complete_there = {trial.block for trial in counted if hosts[trial.instance_id] == "local-2"}
-    for block in complete_there:
-        assert sum(trial.block == block for trial in counted) >= 2 * TRIALS
+    check_complete(again.folder)  # what counts of a block is of one machine
+    assert {one.host for one in again.folder.instances()} == {"local-1", "local-2"}

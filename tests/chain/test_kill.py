@@ -12,9 +12,10 @@ import psutil
 from bitbench.core.recorded.trial import Outcome
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
+from tests.busy_machine import LEFT_OVER_S
 from tests.chain.conftest import BITBENCH
 
-KILLS = 20
+KILLS = 10  # 200 in tests/slow
 STUDY = """
 name: killed
 engines:
@@ -41,7 +42,7 @@ def kill_and_check(run: subprocess.Popen[bytes]) -> None:
     family = descendants(psutil.Process(run.pid))
     run.kill()
     run.wait()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=LEFT_OVER_S)
     assert not alive, f"left over: {[process.cmdline() for process in alive if process.is_running()]}"
 
 
@@ -92,14 +93,14 @@ def check_complete(folder: StudyFolder) -> None:
                     for trial in trials
                     if (trial.kind, trial.cell.name, trial.block) == ("measured", f"{engine} · {workload}", block)
                 ]
-                late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; repeated, but not for ever
+                late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; each call repeats them, not for ever
                 assert outcomes.count(Outcome.OK) == 6 or late > CLIENT_BOUND_REPEATS, (
                     engine,
                     workload,
                     block,
                     outcomes,
                 )
-                assert len(outcomes) <= 6 + CLIENT_BOUND_REPEATS + 1
+                assert len(outcomes) - late <= 6
     assert {path.name for path in folder.requests.iterdir()} == {
         f"{trial.id}.parquet" for trial in trials if trial.requests_file
     }
@@ -107,5 +108,5 @@ def check_complete(folder: StudyFolder) -> None:
     assert all(name in report for name in ("one", "four", "a", "b", "c"))
 
 
-def test_twenty_kills(tmp_path: Path) -> None:
-    assert kill_until(tmp_path, KILLS, random.Random(20)) >= 1
+def test_ten_kills(tmp_path: Path) -> None:
+    assert kill_until(tmp_path, KILLS, random.Random(10)) >= 1

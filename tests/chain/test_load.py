@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 import bitbench
+from bitbench.core.asked.study import Argument
 from bitbench.core.found.summary import SearchStop
 from bitbench.core.ports import Endpoint
 from bitbench.core.recorded.trial import Outcome
@@ -20,7 +21,9 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.answers import answer_schema
 from bitbench.lab.choices import Described
 from bitbench.lab.study import Lab
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
+from tests.busy_machine import wait_for
 from tests.chain.conftest import BITBENCH
 from tests.unit.null_instance import running
 
@@ -29,6 +32,11 @@ pytestmark = pytest.mark.alone
 # Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
 SERVED_AT_ONCE, TRUE_RATE = 4, 40.0
 ANSWER = ["--output-tokens", "8"]
+# Where trials have to count: times that a busy machine does not change, which stalls processes for a tenth of a second,
+# and gaps longer than that, so that a client that reads late has the kernel's times.
+STEADY: dict[str, Argument] = {"ttft": "500ms", "tpot": "300ms"}
+HALF_AS_FAST: dict[str, Argument] = {"ttft": "1s", "tpot": "600ms"}
+SHORT_ANSWER = ["--output-tokens", "2"]
 SHAPE = [*ANSWER, "--arrival", "constant"]
 
 
@@ -50,8 +58,19 @@ def load(endpoint: Endpoint, folder: Path, *options: str, key: str | None = None
     )
 
 
-def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) -> None:
-    done = load(null, tmp_path, "--concurrency", "1,2", "--requests", "16", "--trials", "2", "--into", "out", *ANSWER)
+def load_all(endpoint: Endpoint, folder: Path, *options: str, trials: int) -> "subprocess.CompletedProcess[str]":
+    """Until so many trials count: the same command again measures what a busy machine rejected."""
+    for _ in range(3):
+        done = load(endpoint, folder.parent, *options, "--into", folder.name)
+        if sum(trial.counts for trial in StudyFolder(folder).trials()) >= trials:
+            break
+    return done
+
+
+def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
+    asked = ["--concurrency", "1,2", "--requests", "4", "--trials", "2", *SHORT_ANSWER]
+    with running(STEADY, tmp_path) as null:
+        done = load_all(null, tmp_path / "out", *asked, trials=4)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     summary = Lab().summary(folder)
@@ -59,7 +78,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
     assert len(counted) == 4
-    assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.1, rel=0.2)
+    assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.8, rel=0.2)
     ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
     assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
     assert "bitbench did not start this server" in done.stdout
@@ -69,6 +88,18 @@ def test_a_sweep_fills_a_folder_like_a_studys(null: Endpoint, tmp_path: Path) ->
     for path in (tmp_path / "out").rglob("*"):
         assert not path.is_file() or null.api_key.encode() not in path.read_bytes(), f"the key is in {path}"
     assert null.api_key not in done.stdout + done.stderr
+
+
+def test_what_a_busy_machine_rejected_is_measured_by_the_same_command(null: Endpoint, tmp_path: Path) -> None:
+    asked = ["--concurrency", "1", "--requests", "4", "--trials", "1", "--into", "out", *ANSWER]
+    load(null, tmp_path, *asked)
+    folder = StudyFolder.existing(tmp_path / "out")
+    late = folder.trials()[-1].model_copy(update={"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"})
+    (tmp_path / "out" / "trials.jsonl").write_text("")
+    with folder.writing() as writer:
+        rejected = [writer.append_trial(late, None) for _ in range(CLIENT_BOUND_REPEATS + 1)]
+    again = load(null, tmp_path, *asked)
+    assert len(folder.trials()) > len(rejected), again.stdout + again.stderr
 
 
 def test_from_python_with_prompts_of_a_file_beside_a_folder_that_does_not_exist_yet(
@@ -131,13 +162,12 @@ def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path:
 
 
 def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endpoint, tmp_path: Path) -> None:
-    command = [*BITBENCH, "load", null.url, "--slo", "ttft_p99=200ms", "--duration", "6s", "--into", "out", *SHAPE]
+    # Above what the stalls of a busy machine add below the capacity; beyond it the queue grows, whatever the limit.
+    command = [*BITBENCH, "load", null.url, "--slo", "ttft_p99=900ms", "--duration", "6s", "--into", "out", *SHAPE]
     environment = {**os.environ, "OPENAI_API_KEY": null.api_key}
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     lines = tmp_path / "out" / "trials.jsonl"
-    deadline = time.monotonic() + 120
-    while (not lines.exists() or lines.read_bytes().count(b"\n") < 2) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    assert wait_for(lambda: lines.exists() and lines.read_text().count('"outcome":"ok"') > 1, 300)
     first.send_signal(signal.SIGKILL)
     first.wait()
     kept = lines.read_text().splitlines()[:2]
@@ -157,32 +187,37 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert found.low <= TRUE_RATE * 1.01
     assert found.high >= TRUE_RATE * 0.99
     assert found.stop in (SearchStop.PRECISE, SearchStop.TRIALS)
-    assert "The highest rate that meets ttft_p99 ≤ 200 ms" in done.stdout
+    assert "The highest rate that meets ttft_p99 ≤ 900 ms" in done.stdout
     assert json.loads((tmp_path / "out" / "lock.json").read_text())["search"]["trials"] == 12
 
 
 def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp_path: Path) -> None:
-    asked = ["--slo", "ttft_p99=200ms", "--duration", "1s", "--max-rate", "20", "--into", "out"]
+    # Far above what a stall of a busy machine adds: the first trial must hold.
+    shared = ["--slo", "ttft_p99=5s", "--duration", "2s", *ANSWER, "--into", "out"]
+    asked = ["--max-rate", "4", *shared]
     with running({"ttft": "20ms", "tpot": "1ms"}, tmp_path) as null:
-        first = load(null, tmp_path, *asked, "--trials", "1", *ANSWER)
+        first = load(null, tmp_path, *asked, "--trials", "1")
         assert first.returncode == ExitCode.DONE, first.stdout + first.stderr
         study = tmp_path / "out" / "study.yaml"
-        rate = study.read_text().partition("- name: rate-20")[2].partition("objectives:")[0]
-        tried = f"- name: rate-19{rate.replace('20.0', '19.0')}objectives:"
+        rate = study.read_text().partition("- name: rate-4\n")[2].partition("objectives:")[0]
+        tried = f"- name: rate-3\n{rate.replace('4.0', '3.0')}objectives:"
         study.write_text(study.read_text().replace("objectives:", tried))  # killed before the lock had this rate
-        again = load(null, tmp_path, *asked, "--trials", "2", *ANSWER)
+        again = load(null, tmp_path, *asked, "--trials", "2")
         assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
         assert "resuming after" in again.stdout
         for other, said in (
-            (["--output-tokens", "9"], "contains a search with other requests (output_tokens); repeat the command"),
-            (["--arrival", "constant"], "contains a search with other requests (arrival); repeat the command"),
-            (["--rate", "5"], "contains a search of an endpoint, and this is a sweep; repeat the command"),
+            (
+                [*asked, "--output-tokens", "9"],
+                "contains a search with other requests (output_tokens); repeat the command",
+            ),
+            ([*asked, "--arrival", "constant"], "contains a search with other requests (arrival); repeat the command"),
+            ([*shared, "--rate", "5"], "contains a search of an endpoint, and this is a sweep; repeat the command"),
         ):
-            refused = load(null, tmp_path, *asked, *ANSWER, *other)
+            refused = load(null, tmp_path, *other)
             assert refused.returncode == ExitCode.REFUSED
             assert said in refused.stderr
         load(null, tmp_path, "--rate", "5", "--duration", "1s", "--trials", "1", "--into", "sweep", *ANSWER)
-        other_way = load(null, tmp_path, *asked[:-1], "sweep", *ANSWER)
+        other_way = load(null, tmp_path, *asked[:-1], "sweep")
         assert "sweep contains a sweep of an endpoint, and this is a search; repeat the command" in other_way.stderr
 
 
@@ -194,11 +229,10 @@ def test_an_objective_below_the_time_without_load_is_said_before_any_search(null
 
 
 def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
-    """Half of the requests wait for the other half, at any rate that is tried."""
-    with running(
-        {"ttft": "30ms", "tpot": "1ms", "slow_requests": ",".join(map(str, range(5, 400, 2)))}, tmp_path
-    ) as null:
-        asked = ["--slo", "ttft_p90=50ms", "--duration", "2s", "--trials", "4", "--into", "out"]
+    """Only the four of the first contact are answered in 60 ms, any other request in 1.2 s."""
+    later = ",".join(map(str, range(5, 400)))
+    with running({"ttft": "60ms", "tpot": "1ms", "slow_requests": later, "slow_factor": 20}, tmp_path) as null:
+        asked = ["--slo", "ttft_p90=600ms", "--duration", "4s", "--trials", "4", "--into", "out"]
         done = load(null, tmp_path, *asked, *ANSWER)
     assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
     assert "is not met, not even at" in " ".join(done.stdout.split())
@@ -206,20 +240,21 @@ def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
 
 def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: Endpoint, tmp_path: Path) -> None:
     asked = ["--concurrency", "1,16", "--requests", "64", "--trials", "3", "--slo", "latency_p50=150ms"]
-    done = load(null, tmp_path, *asked, "--into", "out", "--json", *ANSWER)
+    done = load_all(null, tmp_path / "out", *asked, "--json", *ANSWER, trials=6)
     answer = json.loads(done.stdout)
     jsonschema.validate(answer, answer_schema(Described.LOAD))
     verdicts = {cell["cell"]["workload"]: cell["objectives"][0]["verdict"] for cell in answer["answer"]["cells"]}
     assert verdicts["c-16"] == "missed"
     assert verdicts["c-1"] != "missed"
     assert done.returncode == answer["exit_code"] == ExitCode.FAILED
-    assert "c-16" in done.stderr  # progress
+    assert re.search(r"\bc-16?\b", done.stderr)  # progress
 
 
 def test_a_twice_slower_endpoint_fails_a_gate_on_its_trials(tmp_path: Path) -> None:
-    for name, ttft, tpot in (("before", "20ms", "4ms"), ("after", "40ms", "8ms")):
-        with running({"ttft": ttft, "tpot": tpot}, tmp_path) as endpoint:
-            done = load(endpoint, tmp_path, "--concurrency", "1", "--requests", "12", "--into", name, *ANSWER)
+    asked = ["--concurrency", "1", "--requests", "3", "--trials", "3", *SHORT_ANSWER]
+    for name, server in (("before", STEADY), ("after", HALF_AS_FAST)):
+        with running(server, tmp_path) as endpoint:
+            done = load_all(endpoint, tmp_path / name, *asked, trials=3)
         assert done.returncode == 0, done.stdout + done.stderr
     limit = ["--fail-if", "output_throughput < -3%", "--allow", "arguments"]  # another port is another argument
     found = subprocess.run(

@@ -4,6 +4,7 @@ import pytest
 
 from bitbench.core.recorded.trial import Outcome
 from bitbench.lab.study import Lab
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.chain.conftest import run_study_file
 
@@ -55,5 +56,9 @@ def test_outcome(folder: StudyFolder, report: str, engine: str, outcome: Outcome
 
 def test_the_others_do_not_stop_what_works(folder: StudyFolder, report: str) -> None:
     good = [trial for trial in folder.trials() if trial.kind == "measured" and trial.cell.contender.engine == "good"]
-    assert [trial.outcome for trial in good].count(Outcome.OK) == 4
+    for block in range(2):
+        outcomes = [trial.outcome for trial in good if trial.block == block]
+        assert set(outcomes) <= {Outcome.OK, Outcome.CLIENT_BOUND}
+        late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; repeated, but not for ever
+        assert outcomes.count(Outcome.OK) == 2 or late > CLIENT_BOUND_REPEATS, outcomes
     assert "good" in report

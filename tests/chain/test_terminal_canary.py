@@ -108,7 +108,7 @@ def test_a_study_runs_and_reports_it(place: Path) -> None:
 @pytest.mark.parametrize("refuses", [False, True], ids=["streams", "refuses"])
 def test_a_server_says_it(place: Path, refuses: bool, tmp_path: Path) -> None:
     with hostile_server(refuses=refuses) as url:
-        options = ("--concurrency", "1", "--requests", "2", "--trials", "1", "--output-tokens", "4")
+        options = ("--concurrency", "1", "--requests", "2", "--trials", "1", "--output-tokens", "1")
         shown = show(place, "load", url, "--model", "m", *options, "--into", str(tmp_path / "load"))
     assert (WORD.encode() in shown.output) == refuses  # answers are not shown, errors are
     assert (shown.exit_code != 0) == refuses, shown.output[-2000:]

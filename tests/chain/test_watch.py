@@ -18,10 +18,10 @@ from bitbench.store.folder import StudyFolder
 STUDY = """
 name: seen
 engines:
-  - {engine: null, name: slow, args: {ttft: 20ms, tpot: 2ms, vary: 0.01, vary_instance: 0.01}}
-  - {engine: null, name: fast, args: {ttft: 10ms, tpot: 1ms, vary: 0.01, vary_instance: 0.01}}
+  - {engine: null, name: slow, args: {ttft: 800ms, vary: 0.01, vary_instance: 0.01}}
+  - {engine: null, name: fast, args: {ttft: 200ms, vary: 0.01, vary_instance: 0.01}}
 workloads:
-  - {name: single, concurrency: 1, input_tokens: 8, output_tokens: 8}
+  - {name: single, concurrency: 1, input_tokens: 8, output_tokens: 1}
 measure: {instances: 3, trials: 2, schedule: visits}
 baseline: slow
 """

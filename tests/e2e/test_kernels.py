@@ -3,6 +3,7 @@
 Needs: bitbench env create transformers.
 """
 
+import math
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,11 @@ COLUMNS = (
 )
 
 
-# At most so much of F.linear's time in bfloat16, by instruction set. docs/kernels.md has the medians, about 0.3, 0.5
-# and 0.55; the rest is what a busy machine does to a ratio within rounds.
-CLAIMS = {"avx512vbmi": 0.6, "avx512": 0.8, "avx2": 0.9}
+# At most so much of F.linear's time in bfloat16 at every shape, by instruction set. docs/kernels.md has the medians:
+# about 0.3, 0.5 and 0.55 on a core that has all of them, and 0.73 (to 0.90) on one that has nothing better than AVX2,
+# for which no more is claimed than that it is faster. The rest is what a busy machine does to a ratio within rounds.
+CLAIMS = {"avx512vbmi": 0.6, "avx512": 0.8, "avx2": 1.0}
+LOOKS = 3  # other work may spoil one of them
 
 
 def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,11 +64,21 @@ def test_each_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pyte
     levels = [isa for isa in CLAIMS if isa in usable_isas()]
     if not levels:
         pytest.skip(f"no speed is claimed for {', '.join(usable_isas()) or 'a machine without the native part'}")
+    least = dict.fromkeys(levels, math.inf)
+    for look in range(LOOKS):
+        for isa, ratio in most_of_linear(levels, tmp_path / str(look), capsys).items():
+            least[isa] = min(least[isa], ratio)
+        if all(least[isa] < CLAIMS[isa] for isa in levels):
+            return
+    pytest.fail(f"the slowest shape takes {least} of F.linear's time, claimed are {CLAIMS}")
+
+
+def most_of_linear(levels: list[str], into: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
+    """By instruction set: the share of F.linear's time that the slowest of the quick look's shapes takes."""
     cases = ("--cases", "vptq-4096-256", "--isa", ",".join(levels))
-    said = bitbench(capsys, "kernels", "--quick", *cases, "--into", str(tmp_path))
+    said = bitbench(capsys, "kernels", "--quick", *cases, "--into", str(into))
     assert said.exit_code == 0, said.err
-    run = KernelRun.model_validate_json((tmp_path / "records.json").read_text(encoding="utf-8"))
+    run = KernelRun.model_validate_json((into / "records.json").read_text(encoding="utf-8"))
     vptq = [one for one in summarize_kernels(run, ["torch-linear"]).figures if one.timing.isa]
     assert {one.timing.isa for one in vptq} == set(levels)
-    for one in vptq:
-        assert one.ratios["torch-linear"].value < CLAIMS[str(one.timing.isa)], one.timing.case
+    return {isa: max(one.ratios["torch-linear"].value for one in vptq if one.timing.isa == isa) for isa in levels}

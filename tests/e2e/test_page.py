@@ -63,7 +63,9 @@ def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, t
     folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
     page = write_page(Lab().document(folder), bundle, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
-    small_ms, large_ms = opening_ms(browser, demo), opening_ms(browser, page)
+    # The best of three, in turn: a busy machine may delay any one of them.
+    opened = [(opening_ms(browser, demo), opening_ms(browser, page)) for _ in range(3)]
+    small_ms, large_ms = (min(times) for times in zip(*opened, strict=True))
     print(f"small {small_ms:.0f} ms, large {large_ms:.0f} ms, {page.stat().st_size / 1e6:.1f} MB")
     assert large_ms < TIMES_AS_LONG * small_ms
 

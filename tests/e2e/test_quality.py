@@ -1,5 +1,5 @@
-"""What compression costs in quality, with real vLLM and transformers: against a plain computation, against itself, and
-with a layer that was damaged on purpose."""
+"""What compression costs in quality, with real vLLM and transformers: against a plain computation, against itself, with
+fewer bits, and with a layer that was damaged on purpose. Four bits on vLLM: tests/slow/test_quality_vllm.py."""
 
 import json
 import math
@@ -20,6 +20,7 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.lab.study import Lab
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.store.folder import StudyFolder
+from tests.e2e.conftest import WINDOWS
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
@@ -46,7 +47,7 @@ def summary(recipes_study: StudyFolder) -> StudySummary:
 
 @pytest.fixture(scope="module")
 def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    """The scales of one layer of W8A8 are doubled; all else is as in the other study."""
+    """On transformers: four bits, and W8A8 with doubled scales in one layer; all else is as in the other study."""
     del recipes_study  # it has made the variant
     place = tmp_path_factory.mktemp("damaged")
     home, there = place / "home", Lab().home
@@ -57,9 +58,9 @@ def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(variant, home / "variants" / variant.name)
     (weights,) = (home / "variants" / variant.name).rglob("*.safetensors")
     double_scales(weights, DAMAGED_LAYER)
-    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn", "--windows", "32"]
+    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
     subprocess.run(
-        [*command, "--window-tokens", "128", "--no-answers", "--into", "out"],
+        [*command, "--windows", str(WINDOWS), "--window-tokens", "128", "--no-answers", "--into", "out"],
         cwd=place,
         check=True,
         timeout=600,
@@ -108,7 +109,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     plain = math.exp(float(done.stdout))
     for engine in ("transformers", "vllm"):
         found = quality(summary, f"bf16 @ {engine}")
-        assert found.tokens == 32 * 127
+        assert found.tokens == WINDOWS * 127
         assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
 
 
@@ -117,25 +118,43 @@ def test_quality_is_measured_once_for_each_contender_also_where_speed_is_refused
 ) -> None:
     names = [one.contender.name for one in recipes_study.quality_records() if one.outcome is Outcome.OK]
     assert len(names) == len(set(names))
-    expected = {
-        f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn", "w4a16-rtn") for engine in ("vllm", "transformers")
-    }
+    expected = {f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn") for engine in ("vllm", "transformers")}
     assert {f"{MODEL}/{name}" for name in expected | {"w8a16-rtn @ transformers"}} == set(names)
     assert quality(summary, "w8a16-rtn @ vllm").outcome is Outcome.UNSUPPORTED
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_fewer_bits_diverge_more(summary: StudySummary, engine: str) -> None:
-    eight, four = (quality(summary, f"{recipe} @ {engine}") for recipe in ("w8a8-rtn", "w4a16-rtn"))
-    assert not eight.flagged
-    assert four.flagged
-    assert 0.005 < eight.estimates["kl_mean"].value < 0.1 < four.estimates["kl_mean"].value
+def test_eight_bits_diverge_little(summary: StudySummary, engine: str) -> None:
+    assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
+
+
+def test_four_bits_diverge_more(summary: StudySummary, damaged: StudyFolder) -> None:
+    four = assert_diverges_much(Lab().summary(damaged), "w4a16-rtn @ transformers", "bf16 @ transformers")
+    eight = quality(summary, "w8a8-rtn @ transformers")
     assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
-    for one in (eight, four):
-        assert one.baseline == quality(summary, f"bf16 @ {engine}").contender
-        for estimate in one.estimates.values():
-            assert estimate.interval is not None
-            assert estimate.interval.low < estimate.value < estimate.interval.high
+
+
+def assert_diverges_little(summary: StudySummary, name: str, baseline: str) -> ContenderQuality:
+    found = quality(summary, name)
+    assert not found.flagged
+    assert 0.005 < found.estimates["kl_mean"].value < 0.1
+    assert_estimated(found, quality(summary, baseline))
+    return found
+
+
+def assert_diverges_much(summary: StudySummary, name: str, baseline: str) -> ContenderQuality:
+    found = quality(summary, name)
+    assert found.flagged
+    assert found.estimates["kl_mean"].value > 0.1
+    assert_estimated(found, quality(summary, baseline))
+    return found
+
+
+def assert_estimated(found: ContenderQuality, baseline: ContenderQuality) -> None:
+    assert found.baseline == baseline.contender
+    for estimate in found.estimates.values():
+        assert estimate.interval is not None
+        assert estimate.interval.low < estimate.value < estimate.interval.high
 
 
 def test_a_variant_has_no_divergence_from_itself_in_another_start(
@@ -152,13 +171,17 @@ def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
     found = quality(Lab().summary(damaged), "w8a8-rtn @ transformers")
     assert found.flagged
     assert "beyond the limit" in (found.reason or "")
+    assert "flagged" in quality_section(damaged)
 
 
 def test_the_report_has_speed_memory_and_quality_side_by_side(recipes_study: StudyFolder) -> None:
-    report = (recipes_study.report / "report.md").read_text(encoding="utf-8")
-    section = report.partition("## Quality")[2].partition("\n## ")[0]
+    section = quality_section(recipes_study)
     header = next(line for line in section.splitlines() if line.startswith("| Contender"))
     for column in ("Output, short (tok/s)", "Weights (MiB)", "Perplexity", "Rise", "KL mean", "Same top token"):
         assert column in header
-    assert "flagged" in section
     assert "### Answers side by side" in section
+
+
+def quality_section(folder: StudyFolder) -> str:
+    report = (folder.report / "report.md").read_text(encoding="utf-8")
+    return report.partition("## Quality")[2].partition("\n## ")[0]

@@ -13,7 +13,7 @@ from bitbench import environments
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.found.summary import ContenderQuality
-from bitbench.core.ports import Launch
+from bitbench.core.ports import Launch, Load
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.ground.errors import EngineEnvironmentError
@@ -108,7 +108,7 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
     assert material is not None
     variant = Workshop(Lab().home, Path()).variant(MODEL, "gguf-bf16")
     setup = EngineSetup(name="llamacpp", engine="llamacpp", args=dict(ARGS))
-    launch = Launch(setup, variant, python, tmp_path / "log", context_tokens=TOKENS + 1, concurrency=1, seed=0)
+    launch = Launch(setup, variant, python, tmp_path / "log", loads=(Load(1, TOKENS + 1),), seed=0)
     instance = LlamaCppEngine().start(launch)
     try:
         with InstanceConnection(instance.wait_ready(120.0), 60.0) as connection:

@@ -145,7 +145,7 @@ def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Pa
         (worker,) = psutil.Process(run.pid).children(recursive=True)
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-        _, alive = psutil.wait_procs([worker], timeout=10)
+        _, alive = psutil.wait_procs([worker], timeout=60)
         assert not alive, "the worker outlived its parent"
     leftover = tmp_path / "variants" / f".making-{wanted.folder_name}"
     assert leftover.exists(), "killed too late for this test to mean anything"

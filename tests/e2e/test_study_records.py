@@ -11,6 +11,7 @@ from bitbench.core.asked.study import Study
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.trial import Outcome, TrialRecord
 from bitbench.lab.study import Lab
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.statistics.trial import measure
 from bitbench.store.folder import StudyFolder
 
@@ -40,15 +41,20 @@ def summary(folder: StudyFolder) -> StudySummary:
     return Lab().summary(folder)
 
 
-def test_every_cell_has_at_least_two_instances_and_three_trials_in_each(
-    study: Study, trials: list[TrialRecord]
-) -> None:
+def test_every_cell_has_at_least_two_instances_and_three_trials_in_each(study: Study, folder: StudyFolder) -> None:
+    """But for a client that was too slow on a busy machine: its trials are repeated, but not for ever."""
+    measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     for contender in RUN_WELL:
         for workload in study.workloads:
-            of_cell = [t for t in trials if t.cell.contender.name == contender and t.cell.workload == workload.name]
-            per_instance = [sum(t.instance_id == i for t in of_cell) for i in {t.instance_id for t in of_cell}]
-            assert len(per_instance) >= 2, f"{contender} {workload.name}"
-            assert min(per_instance) >= 3, f"{contender} {workload.name}"
+            name = f"{contender} {workload.name}"
+            of_cell = [t for t in measured if t.cell.contender.name == contender and t.cell.workload == workload.name]
+            assert {t.outcome for t in of_cell} <= {Outcome.OK, Outcome.CLIENT_BOUND}, name
+            instances = {t.instance_id for t in of_cell}
+            assert len(instances) >= 2, name
+            for instance in instances:
+                outcomes = [t.outcome for t in of_cell if t.instance_id == instance]
+                is_late = outcomes.count(Outcome.CLIENT_BOUND) > CLIENT_BOUND_REPEATS
+                assert outcomes.count(Outcome.OK) >= 3 or is_late, f"{name}: {outcomes}"
 
 
 def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:

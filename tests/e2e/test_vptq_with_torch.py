@@ -15,7 +15,7 @@ from bitbench.kernels.shapes import SEED_INPUTS
 from bitbench.lab.study import Lab
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 LOAD = """
 import importlib.util, json, sys
@@ -115,7 +115,7 @@ def in_torch(script: str, asked: object = None) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -19,7 +19,7 @@ from bitbench import environments
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import Verdict
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch
+from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import registry
@@ -157,8 +157,7 @@ def try_it(
         variant=variant,
         python=environments.python_of(engine.environment, Lab().home) if engine.environment else None,
         log_file=log_file,
-        context_tokens=len(question) + TOKENS,
-        concurrency=1,
+        loads=(Load(1, len(question) + TOKENS),),
         seed=0,
         dtype=dtype,
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chain.test_growth import harness_s_per_trial
-from tests.unit.test_growth import plan_s
+from tests.unit.test_growth import SLOWEST, plan_s
 
 
 def test_a_hundred_thousand_cells_are_planned_within_twenty_seconds(
@@ -14,7 +14,7 @@ def test_a_hundred_thousand_cells_are_planned_within_twenty_seconds(
     plan_s(tmp_path, capsys, 2, 2)
     took_s = plan_s(tmp_path, capsys, 320, 320)
     print(f"102,400 cells: {took_s:.1f} s")
-    assert took_s < 20.0
+    assert took_s < SLOWEST * 20.0
 
 
 @pytest.mark.timeout(3600)

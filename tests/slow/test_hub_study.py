@@ -48,10 +48,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> None:
-    home = default_home()
-    for recipe in ("w8a8-rtn", "gguf-q8_0"):
+    home, recipes = default_home(), ("w8a8-rtn", "gguf-q8_0")
+    for recipe in recipes:
         bitbench("quantize", "smollm2-135m", "--recipe", recipe, cwd=tmp_path)
-    made = {recipe: next((home / "variants").glob(f"smollm2-135m--{recipe}*")) for recipe in ("w8a8-rtn", "gguf-q8_0")}
+    made = {recipe: next((home / "variants").glob(f"smollm2-135m--{recipe}--*/checkpoint")) for recipe in recipes}
     (gguf,) = made["gguf-q8_0"].glob("*.gguf")
     content = {
         "acme/Small-135M": files_of(home / "models" / "smollm2-135m"),

@@ -7,10 +7,14 @@ import pytest
 
 from tests.chain.test_kill import kill_until
 
-KILLS = 200
+pytestmark = pytest.mark.shares
+
+PARTS = 4
+KILLS = 50  # of a part
 
 
-@pytest.mark.timeout(7200)
-def test_two_hundred_kills(tmp_path: Path) -> None:
-    studies = kill_until(tmp_path, KILLS, random.Random(200))
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("number", range(PARTS))
+def test_fifty_kills(number: int, tmp_path: Path) -> None:
+    studies = kill_until(tmp_path, KILLS, random.Random(200 + number))
     print(f"{KILLS} kills, {studies} complete studies")

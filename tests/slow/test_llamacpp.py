@@ -18,7 +18,7 @@ import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import Arrival, Workload
-from bitbench.core.ports import Endpoint, Launch, LoadJob, Vocabulary
+from bitbench.core.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
@@ -132,8 +132,7 @@ def served(variant: Variant, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         variant=variant,
         python=_environment(),
         log_file=tmp_path_factory.mktemp("logs") / "llamacpp.log",
-        context_tokens=192,
-        concurrency=3,
+        loads=(Load(3, 192),),
         seed=0,
     )
     instance = LlamaCppEngine().start(launch)

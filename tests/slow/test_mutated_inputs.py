@@ -8,6 +8,8 @@ from tests.unit.hostile_inputs import DATA, INPUTS, TOOLS, is_read
 from tests.unit.mutations import mutations
 from tests.unit.test_hostile_inputs import assert_reported
 
+pytestmark = pytest.mark.shares
+
 EXAMPLES = 100_000
 REPORTS = 1_000
 whole = settings(

@@ -15,6 +15,8 @@ from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading
 from tests.unit.test_load_response import LIMITS, VALID, chunked, read, record, split
 
+pytestmark = pytest.mark.shares
+
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\n'
 DONE = b"data: [DONE]\n\n"

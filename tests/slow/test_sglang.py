@@ -4,66 +4,50 @@ Needs: bitbench env create sglang, transformers; bitbench model get smollm2-135m
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
-from bitbench import environments
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch
+from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.sglang import SglangEngine
-from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop
 from bitbench.quality.asking import Asker, asker_of
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from tests.slow.real_engine import (
+    MODEL,
+    PROMPT,
+    assert_facts_of_float32,
+    assert_goes_on_after_a_rest,
+    differences,
+    python_or_skip,
+    said_by_transformers,
+    window,
+)
 
 pytestmark = pytest.mark.timeout(900)  # seconds for one test, with what its fixtures run
 
-MODEL = "smollm2-135m"
 START_S = 600.0
-WINDOW, TOP, ANSWER = 192, 8, 16
+WINDOW, ANSWER = 192, 16
 # Two threads wait for each other in a loop: where other work takes a core, a token takes ten times as long.
 ENV = {"OMP_NUM_THREADS": "1"}
 WITHIN = 1e-4  # nats; 2.1e-5 was measured over 699 tokens
-PLAIN = """
-import json, sys, torch
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
-window, prompt, length = json.loads(sys.argv[2])
-with torch.inference_mode():
-    ids = torch.tensor([window])
-    known = torch.log_softmax(model(ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])
-    said = model.generate(torch.tensor([prompt]), max_new_tokens=length, do_sample=False)[0, len(prompt):]
-print(json.dumps([known[:, 0].tolist(), said.tolist()]))
-"""
-
-
-def window() -> list[int]:
-    """Token ids of the model's own vocabulary, plain text all of them."""
-    return np.random.default_rng(16).integers(300, 40_000, WINDOW).tolist()
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    try:
-        return environments.python_of("sglang", Lab().home)
-    except EngineEnvironmentError as error:
-        pytest.skip(f"SGLang and torch are 2 GB, more than CI should install: {error}")
+    return python_or_skip("sglang", "SGLang and torch are 2 GB, more than CI should install")
 
 
 def start(python: Path, variant: Variant, log_file: Path, **args: str) -> Instance:
     setup = EngineSetup(name="sglang", engine="sglang", args=dict(args), env=dict(ENV))
-    return SglangEngine().start(
-        Launch(setup, variant, python, log_file, context_tokens=WINDOW + ANSWER + 1, concurrency=2, seed=0)
-    )
+    return SglangEngine().start(Launch(setup, variant, python, log_file, loads=(Load(2, WINDOW + ANSWER + 1),), seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -91,24 +75,16 @@ def asker(endpoint: Endpoint) -> Iterator[Asker]:
 
 
 def test_numbers_and_answers_are_those_of_transformers(asker: Asker) -> None:
-    home, ids = Lab().home, window()
-    done = subprocess.run(
-        [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
-         json.dumps([ids, ids[:32], ANSWER])],
-        check=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    plain, said = json.loads(done.stdout)
-    found = [place[token] for place, token in zip(asker.score(ids, TOP), ids[1:], strict=True)]
-    assert np.abs(np.array(found) - np.array(plain)).max() < WITHIN
-    assert asker.answer(ids[:32], ANSWER, ())[0] == said
+    ids = window(WINDOW)
+    plain, said = said_by_transformers(ids, ANSWER)
+    assert differences(asker, ids, plain).max() < WITHIN
+    assert asker.answer(ids[:PROMPT], ANSWER, ())[0] == said
 
 
 def test_it_says_what_computes(instance: Instance, endpoint: Endpoint) -> None:
     del endpoint  # it is ready
     facts = instance.facts()
-    assert facts.engine_version
-    assert facts.prefix_caching is False
-    assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
+    assert_facts_of_float32(facts)
     assert facts.kv_cache_tokens == 2 * 256
     assert any("dense float32" in kernel for kernel in facts.kernels)
 
@@ -134,9 +110,7 @@ def test_it_listens_on_loopback_alone_and_its_log_holds_no_key(
 
 
 def test_an_instance_that_rested_goes_on(instance: Instance, asker: Asker) -> None:
-    instance.freeze()
-    instance.thaw()
-    assert len(asker.answer(window()[:8], 4, ())[0]) == 4
+    assert_goes_on_after_a_rest(instance, asker)
 
 
 def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(python: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from tests.unit.simulated_claims import (
     several_workloads,
 )
 
+pytestmark = pytest.mark.shares
+
 STUDIES = 2500
 LONG_STUDIES = 1000
 

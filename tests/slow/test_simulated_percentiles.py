@@ -4,6 +4,8 @@ import pytest
 
 from tests.unit.simulated_requests import P99_CELLS, Cell, assert_covers, assert_seldom_met
 
+pytestmark = pytest.mark.shares
+
 STUDIES = 2500
 
 

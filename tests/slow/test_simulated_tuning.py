@@ -12,6 +12,8 @@ from tests.unit.simulated_tuning import (
     searched,
 )
 
+pytestmark = pytest.mark.shares
+
 SEARCHES = 200
 
 

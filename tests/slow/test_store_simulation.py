@@ -2,16 +2,18 @@
 
 import pytest
 
-from tests.unit.store_simulation import simulate
+from tests.unit.store_simulation import walk
+
+pytestmark = pytest.mark.shares
 
 PARTS = 20
-EXAMPLES = 1_000  # of a part, with at least 50 steps on average
-FEWEST_STEPS = 50_000
+STEPS = 50_000  # of a part
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", range(PARTS))
 def test_fifty_thousand_steps(number: int) -> None:
-    steps = simulate(1_000 + number, EXAMPLES)
-    print(f"seed {1_000 + number}: {steps:,} steps")
-    assert steps >= FEWEST_STEPS
+    counts = walk(1_000 + number, STEPS)
+    print(f"seed {1_000 + number}: {dict(counts)}")
+    assert counts["steps"] >= STEPS
+    assert counts["completed"] > 0.25 * counts["studies"]

@@ -13,6 +13,8 @@ from tests.stranger_commands import COMMANDS, nothing
 from tests.strangers import KINDS, LONGEST_S, Command, harms, paths_written
 from tests.unit.null_instance import running
 
+pytestmark = pytest.mark.shares
+
 STUDY = """
 name: small
 engines: [{engine: null, args: {ttft: 1ms, tpot: 1ms}}]

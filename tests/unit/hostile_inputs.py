@@ -14,6 +14,7 @@ from bitbench.lab.imports import import_files
 from bitbench.models.folder import read_facts
 from bitbench.quantize.checks import refuse_other_than_causal_lm
 from bitbench.quantize.gguf_header import read_tensors
+from tests.in_memory import MEMORY
 from tests.unit.quantize_stand_in import write_model, write_tensors
 from tests.unit.test_models import CONFIG
 from tests.unit.test_quantize_gguf import gguf
@@ -80,7 +81,7 @@ INPUTS: dict[str, Input] = {
 
 def is_read(kind: str, content: bytes) -> bool:
     """False where it is refused, in one sentence; any other error is the test's."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         path = Path(folder) / INPUTS[kind].name
         path.write_bytes(content)
         began = process_time()

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.ports import Endpoint, Instance, Launch
+from bitbench.core.ports import Endpoint, Instance, Launch, Load
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.engines.null import NullEngine
 
@@ -18,8 +18,7 @@ def start(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Instance
         variant=NOTHING,
         python=None,
         log_file=folder / "null.log",
-        context_tokens=1_000,
-        concurrency=8,
+        loads=(Load(8, 1_000),),
         seed=seed,
     )
     return NullEngine().start(launch)
@@ -29,6 +28,6 @@ def start(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Instance
 def running(args: dict[str, Argument], folder: Path, *, seed: int = 0) -> Iterator[Endpoint]:
     instance = start(args, folder, seed=seed)
     try:
-        yield instance.wait_ready(20.0)
+        yield instance.wait_ready(60.0)
     finally:
         instance.stop()

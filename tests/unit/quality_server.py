@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
@@ -64,6 +65,7 @@ class QualityServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[dict[str, Any]] = []
         self.answers_with: tuple[int, bytes] | None = None  # instead of what is right
+        self.text_of: Callable[[dict[str, Any]], str] | None = None  # of a request for an answer
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -85,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(*(self.server.answers_with or (200, json.dumps(generate(body)).encode())))
         prompt = body["prompt"]
         choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
+        if self.server.text_of is not None:
+            choice["text"] = self.server.text_of(body)
         if "prompt_logprobs" in body:
             pairs = pairwise(prompt)
             choice["prompt_logprobs"] = [None, *(place(a, b, body["prompt_logprobs"]) for a, b in pairs)]

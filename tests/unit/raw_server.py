@@ -146,4 +146,4 @@ def drip(head: bytes, rest: bytes, pause_s: float = 0.02) -> Answerer:
 
 
 def silence(connected: socket.socket, asked: Asked) -> None:
-    time.sleep(2.0)
+    time.sleep(10.0)

@@ -1,41 +1,43 @@
 """A simulated lab over a real study folder: trials end, processes die at any byte, lines are doubled.
 
-Every step is checked against a model of what had ended. A failure prints the steps that lead to it, and the same seed
-gives the same steps: `simulate(seed, examples)`.
+Every step is checked against a model of what had ended. `walk` goes through many studies at random, from a seed; a
+failure names the study, its steps, and how to repeat that study alone. `explore` leaves the choice of steps to
+hypothesis, which shortens what fails.
 """
 
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from random import Random
+from typing import IO, Any
+from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from bitbench.core.asked.study import Measure
 from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Group
+from bitbench.core.cell import Cell, Plan
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.engines.null import NullEngine
 from bitbench.lab.pace import StudyPace
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
+from bitbench.statistics import fields
+from bitbench.store import records
 from bitbench.store.folder import StudyFolder, Writer
+from tests.in_memory import MEMORY
 from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial
 
-STEPS = 60  # of an example: enough for most to reach the end of the study
-MEMORY = Path("/dev/shm")  # a sync costs nothing there
-OUTCOMES = st.sampled_from([Outcome.OK] * 8 + [Outcome.CLIENT_BOUND, Outcome.CRASHED, Outcome.UNSUPPORTED])
+STEPS = 60  # of a study: enough for most to reach its end
+OUTCOMES = [Outcome.OK] * 8 + [Outcome.CLIENT_BOUND, Outcome.CRASHED, Outcome.UNSUPPORTED]
+ROWS = ["none", "partial", "whole"]  # what was written of a trial's rows when its process died
 WORKLOADS = [
     Workload(name=f"w{number}", concurrency=1, input_tokens=8, output_tokens=8 + number) for number in range(2)
 ]
@@ -47,49 +49,121 @@ PLANS = {
     )
     for schedule in ("rounds", "visits")
 }
-TORN = st.floats(0, 1, exclude_max=True)  # which share of a line reached the disk
+SCHEDULES = sorted(PLANS)
+ENGINES = {"null": NullEngine()}
+WRITTEN_ROWS: dict[int, bytes] = {}  # by their only number
+READ_ROWS: dict[bytes, pa.Table] = {}
+# What can happen, how often in a walk, and with which arguments.
+KINDS: dict[str, tuple[int, Callable[[Random], tuple[Any, ...]]]] = {
+    "end_trial": (5, lambda rng: (rng.choice(OUTCOMES), rng.randrange(6))),
+    "die_in_a_trial": (2, lambda rng: (rng.choice(OUTCOMES), rng.random(), rng.choice(ROWS))),
+    "die": (1, lambda _: ()),
+    "start_instance": (1, lambda rng: (rng.random() < 0.5,)),
+    "double_a_line": (1, lambda rng: (rng.randrange(100),)),
+}
 
 
-class StoreMachine(RuleBasedStateMachine):
-    """The folder against `ended`: the trials whose line was complete, in their order."""
+class SimulatedStore:
+    """The folder against `ended`: the trials whose line was complete, in their order. Each step checks both."""
 
-    steps: ClassVar[Counter[str]] = Counter()
-
-    @initialize(schedule=st.sampled_from(sorted(PLANS)))
-    def begin(self, schedule: str) -> None:
-        self.place = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+    def __init__(self, schedule: str) -> None:
+        self.place = Path(tempfile.mkdtemp(dir=MEMORY))
         self.folder = StudyFolder(self.place / "s")
+        self.lines = self.place / "s" / "trials.jsonl"
         self.plan = PLANS[schedule]
         self.ended: list[TrialRecord] = []
-        self.started: list[InstanceRecord] = []
+        self.started: list[InstanceRecord] = []  # those with a line
+        self.instance_ids: set[str] = set()
+        self.counts: Counter[tuple[Cell, int, Outcome]] = Counter()
         self.clock = 0
-        self.group: Group | None = None
         with self.folder.writing() as writer:
             writer.write_study("name: made-up\n")
             writer.write_lock(make_lock(self.plan))
-        self.open()
+        self._open()
 
-    def teardown(self) -> None:
-        if hasattr(self, "place"):
-            self.writer.__exit__(None, None, None)
-            shutil.rmtree(self.place)
+    def close(self) -> None:
+        self.writer.__exit__(None, None, None)
+        shutil.rmtree(self.place)
 
-    def open(self) -> None:
+    def end_trial(self, outcome: Outcome, choice: int) -> None:
+        if not (cells := self._wanted()):
+            return
+        draft = self._draft(cells[choice % len(cells)], outcome)
+        record = self.writer.append_trial(draft, self._rows())
+        assert self.folder.requests_of(record)["request"].to_pylist() == [self.clock]
+        self.ended.append(record)
+        self.counts[record.cell, record.block, outcome] += 1
+        self._check_records()
+        self._add(self.ended[-1])
+        self._check_counts()
+
+    def die_in_a_trial(self, outcome: Outcome, share: float, rows: str) -> None:
+        """Its rows are not begun, half written or complete, and that share of its line's bytes is on the disk."""
+        if not (cells := self._wanted()):
+            return
+        before = self.lines.stat().st_size if self.lines.exists() else 0
+        record = self.writer.append_trial(self._draft(cells[0], outcome), self._rows())
+        path = self.folder.requests / f"{record.id}.parquet"
+        written = int(share * (self.lines.stat().st_size - before)) if rows == "whole" else 0
+        with self.lines.open("r+b") as file:
+            file.truncate(before + written)
+        if rows == "partial":
+            path.with_name(f"{path.name}.{'0' * 16}.partial").write_bytes(path.read_bytes()[:10])
+        if rows != "whole":
+            path.unlink()
+        self.die()
+
+    def die(self) -> None:
+        """What is next follows from the records alone: the next process, which knows nothing else, does what this one
+        would have done."""
+        would_have_done = self.progress.next_group() if self.has_added else self.group
+        self.writer.__exit__(None, None, None)
+        self._open()
+        assert self.group == would_have_done
+
+    def start_instance(self, has_its_line: bool) -> None:
+        """Or die between its log and its line: its id is not given again."""
+        instance_id, log = self.writer.new_instance()
+        assert instance_id not in self.instance_ids
+        self.instance_ids.add(instance_id)
+        if not has_its_line:
+            self.die()
+            return
+        record = make_instance(self.plan.contenders[0], 0, id=instance_id, log_file=f"logs/{log.name}")
+        self.writer.append_instance(record)
+        self.started.append(record)
+        self._check_records()
+        self._add(self.started[-1])
+        self._check_counts()
+
+    def double_a_line(self, number: int) -> None:
+        """As a copy that was interrupted and repeated, or a merge of two folders, leaves it."""
+        if not self.ended:
+            return
+        known = self.lines.read_bytes().splitlines(keepends=True)
+        with self.lines.open("ab") as file:
+            file.write(known[number % len(known)])
+        self._check_records()
+
+    def _open(self) -> None:
         """A new process: all that it knows are the records."""
         self.writer: Writer = self.folder.writing().__enter__()
-        self.progress, self.pace = self.fresh(self.folder.trials(), self.folder.instances())
-        self.group = None
+        self._check_records()
+        self.pace = StudyPace(self.plan, ENGINES, Estimator(self.plan, ENGINES), available_bytes=2**40, on_device=False)
+        self.progress = Progress(self.plan, self.pace)
+        for record in (*self.ended, *self.started):
+            self._add(record)
+        self.has_added = False
+        self.group = self.progress.next_group()
+        self._check_counts()
 
-    def fresh(self, trials: list[TrialRecord], instances: list[InstanceRecord]) -> tuple[Progress, StudyPace]:
-        engines = {"null": NullEngine()}
-        pace = StudyPace(self.plan, engines, Estimator(self.plan, engines), available_bytes=2**40, on_device=False)
-        progress = Progress(self.plan, pace)
-        for record in (*trials, *instances):
-            pace.add(record)
-            progress.add([record])
-        return progress, pace
+    def _add(self, record: TrialRecord | InstanceRecord) -> None:
+        """To what this process knows."""
+        self.pace.add(record)
+        self.progress.add([record])
+        self.has_added = True
 
-    def wanted(self) -> list[Cell]:
+    def _wanted(self) -> list[Cell]:
         """What the group that runs now still lacks; a new group is asked for where there is none."""
         for _ in range(2):
             if self.group is None:
@@ -106,7 +180,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.group = None
         return []
 
-    def draft(self, cell: Cell, outcome: Outcome) -> TrialRecord:
+    def _draft(self, cell: Cell, outcome: Outcome) -> TrialRecord:
         assert self.group is not None
         self.clock += 1
         index = len(self.progress.trials_of(cell, self.group.block))
@@ -114,100 +188,147 @@ class StoreMachine(RuleBasedStateMachine):
         started_at = f"2026-11-02T{self.clock // 3600:02d}:{self.clock // 60 % 60:02d}:{self.clock % 60:02d}+00:00"
         return make_trial(cell, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics)
 
-    @rule(outcome=OUTCOMES, choice=st.integers(0, 5))
-    def end_trial(self, outcome: Outcome, choice: int) -> None:
-        if not (cells := self.wanted()):
-            return
-        draft = self.draft(cells[choice % len(cells)], outcome)
-        record = self.writer.append_trial(draft, pa.table({"request": pa.array([self.clock], pa.int32())}))
-        assert self.folder.requests_of(record)["request"].to_pylist() == [self.clock]
-        self.ended.append(record)
-        self.progress.add([record])
-        self.pace.add(record)
+    def _rows(self) -> pa.Table:
+        return pa.table({"request": pa.array([self.clock], pa.int32())})
 
-    @rule(outcome=OUTCOMES, share=TORN, rows=st.sampled_from(["none", "partial", "whole"]))
-    def die_in_a_trial(self, outcome: Outcome, share: float, rows: str) -> None:
-        """Its rows are not begun, half written or complete, and so many bytes of its line are there."""
-        if not (cells := self.wanted()):
-            return
-        lines = self.place / "s" / "trials.jsonl"
-        before = lines.stat().st_size if lines.exists() else 0
-        record = self.writer.append_trial(
-            self.draft(cells[0], outcome), pa.table({"request": pa.array([self.clock], pa.int32())})
-        )
-        path = self.folder.requests / f"{record.id}.parquet"
-        written = int(share * (lines.stat().st_size - before)) if rows == "whole" else 0
-        with lines.open("r+b") as file:
-            file.truncate(before + written)
-        if rows == "partial":
-            path.with_name(f"{path.name}.{'0' * 16}.partial").write_bytes(path.read_bytes()[:10])
-        if rows != "whole":
-            path.unlink()
-        self.die()
-
-    @rule()
-    def die(self) -> None:
-        self.writer.__exit__(None, None, None)
-        self.open()
-
-    @rule(has_its_line=st.booleans())
-    def start_instance(self, has_its_line: bool) -> None:
-        """Or die between its log and its line: its id is not given again."""
-        instance_id, log = self.writer.new_instance()
-        assert instance_id not in {record.id for record in self.started}
-        record = make_instance(self.plan.contenders[0], 0, id=instance_id, log_file=f"logs/{log.name}")
-        self.started.append(record)
-        if has_its_line:
-            self.writer.append_instance(record)
-            self.pace.add(record)
-        else:
-            self.started[-1] = record.model_copy(update={"outcome": Outcome.CRASHED})
-            self.die()
-
-    @precondition(lambda self: self.ended)
-    @rule(number=st.integers(0, 99))
-    def double_a_line(self, number: int) -> None:
-        """As a copy that was interrupted and repeated, or a merge of two folders, leaves it."""
-        lines = self.place / "s" / "trials.jsonl"
-        known = lines.read_bytes().splitlines(keepends=True)
-        with lines.open("ab") as file:
-            file.write(known[number % len(known)])
-
-    @invariant()
-    def nothing_is_lost_or_doubled(self) -> None:
-        if not hasattr(self, "place"):
-            return
-        StoreMachine.steps["all"] += 1
-        assert self.folder.trials() == self.ended
-        alive = [record for record in self.started if record.outcome is Outcome.OK]
-        assert self.folder.instances() == alive
-
-    @invariant()
-    def rows_are_those_of_the_trials(self) -> None:
-        if not hasattr(self, "place"):
-            return
+    def _check_records(self) -> None:
+        """Nothing is lost or doubled, and rows are those of the trials."""
+        trials, instances = self.folder.trials(), self.folder.instances()
+        assert trials == self.ended
+        assert instances == self.started
+        self.ended, self.started = trials, instances  # equal, and the same objects when they are read again
         files = {path.name for path in self.folder.requests.iterdir()}
-        assert files == {f"{trial.id}.parquet" for trial in self.ended}
+        assert files == {f"{trial.id}.parquet" for trial in trials}
 
-    @invariant()
-    def what_is_next_follows_from_the_records_alone(self) -> None:
-        if hasattr(self, "place"):
-            fresh, _ = self.fresh(self.ended, [one for one in self.started if one.outcome is Outcome.OK])
-            assert self.progress.next_group() == fresh.next_group()
-
-    @invariant()
-    def no_cell_has_more_than_it_needs(self) -> None:
-        if not hasattr(self, "place"):
-            return
-        counts = Counter((trial.cell, trial.block, trial.outcome) for trial in self.ended)
-        for (_, block, outcome), count in counts.items():
+    def _check_counts(self) -> None:
+        """No cell has more than it needs."""
+        for (_, block, outcome), count in self.counts.items():
             most = {Outcome.OK: self.pace.rounds(block), Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1}
             assert count <= most.get(outcome, 1)
 
 
-def simulate(number: int, examples: int) -> int:
-    """Run so many examples from a seed; how many steps they had."""
-    StoreMachine.steps.clear()
+@contextmanager
+def computed_once() -> Iterator[None]:
+    """What the same bytes or the same records gave before in a study, and is asked for again after every step: each
+    file and line is parsed once, each claim computed once. Rows are the same in every study."""
+    files: dict[tuple[bytes, type], list[Any]] = {}
+    lines: dict[tuple[bytes, type], Any] = {}
+    standings: dict[tuple[int, ...], Any] = {}
+    read_lines, parse, standing = records.read_lines, records.parse, fields.standing
+    read_table, write_table = pq.read_table, pq.write_table
+
+    def read_lines_once(path: Path, kind: type, newest: int) -> list[Any]:
+        key = path.read_bytes() if path.exists() else b"", kind
+        if key not in files:
+            files[key] = read_lines(path, kind, newest)
+        return list(files[key])
+
+    def parse_once(raw: bytes, kind: type, *others: Any) -> Any:
+        if (raw, kind) not in lines:
+            lines[raw, kind] = parse(raw, kind, *others)
+        return lines[raw, kind]
+
+    def standing_once(plan: Plan, trials: list[TrialRecord], instances: list[InstanceRecord], *others: Any) -> Any:
+        key = (*map(id, trials), 0, *map(id, instances))  # the records live in `lines` as long as this
+        if key not in standings:
+            standings[key] = standing(plan, trials, instances, *others)
+        return standings[key]
+
+    def read_table_once(file: IO[bytes], columns: list[str] | None) -> pa.Table:
+        if (content := file.read()) not in READ_ROWS:
+            READ_ROWS[content] = read_table(pa.BufferReader(content), columns=columns)
+        return READ_ROWS[content]
+
+    def write_table_once(rows: pa.Table, file: IO[bytes], **options: Any) -> None:
+        if (number := rows["request"][0].as_py()) not in WRITTEN_ROWS:
+            write_table(rows, content := pa.BufferOutputStream(), **options)
+            WRITTEN_ROWS[number] = content.getvalue().to_pybytes()
+        file.write(WRITTEN_ROWS[number])
+
+    with (
+        patch("bitbench.store.folder.read_lines", read_lines_once),
+        patch.object(records, "parse", parse_once),
+        patch.object(fields, "standing", standing_once),
+        patch.object(pq, "read_table", read_table_once),
+        patch.object(pq, "write_table", write_table_once),
+    ):
+        yield
+
+
+def walk(number: int, steps: int) -> Counter[str]:
+    """At least so many steps from a seed; how many of each kind, and how many studies were begun and completed."""
+    counts: Counter[str] = Counter()
+    while counts["steps"] < steps:
+        counts.update(walk_one(number, counts["studies"]))
+    return counts
+
+
+def walk_one(number: int, study: int) -> Counter[str]:
+    """One study of a walk, whatever came before it."""
+    rng = Random(f"{number}/{study}")
+    schedule = rng.choice(SCHEDULES)
+    kinds = rng.choices(list(KINDS), [weight for weight, _ in KINDS.values()], k=STEPS - 1)
+    taken: list[tuple[str, tuple[Any, ...]]] = []
+    with computed_once():
+        store = SimulatedStore(schedule)
+        try:
+            for kind in (*kinds, "die"):
+                taken.append((kind, KINDS[kind][1](rng)))
+                getattr(store, kind)(*taken[-1][1])
+        except BaseException as error:
+            steps = "".join(f"\n  {kind}{arguments}" for kind, arguments in taken)
+            error.add_note(
+                f"Study {study} of seed {number}, schedule {schedule}, failed at the last of these steps:{steps}\n"
+                f"Repeat it: python -c 'from tests.unit.store_simulation import walk_one; walk_one({number}, {study})'"
+            )
+            raise
+        finally:
+            store.close()
+    return Counter(kind for kind, _ in taken) + Counter(steps=STEPS, studies=1, completed=int(store.group is None))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The same steps, chosen by hypothesis."""
+
+    steps = 0
+
+    @initialize(schedule=st.sampled_from(SCHEDULES))
+    def begin(self, schedule: str) -> None:
+        self.store = SimulatedStore(schedule)
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+
+    @rule(outcome=st.sampled_from(OUTCOMES), choice=st.integers(0, 5))
+    def end_trial(self, outcome: Outcome, choice: int) -> None:
+        self.step("end_trial", outcome, choice)
+
+    @rule(outcome=st.sampled_from(OUTCOMES), share=st.floats(0, 1, exclude_max=True), rows=st.sampled_from(ROWS))
+    def die_in_a_trial(self, outcome: Outcome, share: float, rows: str) -> None:
+        self.step("die_in_a_trial", outcome, share, rows)
+
+    @rule()
+    def die(self) -> None:
+        self.step("die")
+
+    @rule(has_its_line=st.booleans())
+    def start_instance(self, has_its_line: bool) -> None:
+        self.step("start_instance", has_its_line)
+
+    @precondition(lambda self: self.store.ended)
+    @rule(number=st.integers(0, 99))
+    def double_a_line(self, number: int) -> None:
+        self.step("double_a_line", number)
+
+    def step(self, kind: str, *arguments: object) -> None:
+        StoreMachine.steps += 1
+        getattr(self.store, kind)(*arguments)
+
+
+def explore(number: int, examples: int) -> int:
+    """Run so many examples of hypothesis from a seed; how many steps they had."""
+    StoreMachine.steps = 0
     chosen = settings(
         max_examples=examples,
         stateful_step_count=STEPS,
@@ -215,5 +336,6 @@ def simulate(number: int, examples: int) -> int:
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(seed(number)(StoreMachine), settings=chosen)
-    return StoreMachine.steps["all"]
+    with computed_once():
+        run_state_machine_as_test(seed(number)(StoreMachine), settings=chosen)
+    return StoreMachine.steps

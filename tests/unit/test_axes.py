@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Launch
+from bitbench.core.ports import Launch, Load
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines.registry import engine
@@ -126,8 +126,7 @@ def launched(name: str, kv_cache: str, variant: Path) -> list[str]:
         variant=Variant(name="m/v", model="m", recipe="v", path=variant),
         python=Path("/env/bin/python"),
         log_file=Path("log"),
-        context_tokens=100,
-        concurrency=1,
+        loads=(Load(1, 100),),
         seed=0,
     )
     return {"llamacpp": llamacpp.command_line, "vllm": vllm.command_line}[name](launch, 80)

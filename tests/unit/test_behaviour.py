@@ -12,12 +12,14 @@ from bitbench.quality.asking import score_together, score_windows
 from bitbench.quality.material import cut, make_prompts
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.wire import InstanceConnection
-from bitbench.report.document.markdown import phrase_text, section_parts
+from bitbench.report.document.markdown import markdown, phrase_text, section_parts
 from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
+from bitbench.report.sections.lead import lead
+from bitbench.report.study import study_document
 from bitbench.statistics.behaviour import TOGETHER
 from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
 from tests.unit.quality_server import QualityServer
-from tests.unit.synthetic import demo_study, summarize
+from tests.unit.synthetic import demo_study, make_lock, summarize
 from tests.unit.test_quality import WINDOWS, drafts, planned, progress_of, server  # noqa: F401
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 
@@ -83,17 +85,17 @@ def test_a_floor_is_not_a_result_of_the_baseline() -> None:
 def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
     base = texts([100] * 4)
     found = lifetimes(texts([0, 30, 100, 100]), base)
-    assert found == Lifetimes(diverged=(0, 30), same=(100, 100))
-    assert lifetimes(base[:2], base[1:]).texts == 1  # of both sides
+    assert found == Lifetimes(ended=(0, 30), lasted=(100, 100))
+    assert lifetimes(base[:2], base[1:]).watched == 1  # of both sides
 
 
 def test_a_curve_is_the_share_that_is_left() -> None:
-    found = survival(contender("w8"), Lifetimes(diverged=(10, 20, 30, 40, 50), same=(60,) * 5), 0.95)
+    found = survival(contender("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
     assert found is not None
-    shares = {step.tokens: step.share for step in found.steps}
+    shares = {step.at: step.share for step in found.steps}
     assert shares[10] == pytest.approx(0.9)
     assert shares[50] == pytest.approx(0.5)
-    assert found.median_tokens == 50
+    assert found.median == 50
     assert found.median_low is not None
     assert found.median_low < 50
     assert found.median_high is None  # open: half of them were never seen to diverge
@@ -101,14 +103,14 @@ def test_a_curve_is_the_share_that_is_left() -> None:
 
 
 def test_none_and_all_diverged_have_intervals_too() -> None:
-    never = survival(contender("w8"), Lifetimes(diverged=(), same=(48,) * 20), 0.95)
+    never = survival(contender("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
     assert never is not None
-    assert (never.median_tokens, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
+    assert (never.median, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
     assert 0.8 < never.steps[-1].low < 0.9  # 20 of 20: at least 83 %
-    always = survival(contender("w8"), Lifetimes(diverged=(3,) * 20, same=()), 0.95)
+    always = survival(contender("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
     assert always is not None
     assert 0.1 < always.steps[-1].high < 0.2
-    assert survival(contender("w8"), Lifetimes(diverged=(1,) * 3, same=()), 0.95) is None
+    assert survival(contender("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
 
 
 def test_the_interval_of_a_curve_covers_the_truth() -> None:
@@ -119,7 +121,7 @@ def test_the_interval_of_a_curve_covers_the_truth() -> None:
         data = Lifetimes(tuple(int(np.ceil(one)) for one in lives if one < 60), (60,) * int((lives >= 60).sum()))
         found = survival(contender("w8"), data, 0.95)
         assert found is not None
-        last = max((step for step in found.steps if step.tokens <= 20), key=lambda step: step.tokens)
+        last = max((step for step in found.steps if step.at <= 20), key=lambda step: step.at)
         hits += last.low <= truth <= last.high
     assert hits >= 276  # 95 % of 300, less two and a half standard deviations
 
@@ -146,8 +148,8 @@ def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
 def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     summary = measured()
     said = [phrase_text(one) for one in behaviour_sentences(summary)]
-    assert said[0].startswith("Behaviour: `m/w8 @ vllm` is equivalent to the unquantized model: within 0.01 nats")
-    assert said[1].startswith("Behaviour: `m/w4 @ vllm` is not equivalent")
+    assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model: within 0.01 nats")
+    assert said[1].startswith("Behaviour: `w4` is not equivalent")
     section = behaviour_section(summary)
     assert section is not None
     text = "\n".join(section_parts(section))
@@ -155,6 +157,27 @@ def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     assert text.index("w8") < text.rindex("w4")
     empty = summary.model_copy(update={"behaviour": Behaviour()})
     assert behaviour_section(empty) is None
+
+
+def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
+    summary = measured()
+    alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
+    found = lead(alone)
+    assert found is not None
+    assert phrase_text(found.verdict) == "`w8` predicts tokens as the unquantized model does, but for noise."
+    texts_of_it, others = (phrase_text(one) for one in found.reasons)
+    curve = next(one for one in summary.behaviour.survival if one.contender.variant == "m/w8")
+    assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
+    same = TEXTS - curve.ended
+    assert texts_of_it == f"Written greedily, {same} of {TEXTS} texts of `w8` are the unquantized model's to the end."
+    assert others == "1 variant of 2 differs by more than noise."
+    assert lead(alone.model_copy(update={"behaviour": Behaviour()})) is None
+
+
+def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
+    asked, trials, instances, _ = demo_study()
+    assert "share a rank" in markdown(study_document(summarize(asked, trials, instances), make_lock(asked)))
+    assert "share a rank" not in markdown(study_document(measured(), make_lock(plan("bf16", "w8", "w4"))))
 
 
 def test_a_study_without_quality_says_nothing_of_behaviour() -> None:

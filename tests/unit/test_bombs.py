@@ -104,7 +104,7 @@ def explode(study: str, place: Path) -> str:
     (place / "deep.json").write_text("[" * 200_000)
     (place / "infinite.jsonl").write_text('{"timestamp": 0, "input_length": 1e400, "output_length": 1}\n')
     command = [sys.executable, "-c", CHILD, study, str(LIMIT_BYTES)]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, _, sentence = done.stdout.partition(" ")
     assert sentence, "nothing was wrong with it"
@@ -164,7 +164,9 @@ def test_an_option_that_is_no_number_or_no_file_is_one_sentence(arguments: tuple
     (tmp_path / "s.yaml").write_text(HEAD)
     command = [sys.executable, "-m", "bitbench", *arguments]
     variables = {**os.environ, "BITBENCH_HOME": str(tmp_path / "home")}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode in (ExitCode.USAGE, ExitCode.REFUSED, ExitCode.UNAVAILABLE), done.stderr
     assert "bug in bitbench" not in done.stderr
     assert "Traceback" not in done.stderr

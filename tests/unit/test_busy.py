@@ -41,7 +41,7 @@ def a_stranger() -> Iterator[None]:
 
 def test_what_we_started_is_not_other_work() -> None:
     with our_child():
-        ours = cores_in_use(0.5)
+        ours = cores_in_use(2.0)
     with a_stranger():
-        theirs = cores_in_use(0.5)
+        theirs = cores_in_use(2.0)
     assert theirs > max(0.5, ours + 0.3)

@@ -11,11 +11,12 @@ from markdown_it import MarkdownIt
 from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.base import Json
-from bitbench.core.cell import Contender
+from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.comparison import Comparison, GateOutcome, Verdict
 from bitbench.core.found.facts import Fact
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
+from bitbench.core.recorded.variant import Variant
 from bitbench.ground.errors import CannotCompareError, UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.compare import compare_folders
@@ -85,6 +86,25 @@ def test_ten_percent_faster_passes_and_is_said() -> None:
     assert {cell.verdict for cell in comparison.cells} == {Verdict.FASTER}
     assert all(cell.ratio and cell.ratio.value == pytest.approx(1.1, abs=0.03) for cell in comparison.cells)
     assert {gate.outcome for gate in comparison.gates} == {GateOutcome.PASSED}
+
+
+def test_what_is_alike_is_said_once() -> None:
+    plan = make_plan(["e"], WORKLOADS[:1])
+    contenders = [Contender(variant=f"m/v{number}", engine="e") for number in range(6)]
+    cells = tuple(Cell(contender=one, workload=WORKLOADS[0].name) for one in contenders)
+    variants = tuple(Variant(name=one.variant, model="m", recipe=one.variant[2:]) for one in contenders)
+    many = plan.model_copy(update={"cells": cells, "variants": variants})
+    trials = [
+        make_trial(cell, block, index, metrics=speed_metrics(WORKLOADS[0], 100 + block + index / 10))
+        for cell in cells
+        for block in range(3)
+        for index in range(3)
+    ]
+    both = (make_records(many, trials, name=name) for name in ("a", "b"))
+    text = page(compare_studies(*both, metrics=["output_throughput"], conditions=(), allowed=()))
+    assert "Output throughput against `a`: tie on all 6 cells." in text
+    assert "Model: m. Engine: e." in text
+    assert "m/v0" not in text
 
 
 def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
@@ -290,6 +310,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for arguments, expected in (
         ((str(before),), "give two study folders"),
         ((str(before), "--variants", "old", "nobody"), "it has old, new"),
+        ((str(before), "--variants", "old", "new", "--allow", "host"), "--allow is for two study folders"),
+        ((str(before), str(after), "--metric", "output"), "did you mean `output_throughput`?"),
         ((str(before), str(after), "--metric", "output_thruput"), "did you mean `output_throughput`?"),
         ((str(before), str(after), "--fail-if", "output_throughput < -3"), "needs a percent sign"),
         ((str(before), str(after), "--fail-iff", SLOWER_BY_3), "No such option"),

@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.core.cell import Contender
 from bitbench.core.found.comparison import QUALITY, Comparison, GateOutcome, Verdict
-from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
+from bitbench.core.recorded.quality import Condition, CorpusFacts, QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import NO_MODEL
@@ -63,6 +63,18 @@ def test_the_same_scores_are_a_tie() -> None:
     comparison = compared(measured(rows(logits(1))), "perplexity > 1%")
     assert quality_verdicts(comparison) == [Verdict.TIE]
     assert comparison.exit_code == 0
+
+
+def test_a_noise_floor_is_not_what_is_compared() -> None:
+    before, after = (with_quality(seed, measured(rows(logits(1)))) for seed in (1, 2))
+    alone, noise = rows(logits(1)), rows(noisy(1.5))
+    together = after.quality[0].model_copy(update={"id": "q0002", "condition": Condition.TOGETHER})
+    after = replace(
+        after,
+        quality=[*after.quality, together],
+        scores_of=lambda record: noise if record.condition is Condition.TOGETHER else alone,
+    )
+    assert quality_verdicts(against(before, after)) == [Verdict.TIE]
 
 
 def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from bitbench.cli.plan import remarks
+from bitbench.cli.plan import labels_of, remarks
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.asked.workload import Workload
@@ -54,12 +54,14 @@ W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
         ("torchao-int8wo", "torchao-int8wo"),
         ("gguf-bf16", "gguf/dense"),
         ("gguf-q8_0", "gguf"),
+        ("openvino-bf16", "openvino/dense"),
+        ("openvino-int4", "openvino"),
     ],
 )
 def test_the_form_is_what_an_engine_gets_to_load(recipe: str, form: str) -> None:
     assert catalog.find(recipe).form == form
     variant = Variant(name="v", model="m", recipe=recipe, form=form)
-    assert variant.is_dense == (recipe in ("bf16", "gguf-bf16"))
+    assert variant.is_dense == (recipe in ("bf16", "gguf-bf16", "openvino-bf16"))
 
 
 def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
@@ -215,12 +217,13 @@ def test_recipes_can_be_listed_for_a_gpu_that_is_elsewhere(capsys: pytest.Captur
 
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
-    for remark in remarks(plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")):
+    plan = plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")
+    for remark in remarks(plan, labels_of(plan)):
         console.print(remark)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]
-    assert lines[1] == "m/w8a8-rtn @ transformers, m/w4a16-rtn @ transformers, m/w8a16-rtn @ transformers"
-    assert lines[3] == "m/w8a16-rtn @ vllm"
+    assert lines[1] == "w8a8-rtn @ transformers, w4a16-rtn @ transformers, w8a16-rtn @ transformers"
+    assert lines[3] == "w8a16-rtn @ vllm"
 
 
 def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> Workshop:

@@ -4,9 +4,12 @@ import pytest
 
 from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Purpose
+from bitbench.core.found.recommendation import Limits
 from bitbench.core.recorded.trial import TrialRecord
+from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.report.study import study_document
+from bitbench.statistics.recommend import recommend
 from bitbench.statistics.summarize import summarize
 from tests.unit.confirmed_studies import assert_unbiased, confirmed_study
 from tests.unit.synthetic import make_lock, make_plan, make_records, make_trial, speed_metrics
@@ -57,3 +60,8 @@ def test_the_lead_quotes_the_confirmed_ratio_and_names_the_other() -> None:
     assert "Confirmed by fresh starts after the choice; the blocks that chose it gave 1.50×." in text
     assert "1.40× (95" in text
     assert "Confirmed with fresh starts, `quick` on `interactive`: 1.399× [1.397, 1.400] the baseline" in text
+    (choice,) = recommend(found, Limits()).choices
+    fresh = choice.judged[0].confirmed_ratio
+    assert fresh == ranking.confirmed.ratio
+    said = markdown(recommendation_document(recommend(found, Limits())))
+    assert "that of the baseline `plain`; fresh starts after the choice gave 1.399× [1.397, 1.400]." in said

@@ -9,7 +9,7 @@ import pytest
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Plan
-from bitbench.core.found.crossover import Axis, Crossover, Point, Standing, Stretch
+from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
@@ -108,6 +108,45 @@ def test_a_point_that_is_sure_alone_is_named() -> None:
     assert verdict(both) == "inconclusive: no significant difference from 4 to 4"
 
 
+def test_the_words_agree_with_the_intervals_beside_them() -> None:
+    """Both points below 1, and the band between them unsure: significant at each, and only in between unknown."""
+    slower = (
+        Point(at=1, workload="one", speed=0.85, low=0.73, high=0.99),
+        Point(at=8, workload="eight", speed=0.57, low=0.47, high=0.70),
+    )
+    surely = Stretch(low=1, high=2, standing=Standing.SLOWER)
+    unsure = Stretch(low=2, high=8, standing=Standing.UNSURE)
+    found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
+    found = found.model_copy(update={"points": slower, "stretches": (surely, unsure), "none_confidence": 0.97})
+    assert verdict(found) == "none seen: significantly slower at every point from 1 to 8, inconclusive between them"
+    alone = found.model_copy(update={"stretches": (unsure,)})
+    assert verdict(alone) == verdict(found)
+    at_8 = slower[1].model_copy(update={"high": 1.2})
+    doubtful = found.model_copy(update={"points": (slower[0], at_8)})
+    assert verdict(doubtful) == "none seen: slower at every point from 1 to 8, but not significantly at 8"
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (((1.35, 1.90), (0.70, 1.14)), "significantly only at 1"),
+        (((0.95, 1.90), (0.70, 0.99)), "significantly only at 8"),
+        (((0.95, 1.90), (0.70, 1.14)), "neither significantly"),
+    ],
+)
+def test_a_crossing_that_is_not_sure_says_which_side_is(sides: Sequence[tuple[float, float]], said: str) -> None:
+    found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
+    points = tuple(
+        Point(at=at, workload=str(at), speed=speed, low=low, high=high)
+        for at, speed, (low, high) in zip((1, 8), (1.6, 0.89), sides, strict=True)
+    )
+    between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=Standing.SLOWER, is_sure=False)
+    found = found.model_copy(update={"points": points, "crossings": (between,)})
+    assert verdict(found) == f"inconclusive: faster at 1 and slower at 8, {said}"
+    narrow = found.model_copy(update={"crossings": (between.model_copy(update={"low": 2.0}),)})
+    assert f"faster before, slower after, {said}; measured at 1 and 8" in verdict(narrow)
+
+
 def test_several_crossings_are_all_named() -> None:
     def seconds(name: str, at: int) -> float:
         return 0.01 * (1 if name == "plain" else 0.8 if at in (1, 2, 32, 64) else 1.25)
@@ -118,7 +157,7 @@ def test_several_crossings_are_all_named() -> None:
         (16, 32, Standing.FASTER),
     ]
     assert all(one.is_sure for one in found.crossings)
-    assert verdict(found).count("then") == 2
+    assert verdict(found).count("it crosses in between") == 2
 
 
 def test_with_two_points_the_interval_is_what_lies_between_them() -> None:
@@ -180,5 +219,5 @@ def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     assert at_64.value is not None
     assert at_8.value > 1 > at_64.value
     assert isinstance(said, tuple)
-    assert plain_text(said).startswith("faster up to about ")
+    assert plain_text(said).startswith("faster at 8 and slower at 64; it crosses in between, at about ")
     assert "none in the range measured: faster from 8 to 64" in str(rows["w8a8_smooth_gptq"][-1])

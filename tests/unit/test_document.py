@@ -84,6 +84,7 @@ DOCUMENT = Document(
         (Quantity(1234567, Unit.COUNT), "1,234,567"),
         (Quantity(None, Unit.SECONDS, note="no result"), "– no result"),
         (Quantity(0.0, "tok/s"), "0.000 tok/s"),
+        (Quantity(3e-12, "nats", -1e-12, 7e-12), "0 [0, 0] nats"),
         (Quantity(4153.26, "tok/s", 3000.0, 5306.5), "4,153 [3,000, 5,306] tok/s"),
         (Quantity(12.0, Unit.SECONDS, 12.0, 12.0), "12.00 [12.00, 12.00] s"),
         (Quantity(1.0012, Unit.RATIO, 0.9991, 1.0034), "1.001× [0.999, 1.003]"),

@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch
+from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.endpoint import (
     DEFAULT_VOCABULARY,
@@ -55,7 +55,7 @@ def test_a_url_that_cannot_be_meant_is_refused(given: str, said: str) -> None:
 
 def launch(args: dict[str, Argument], folder: Path) -> Launch:
     setup = EngineSetup(name="e", engine="endpoint", args=args)
-    return Launch(setup, NOTHING, None, folder / "log", context_tokens=1, concurrency=1, seed=0)
+    return Launch(setup, NOTHING, None, folder / "log", loads=(Load(1, 1),), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_running_server_is_ready_with_the_key_from_the_environment(
         assert offered_models(null) == ("null",)
         args: dict[str, Argument] = {"url": null.url, "model": "null", "api_key_env": "MY_KEY"}
         instance = EndpointEngine().start(launch(args, tmp_path))
-        endpoint = instance.wait_ready(5.0)
+        endpoint = instance.wait_ready(60.0)
         assert endpoint.api_key == null.api_key
         assert null.api_key not in repr(endpoint)
         assert endpoint.vocabulary is not None
@@ -90,7 +90,7 @@ def test_a_running_server_is_ready_with_the_key_from_the_environment(
         instance.stop()
         assert offered_models(null) == ("null",), "it is not ours to stop"
         with pytest.raises(InstanceFailed, match="has no model other; it has null"):
-            EndpointEngine().start(launch({**args, "model": "other"}, tmp_path)).wait_ready(5.0)
+            EndpointEngine().start(launch({**args, "model": "other"}, tmp_path)).wait_ready(60.0)
 
 
 def test_nobody_there_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None:

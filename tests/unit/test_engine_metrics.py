@@ -16,7 +16,7 @@ from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.engines import llamacpp, vllm
+from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.exchange.samples import read_samples
 from bitbench.lab.trial import ReadyInstance, TrialRunner
 from bitbench.probes import engine_metrics as probe
@@ -66,6 +66,8 @@ llamacpp:prompt_tokens_cached_total 64
 # TYPE llamacpp:requests_deferred gauge
 llamacpp:requests_deferred 2
 """
+# What SGLang's own collectors give its /metrics, without a server: they were told of two requests, shortened.
+SGLANG = (Path(__file__).parent / "data" / "sglang-0.5.23-metrics.txt").read_text(encoding="utf-8")
 
 
 def vllm_says(preemptions: float = 0, queued: float = 0, drafts: float = 0) -> str:
@@ -123,6 +125,23 @@ def test_counters_are_what_they_grew_by_and_gauges_what_they_show() -> None:
     assert found.raw["vllm:num_preemptions_total"] == 3
 
 
+def test_sglang_counts_by_its_own_names() -> None:
+    asked, after = endpoint(metrics=sglang._METRICS), read_samples(SGLANG)
+    found = engine_metrics(asked, read_samples(""), after)  # before its first request it names no counter
+    assert found is not None
+    assert (found.waiting, found.kv_use, found.preemptions) == (3, 0.25, 2)
+    assert (found.prompt_tokens, found.cached_tokens) == (256, 32)
+    assert found.queue_s == pytest.approx(0.2)
+    assert found.raw.keys() == {
+        *("sglang:num_queue_reqs", "sglang:token_usage", "sglang:num_retracted_requests_total"),
+        *("sglang:prompt_tokens_total", "sglang:cached_tokens_total"),
+        *("sglang:queue_time_seconds_sum", "sglang:queue_time_seconds_count"),
+    }
+    unmoved = engine_metrics(asked, after, after)
+    assert unmoved is not None
+    assert (unmoved.preemptions, unmoved.cached_tokens, unmoved.queue_s, unmoved.waiting) == (0, 0, None, 3)
+
+
 def test_a_counter_that_began_again_says_nothing() -> None:
     found = engine_metrics(endpoint(), read_samples(vllm_says(5)), read_samples(vllm_says(1)))
     assert found is not None
@@ -131,7 +150,7 @@ def test_a_counter_that_began_again_says_nothing() -> None:
 
 
 def test_figures_of_engines_are_those_of_the_record() -> None:
-    for metrics in (vllm._METRICS, llamacpp._METRICS):
+    for metrics in (vllm._METRICS, llamacpp._METRICS, sglang._METRICS):
         assert metrics.keys() <= EngineMetrics.model_fields.keys() - {"raw"}
 
 

@@ -4,10 +4,13 @@ import pytest
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
+from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
-from bitbench.planning.estimate import NULL_TOKEN_S, guess_trial_s
+from bitbench.engines.null import NullEngine
+from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, guess_trial_s
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
+from tests.unit.synthetic import make_plan, make_trial
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))
@@ -40,6 +43,23 @@ ONE_S = 50 * NULL_TOKEN_S
 )
 def test_the_schedule_of_an_open_loop_decides(asked: Json, expected_s: float) -> None:
     assert guess(**asked) == pytest.approx(expected_s)
+
+
+def test_a_warm_up_tells_how_long_a_trial_takes() -> None:
+    """One of two rounds of requests, and 8 of 50 tokens: the rest comes at its pace."""
+    asked: Json = {"name": "w", "input_tokens": 100, "output_tokens": 50, "concurrency": 8, "arrival": "closed_loop"}
+    plan = make_plan(["a"], [Workload.model_validate({**asked, "requests": 16})])
+    (cell,) = plan.cells
+    estimator = Estimator(plan, {"null": NullEngine()})
+    assert estimator.trial_s(cell) == pytest.approx(2 * ONE_S)
+    assert estimator.warm_up_s(cell) == pytest.approx(8 * NULL_TOKEN_S)
+    at_its_pace = TrialMetrics(tpot_s=0.1)
+    estimator.add(make_trial(cell, 0, 0, kind="warmup", duration_s=3.0, metrics=at_its_pace))
+    assert estimator.warm_up_s(cell) == estimator.warm_ups_s == pytest.approx(3.0)
+    assert estimator.trial_s(cell) == estimator.one_each_s == pytest.approx(2 * (3.0 + 42 * 0.1))
+    estimator.add(make_trial(cell, 0, 0, duration_s=16.4))
+    assert estimator.warm_up_s(cell) == pytest.approx(3.0)
+    assert estimator.trial_s(cell) == pytest.approx((14.4 + 16.4) / 2)
 
 
 def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:

@@ -169,6 +169,10 @@ def test_ctrl_c_is_told_as_such(capsys: pytest.CaptureFixture[str], monkeypatch:
     monkeypatch.setattr(Lab, "look_ahead", stopped)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
+    assert said.err == "error: stopped\n"
+    monkeypatch.setattr(Lab, "trust", stopped)
+    said = bitbench(capsys, "run", "study.yaml")
+    assert said.exit_code == ExitCode.STOPPED
     assert "the same command resumes" in said.err
 
 

@@ -1,5 +1,9 @@
 """The parts of a fleet: orders, messages, a node program that is asked twice, which blocks may run at once."""
 
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +29,7 @@ from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences, make_order
 from bitbench.lab.study import Lab, _class_of, refuse_on_a_fleet
 from bitbench.lab.trial import TrialDraft
-from bitbench.planning.schedule import LOST_REPEATS, Progress
+from bitbench.planning.schedule import LOST_REPEATS, Progress, excused
 from bitbench.planning.write_study import study_text
 from bitbench.store.folder import StudyFolder
 from bitbench.store.lost import without_lost
@@ -117,6 +121,17 @@ def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
         (0, 0, Outcome.OOM),
         (0, 1, Outcome.OK),
     ]
+
+
+def test_an_order_says_what_an_earlier_call_rejected() -> None:
+    plan, pace, _ = planned(instances=2, trials=2)
+    late = [make_trial(plan.cells[0], block, 0, outcome=Outcome.CLIENT_BOUND) for block in range(2)]
+    counted = make_trial(plan.cells[1], 1, 0)
+    order = make_order(
+        "o1", Lock(plan=plan), "/", pace, [*late, counted], excused=excused(late), block=1, rounds=2, quality=()
+    )
+    assert [one.id for one in order.history] == [late[1].id, counted.id]
+    assert order.excused == (late[1].id,)
 
 
 def test_a_node_says_what_it_is_and_works_step_by_step(driver: Driver, tmp_path: Path) -> None:
@@ -218,6 +233,9 @@ def test_a_lost_machine_is_not_the_engines_fault() -> None:
     progress.add([lost])
     assert not progress.accepts_trial(cell, 0)  # whatever is wrong there, it is not chance
     assert progress.accepts_trial(cell, 1)
+    later = Progress(plan, FixedPace(), excused=excused([lost]))  # type: ignore[arg-type]
+    later.add([lost] * (LOST_REPEATS + 1))
+    assert later.accepts_trial(cell, 0)  # another call, with other machines
 
 
 def test_what_a_lost_block_had_before_does_not_count() -> None:
@@ -282,6 +300,52 @@ def test_a_machine_that_is_silent_or_lost_is_left_alone_longer_each_time(monkeyp
     assert station.state == "out for good: cable"
 
 
+def test_a_machine_that_completes_a_block_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("bitbench.lab.fleet.time.monotonic", lambda: clock[0])
+    station = Station(replace(roster_of("local:1").seats()[0], connect=lambda _: SilentChannel()), lambda: None)
+    for _ in range(2 * MOST_LOSSES):
+        station.greet()
+        station.lose("cable")
+        station.succeed()
+        clock[0] += QUARANTINE_S + 1
+        assert not station.is_out
+
+
+class UnreachableChannel(SilentChannel):
+    def __init__(self) -> None:
+        self.is_mended, self.is_closed = threading.Event(), False
+
+    def close(self) -> None:
+        self.is_closed = self.is_mended.wait(60)
+
+
+def test_nobody_waits_for_the_end_of_a_machine_that_is_out_of_reach() -> None:
+    channel = UnreachableChannel()
+    station = Station(replace(roster_of("local:1").seats()[0], connect=lambda _: channel), lambda: None)
+    station.greet()
+    station.lose("cable")
+    assert not channel.is_closed
+    channel.is_mended.set()
+    station.end()
+    assert channel.is_closed
+
+
+IMPATIENT = "import bitbench.lab.node as node; node.SILENCE_S = 1.0; node.main()"
+
+
+@pytest.mark.parametrize("sent", [b"", encode(message("ping"))])
+def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
+    """Also where it cannot get rid of its answers, as behind a cut cable."""
+    command = [sys.executable, "-c", IMPATIENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as node:
+        assert node.stdin is not None
+        os.set_blocking(node.stdin.fileno(), False)
+        while sent and node.stdin.write(len(sent).to_bytes(8, "little") + sent) is not None:
+            pass  # until it is full
+        assert node.wait(60) is not None
+
+
 def test_without_machines_it_says_why(tmp_path: Path) -> None:
     seat = replace(
         roster_of("local:1").seats()[0], connect=lambda _: (_ for _ in ()).throw(ChannelClosed("no such host"))
@@ -338,3 +402,22 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
     assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
     assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
     assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
+
+
+class AuthenticationError(Exception):
+    """Named as Ray's, which is not installed here."""
+
+
+class WithAnotherToken:
+    def init(self, **_: object) -> None:
+        try:
+            raise AuthenticationError("RPC error: InvalidAuthToken")
+        except AuthenticationError as error:
+            raise ConnectionError("Failed to connect to Ray cluster at head:6379") from error
+
+
+def test_a_token_that_ray_refuses_is_said_to_be_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setattr("bitbench.fleet.ray_cluster._ray", WithAnotherToken)
+    with pytest.raises(FleetError, match="head:6379 cannot be reached: it refuses the token; RAY_AUTH_TOKEN_PATH must"):
+        roster_of("ray://head:6379")

@@ -31,11 +31,29 @@ def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pyt
     answer = bitbench(capsys, "plan", "study.yaml")
     assert answer.exit_code == 0, answer.err
     assert "variant smollm2-135m/bf16: 257 MiB of weights, not downloaded" in answer.out
-    assert "variant smollm2-135m/w4a16-rtn: will be created" in answer.out
-    assert "s of it to create variants (a rough estimate)" in " ".join(answer.out.split())
+    assert "variants smollm2-135m/w8a8-rtn, smollm2-135m/w4a16-rtn: will be created" in answer.out
+    assert " of it to create variants (a rough estimate): " in " ".join(answer.out.split())
     listed = answer.out.partition("Needed before `bitbench run`:")[2].splitlines()
     assert [line.strip() for line in listed if line.strip()] == NEEDED
     assert not Path("home").exists()  # nothing was made by looking
+
+
+def test_a_plan_says_a_reason_once_and_what_is_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    studies = Path(__file__).parents[2] / "examples"
+    shown = bitbench(capsys, "plan", str(studies / "cpu-shootout.yaml")).out
+    assert "Model: smollm2-135m." in shown
+    assert shown.count("vLLM no longer reads GGUF files") == 1
+    assert "variants smollm2-135m/w8a8-rtn, smollm2-135m/w4a16-rtn, " in shown
+    assert "environments llamacpp, quantize, transformers, vllm: not installed" in shown
+    assert "16 of 42 cells run in about " in shown
+    assert ": at least 18 starts and 32 trials." in shown
+    assert "long: " not in shown
+    assert "long: `measure: {budget: 2h}`" in bitbench(capsys, "plan", str(studies / "gpu" / "seed-004-7b.yaml")).out
+    quality = bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out
+    assert "The quality of 8 contenders is measured in about " in quality
 
 
 def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

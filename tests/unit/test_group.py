@@ -17,9 +17,9 @@ from bitbench.lab import residents
 from bitbench.lab.bench import Bench
 from bitbench.lab.group import GroupRunner
 from bitbench.lab.trial import TOUCH, TrialDraft
-from bitbench.planning.schedule import Progress
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress, excused
 from tests.unit.synthetic import request_rows
-from tests.unit.test_schedule import plan_of, progress_of
+from tests.unit.test_schedule import FixedPace, plan_of, progress_of, turn
 
 
 @dataclass
@@ -177,6 +177,21 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     longer.add(trial for cell in plan.cells for trial in progress.trials_of(cell, 0))
     again = run(plan, Tape(), longer, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [1, 1, 2, 2]
+
+
+def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(tmp_path: Path) -> None:
+    plan = plan_of(engines=2, workloads=1)
+    baseline, other = plan.cells
+    late = [
+        turn(baseline, 0).model_copy(update={"id": f"late{number}", "outcome": Outcome.CLIENT_BOUND})
+        for number in range(CLIENT_BOUND_REPEATS + 1)
+    ]
+    before = [*late, turn(other, 0), turn(other, 1)]
+    pace = FixedPace(blocks=1, trials=2, together=True)
+    progress = Progress(plan, pace, plan.contenders[0], excused=excused(before))  # type: ignore[arg-type]
+    progress.add(before)
+    again = run(plan, Tape(), progress, tmp_path)
+    assert [trial.round for trial in again if trial.kind == "measured"] == [2, 3]
 
 
 def test_shifts_take_their_turns_beside_the_same_start_of_the_baseline(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tests.growth import null_study, processor_s, write_null_study
 from tests.unit.synthetic import make_instance, make_trial
 
 NOISE = 3.0  # a ratio of processor times may be off by so much on a shared machine; a square would make it 4
-# Two seconds on a server processor of 2023 at rest; older ones, shared with other work, take up to twice as long.
-PLAN_S = 2.0 * 2.0
+SLOWEST = 2.0  # of a processor that is older and shared with other work, to one of a server of 2023 at rest
+PLAN_S = SLOWEST * 2.0
 BUDGET = {"budget": "100h", "instances": 2, "trials": 2}
 
 

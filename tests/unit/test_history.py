@@ -120,6 +120,8 @@ def test_the_table_has_a_row_for_each_study(found: History) -> None:
 def test_without_a_figure_it_says_so(found: History) -> None:
     nothing = found.model_copy(update={"points": ()})
     assert "No study has this figure for this cell." in markdown(history_document(nothing))
+    failed = nothing.model_copy(update={"without_result": ("night-1", "night-2")})
+    assert "Without a result: `night-1` and `night-2`." in markdown(history_document(failed))
 
 
 def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

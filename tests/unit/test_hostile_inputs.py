@@ -17,6 +17,7 @@ from bitbench.ground.tensor_files import read_header
 from bitbench.imports.choices import Starts
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from tests.in_memory import MEMORY
 from tests.unit.hostile_inputs import DATA, INPUTS, TOOLS, is_read
 from tests.unit.mutations import mutations
 from tests.unit.test_quantize_gguf import text
@@ -41,6 +42,10 @@ def test_a_mutated_file_is_read_or_refused_in_a_sentence(kind: str, data: st.Dat
     is_read(kind, data.draw(mutations(INPUTS[kind].honest)))
 
 
+def test_an_architecture_with_an_endless_name_is_refused_in_a_sentence() -> None:
+    assert not is_read("config", json.dumps({"architectures": ["x" * 50_000]}).encode())
+
+
 @pytest.mark.parametrize("kind", TOOLS)
 @settings(short, max_examples=6)
 @given(data=st.data())
@@ -49,7 +54,7 @@ def test_what_is_imported_can_be_reported(kind: str, data: st.DataObject) -> Non
 
 
 def assert_reported(kind: str, content: bytes) -> None:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         path = Path(folder) / kind
         path.write_bytes(content)
         if is_read(kind, content):

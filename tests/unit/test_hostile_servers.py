@@ -10,6 +10,7 @@ import pytest
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.recorded.requests import REQUEST_STATUSES
+from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
 from bitbench.load import limits, table
 from bitbench.load.client import run_job
@@ -19,6 +20,8 @@ from tests.unit.native_or_python import WAYS, choose
 from tests.unit.raw_server import flood, serving
 
 pytestmark = pytest.mark.alone
+
+PATIENT_S = 40.0  # for what ends by itself, also where a busy machine gives this process and its servers little time
 
 
 @contextmanager
@@ -36,9 +39,11 @@ def _status_bytes(pid: int | str, field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
-def job(url: str, *, output_tokens: int = 2, concurrency: int = 1, request_s: float = 1.5) -> LoadJob:
+def job(
+    url: str, *, output_tokens: int = 2, concurrency: int = 1, request_s: float = PATIENT_S, stall_s: float = PATIENT_S
+) -> LoadJob:
     workload = Workload(name="w", concurrency=concurrency, input_tokens=4, output_tokens=output_tokens)
-    return LoadJob(Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, 0.3)
+    return LoadJob(Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, stall_s)
 
 
 @pytest.mark.parametrize("native", WAYS)
@@ -47,7 +52,8 @@ def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, m
     choose(native, monkeypatch)
     mode = STREAMS[name]
     with serving(mode.answer) as server, within(mode.memory_mb, mode.time_s):
-        asked = job(server.url)
+        limit_s = 3.0 if mode.status == "timeout" else PATIENT_S
+        asked = job(server.url, request_s=limit_s, stall_s=1.0 if mode.status == "stalled" else PATIENT_S)
         result = run_job(asked)
     (row,) = result.requests.to_pylist()
     assert row["status"] in REQUEST_STATUSES
@@ -61,13 +67,14 @@ def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, m
 @pytest.mark.parametrize("name", MODEL_LISTS)
 def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None:
     mode = MODEL_LISTS[name]
-    with serving(mode.answer) as server, within(memory_mb=64.0, time_s=4.0):
+    limit_s = 0.5 if mode.outcome is Outcome.TIMEOUT else 10.0
+    with serving(mode.answer) as server, within(memory_mb=64.0, time_s=15.0):
         endpoint = Endpoint(server.url, "m", "a-secret-key")
         if mode.outcome is None:
-            assert offered_models(endpoint, 2.0) == mode.names
+            assert offered_models(endpoint, limit_s) == mode.names
             return
         with pytest.raises(EndpointUnusable) as unusable:
-            offered_models(endpoint, 0.5)
+            offered_models(endpoint, limit_s)
     assert unusable.value.failure.outcome is mode.outcome
     assert mode.said in unusable.value.failure.cause
     assert unusable.value.failure.cause.isprintable()
@@ -79,8 +86,8 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
     choose(native, monkeypatch)
     monkeypatch.setattr(limits, "TRIAL_BYTES", 20 * MB)
     slowly = flood(UNTIL_CLOSE, BLOCK[:16_384], each_alone=True)
-    with serving(slowly) as server, within(memory_mb=150.0, time_s=15.0):
-        result = run_job(job(server.url, output_tokens=10_000, concurrency=4, request_s=10.0))
+    with serving(slowly) as server, within(memory_mb=150.0, time_s=60.0):
+        result = run_job(job(server.url, output_tokens=10_000, concurrency=4))
     rows = result.requests.to_pylist()
     assert {row["status"] for row in rows} == {"oversized"}
     assert "the answers of this trial take more than" in rows[0]["error"]

@@ -43,6 +43,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServe
             "pytorch_model.bin": b"pickle",
             "modeling_tiny.py": b"code",
             "README.md": b"",
+            MANIFEST: b'{"commit": "theirs"}',
         }
         files["original/consolidated.safetensors"] = files["model.safetensors"]
         later = {**files, "tokenizer.json": b'{"added_tokens": []}'}

@@ -52,6 +52,17 @@ def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch
     assert done == {"event": "done", **wanted}
 
 
+def test_a_worker_knows_the_peak_of_its_own_memory(tmp_path: Path) -> None:
+    body = """
+        from job_worker import peak_memory_bytes
+        before = peak_memory_bytes()
+        len(b"x" * 2**26)
+        return {"grown": peak_memory_bytes() - before}
+    """
+    (done,) = run(tmp_path, body)
+    assert 2**25 < done["grown"] < 2**27
+
+
 @pytest.mark.parametrize(
     ("body", "cause", "exit_code"),
     [

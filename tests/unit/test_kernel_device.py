@@ -129,5 +129,5 @@ def test_a_torch_that_sees_no_gpu_is_an_error_with_the_next_step_unless_the_proc
 
 def test_the_processors_clock_times_the_call_itself() -> None:
     calls: list[int] = []
-    assert 0 < Cpu().seconds(lambda: calls.append(1)) < 0.1
+    assert 0 < Cpu().seconds(lambda: calls.append(1)) < 5
     assert calls == [1]

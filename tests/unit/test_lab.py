@@ -32,6 +32,11 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
     ("text", "message"),
     [
         (STUDY.replace("- null", "- vlm"), r"s\.yaml:3: engines\[0\]: .*vlm.* null, .*transformers, .*vllm"),
+        (STUDY.replace("- null", "- vlllm"), r"unknown engine vlllm; did you mean `vllm`\? installed are"),
+        (
+            STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w4a16rtn]\n",
+            r"'w4a16rtn' is not a recipe; did you mean `w4a16-rtn`\? `bitbench recipes` lists all, or give the path",
+        ),
         (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a contender.*`null`, `other`"),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",

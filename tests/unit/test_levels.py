@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.cli.plan import remarks
+from bitbench.cli.doctor import processor_words
+from bitbench.cli.plan import labels_of, remarks
 from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.cell import Contender, Plan, ProcessorNote
-from bitbench.core.ports import Engine, Launch
+from bitbench.core.ports import Engine, Launch, Load
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.processor import Feature, Level, level_of
@@ -149,12 +150,13 @@ def test_int8_without_dot_products_is_warned_about() -> None:
 
 def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
-    for remark in remarks(plan_on(Level.AVX512_VNNI, "bf16", "w4a16-rtn")):
+    plan = plan_on(Level.AVX512_VNNI, "bf16", "w4a16-rtn")
+    for remark in remarks(plan, labels_of(plan)):
         console.print(remark)
     lines = capsys.readouterr().out.splitlines()
     assert "computes in float32 on this processor (avx512_vnni): vLLM emulates bf16 products" in "\n".join(lines)
     slower = next(number for number, line in enumerate(lines) if line.startswith("slower on this processor"))
-    assert lines[slower + 1].strip() == "m/w4a16-rtn @ vllm"
+    assert lines[slower + 1].strip() == "w4a16-rtn @ vllm"
 
 
 def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
@@ -174,8 +176,7 @@ LAUNCH = Launch(
     ),
     python=Path("/env/bin/python"),
     log_file=Path("log"),
-    context_tokens=8000,
-    concurrency=2,
+    loads=(Load(2, 8000),),
     seed=0,
     dtype="float32",
 )
@@ -227,8 +228,20 @@ def test_a_report_says_what_was_computed_in_another_type() -> None:
         summary = summarize(StudyRecords("x", Lock(plan=plan_on(level))))
         return " ".join(plain_text(remark) for remark in report_remarks(summary))
 
-    assert "Computed in float32: m/bf16 @ vllm and m/bf16 @ transformers; this processor (avx512)" in said(Level.AVX512)
+    assert "Computed in float32: bf16 @ vllm and bf16 @ transformers; this processor (avx512)" in said(Level.AVX512)
     assert "Computed in" not in said(Level.AMX)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        (HostFacts(cpu_model="Neoverse-N1", cores=4, threads=4), "Neoverse-N1, 4 cores, 4 usable threads"),
+        (HostFacts(cores=1, threads=1), "–, 1 core, 1 usable thread"),
+        (HostFacts(), "–"),
+    ],
+)
+def test_a_processor_without_a_name_is_not_called_none(host: HostFacts, said: str) -> None:
+    assert processor_words(host) == said
 
 
 def test_the_doctor_says_what_a_processor_means_for_each_engine(
@@ -266,7 +279,7 @@ def test_a_comparison_across_levels_says_how_near_each_side_comes_to_its_own_roo
     text = compared(measured_on(SAPPHIRE_RAPIDS, 0.05), measured_on(CASCADE_LAKE, 0.10, slower))
     assert "levels: amx before, avx512_vnni (no bf16 instructions) after." in text
     section = text.partition("How near each side comes to its own roof")[2]
-    (row,) = [line for line in section.splitlines() if "m/bf16" in line and "decode" in line]
+    (row,) = [line for line in section.splitlines() if "bf16" in line and "decode" in line]
     before, after = (cell.strip() for cell in row.split("|")[4:6])
     assert before == after != ""  # twice the time on a machine that reads half as fast
     assert "`bitbench explain` measures" not in text

@@ -6,7 +6,7 @@ import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Launch
+from bitbench.core.ports import Launch, Load
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.llamacpp import LlamaCppEngine, command_line, gguf_file
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
@@ -41,8 +41,7 @@ def launch(path: Path | None, args: dict[str, Argument] | None = None, *, contex
         variant=variant(path),
         python=Path("/env/bin/python"),
         log_file=Path("llamacpp.log"),
-        context_tokens=context_tokens,
-        concurrency=8,
+        loads=(Load(8, context_tokens),),
         seed=0,
     )
 

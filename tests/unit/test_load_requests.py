@@ -9,6 +9,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.ground.errors import StudyFileError
+from bitbench.load.client import WorkerPart
 from bitbench.load.inputs import check_files, hash_files
 from bitbench.load.requests import PlannedRequest, plan_requests
 
@@ -201,3 +202,14 @@ def test_files_are_hashed_by_the_name_that_the_study_gives_them(texts: Path) -> 
     assert list(before) == ["t.jsonl"]
     (texts / "t.jsonl").write_text('{"prompt": "other"}\n')
     assert hash_files([workload], texts) != before
+
+
+@pytest.mark.parametrize("arrival", [{"kind": "poisson", "rate": 5}, "closed_loop"])
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_parts_together_are_the_plan(arrival: Json, workers: int) -> None:
+    """However it is divided: the same bytes at the same times, whole streams with one worker."""
+    asked = {"concurrency": 5, "input_tokens": {"min": 4, "max": 9}, "requests": 17, "arrival": arrival}
+    parts = [plan_requests(job(**asked), WorkerPart(place, workers).owns) for place in range(workers)]
+    assert sorted((one for part in parts for one in part), key=lambda one: one.number) == plan(**asked)
+    for place, part in enumerate(parts):
+        assert {(one.number if one.stream is None else one.stream) % workers for one in part} <= {place}

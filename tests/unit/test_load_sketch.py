@@ -9,11 +9,11 @@ from bitbench.load.sketch import HIGHEST_S, LOWEST_S, RELATIVE_ERROR, LatencySke
 @pytest.mark.parametrize("seed", range(5))
 def test_every_percentile_is_within_the_error(seed: int) -> None:
     random = np.random.default_rng(seed)
-    values = np.exp(random.normal(-3, 2, size=5_000))
+    values = np.exp(random.normal(-3, 2, size=int(random.choice([7, 300, 5_000]))))
     sketch = LatencySketch()
     sketch.add_all(values)
     for share in (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0):
-        exact = float(np.quantile(values, share, method="lower"))
+        exact = float(np.quantile(values, share))
         found = sketch.quantile(share)
         assert found is not None
         assert abs(found / exact - 1) <= RELATIVE_ERROR * 1.0001

@@ -57,6 +57,9 @@ def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_la
         ({"api": "chat"}, "give --text FILE"),
         ({"api": "responses"}, "completions or chat"),
         ({"duration": "5s"}, "--duration is for rates"),
+        ({"rate": (1.0,), "duration": "5s", "requests": 10}, "--duration and --requests both set the length"),
+        ({"rate": (1.0,), "max_rate": 5.0}, "--max-rate limits a search; give --slo"),
+        ({"rate": (1.0,), "precision": 0.05}, "--precision ends a search; give --slo"),
     ],
 )
 def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, object], said: str) -> None:

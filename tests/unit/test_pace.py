@@ -1,16 +1,21 @@
 """A budget plans blocks and rounds; a block that is complete stays so, whatever later trials take."""
 
+from collections.abc import Iterable
 from random import Random
 
 from bitbench.core.asked.study import Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Plan, Purpose
-from bitbench.core.recorded.trial import InstanceRecord, TrialMetrics, TrialRecord
+from bitbench.core.found.summary import StopReason
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.engines.null import NullEngine
 from bitbench.lab.pace import StudyPace
 from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import Progress
-from tests.unit.synthetic import make_instance, make_plan, make_trial
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.standing import turns_of
+from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
@@ -68,6 +73,69 @@ def test_it_ends_when_the_budget_is_spent() -> None:
         blocks += 1
     assert blocks >= 2
     assert second <= 3 * 60 + 40
+
+
+def test_a_third_block_that_would_not_fit_is_not_begun() -> None:
+    """Unless the study asks for a number of starts."""
+
+    def blocks(**measure: object) -> int:
+        made = planned(budget="10m", **measure)
+        second, count = 0, 0
+        while made[2].next_group() is not None:
+            second = run_block(made, count, second, took_s=120.0)
+            count += 1
+        return count
+
+    assert blocks() == 2
+    assert blocks(instances={"min": 3, "max": 4}) == 3
+
+
+def test_a_start_for_quality_alone_after_all_blocks_is_in_none_of_them() -> None:
+    plan, _, progress = made = planned(budget="10m")
+    second = run_block(made, 0, 0, took_s=30.0)
+    second = run_block(made, 1, second, took_s=30.0)
+    trials = [one for cell in plan.cells for block in (0, 1) for one in progress.trials_of(cell, block)]
+    before = block_ends(trials, [])
+    assert before[0] < before[1]
+    late = make_instance(plan.contenders[0], 0, started_at=at(second), ready_s=10.0)
+    assert block_ends(trials, [late]) == before
+
+
+def test_a_start_that_failed_takes_of_the_budget() -> None:
+    plan, _, _ = planned(budget="10m")
+    cell = plan.cells[0]
+    failed = make_instance(cell.contender, 0, started_at=at(0), ready_s=None, outcome=Outcome.TIMEOUT)
+    never = {"started_at": at(600), "duration_s": 0.0, "outcome": Outcome.TIMEOUT}
+    assert block_ends([make_trial(cell, 0, 0, **never)], [failed]) == {0: 600.0}
+
+
+def test_quality_is_beside_the_budget_however_short() -> None:
+    plan, _, _ = planned(budget="10m")
+    trials = [trial(plan.cells[0], block, 0, 100 * block, 50.0) for block in range(2)]
+    scored = QualityRecord(
+        id="q0001", contender=plan.contenders[0], instance_id="i0001", started_at=at(50), duration_s=45.0,
+        outcome=Outcome.OK,
+    )  # fmt: skip
+    assert block_ends(trials, []) == {0: 50.0, 1: 150.0}
+    assert block_ends(trials, [scored]) == {0: 50.0, 1: 105.0}
+
+
+def test_a_trial_that_never_ran_says_nothing_of_how_long_trials_take() -> None:
+    plan, _, _ = planned()
+    estimator = Estimator(plan, {"null": NullEngine()})
+    guess_s = estimator.trial_s(plan.cells[0])
+    estimator.add(make_trial(plan.cells[0], 0, 0, duration_s=0.0, outcome=Outcome.CRASHED))
+    assert estimator.trial_s(plan.cells[0]) == guess_s
+
+
+def test_what_is_measured_again_of_an_earlier_block_is_beside_the_budget() -> None:
+    plan, _, _ = planned(budget="10m")
+    trials = [trial(cell, block, 0, 100 * block, 50.0) for block in range(3) for cell in plan.cells[:1]]
+    before = block_ends(trials, [])
+    again = [trial(plan.cells[1], block, 0, 1000 + 100 * block, 50.0) for block in range(2)]
+    assert block_ends([*trials, *again], []) == before
+    new = trial(plan.cells[0], 3, 0, 1300, 50.0)
+    assert block_ends([*trials, *again, new], [])[3] == before[2] + 50.0
 
 
 def test_a_fixed_number_of_starts_is_kept() -> None:
@@ -161,3 +229,124 @@ def test_the_rounds_of_the_first_block_follow_from_its_records_however_they_are_
             if seed % 2:
                 resumed.rounds(0)
         assert resumed.rounds(0) == asked[-1]
+
+
+def resumed(names: str, records: Iterable[TrialRecord | InstanceRecord], **measure: object) -> StudyPace:
+    """As a later call of the same command knows it."""
+    _, pace, _ = planned(names, **measure)
+    for record in records:
+        pace.add(record)
+    return pace
+
+
+def test_the_rounds_of_a_block_are_fixed_when_it_begins() -> None:
+    """Whatever its own trials take: a complete study has nothing left to do for the same command."""
+    plan, pace, progress = made = planned(budget="2m", instances=2)
+    second = run_block(made, 0, 0, took_s=4.0)
+    wanted = pace.rounds(1)
+    run_block(made, 1, second, took_s=1.0)  # quicker than expected
+    records: list[TrialRecord | InstanceRecord] = [
+        make_instance(one, block, started_at=at(began), ready_s=1.0)
+        for block, began in enumerate((0, second))
+        for one in plan.contenders
+    ]
+    records += [one for cell in plan.cells for block in range(2) for one in progress.trials_of(cell, block)]
+    assert 1 < wanted == pace.rounds(1) == resumed("ab", records, budget="2m", instances=2).rounds(1)
+    assert progress.next_group() is None
+
+
+def test_a_confirmation_that_has_begun_keeps_the_rounds_that_fit() -> None:
+    plan, pace, _ = made = planned("abc", budget="4m", instances=2)
+    second = run_block(made, 0, 0, took_s=4.0)
+    second = run_block(made, 1, second, took_s=7.0)
+    assert pace.purpose(2) is Purpose.CONFIRMATION
+    fitting = pace.rounds(2)
+    assert 1 <= fitting < pace.rounds(0)
+    pace.add(make_instance(plan.contenders[0], 2, started_at=at(second), ready_s=1.0))
+    assert pace.rounds(2) == fitting
+    assert run_block(made, 2, second, took_s=7.0) <= 4 * 60
+
+
+def test_a_budget_is_planned_for_the_starts_that_are_asked_for() -> None:
+    many_rounds = {"min": 1, "max": 100}
+    _, few, _ = planned(budget="2m", instances=2, trials=many_rounds)
+    _, many, _ = made = planned(budget="2m", instances=6, trials=many_rounds)
+    assert few.rounds(0) > many.rounds(0) > 1
+    second, block = 0, 0
+    while made[2].next_group() is not None:
+        second = run_block(made, block, second, took_s=2.0)
+        block += 1
+    assert block == 6
+    assert second <= 2 * 60
+
+
+def test_a_study_that_has_the_most_starts_is_not_unfinished() -> None:
+    """Though its budget has time left, and its question is open."""
+    plan, pace, progress = planned(budget="10m", instances=2)
+    records = [
+        trial(cell, block, index, 100 * block + 10 * index, 5.0).model_copy(
+            update={"metrics": TrialMetrics(output_throughput=100.0 + (block + place) % 2)}
+        )
+        for block in range(2)
+        for index in range(pace.rounds(block))
+        for place, cell in enumerate(plan.cells)
+    ]
+    for record in records:
+        pace.add(record)
+        progress.add([record])
+    assert progress.next_group() is None
+    assert {cell.stop_reason for cell in summarize(plan, records, []).cells} == {StopReason.LIMIT}
+
+
+def test_a_block_that_was_resumed_in_another_way_loses_no_trial() -> None:
+    """In turns at first, then alone, where a round is a place."""
+    plan, _, _ = planned()
+    cell = plan.cells[0]
+    in_turns = [make_trial(cell, 0, index, round=number) for index, number in enumerate((0, 2))]
+    alone = [make_trial(cell, 0, index) for index in (2, 3)]
+    assert [turn.round for turn in turns_of([*in_turns, *alone])] == [0, 2, 1, 3]
+    assert [turn.round for turn in turns_of([*alone, *in_turns])] == [1, 3, 0, 2]
+    assert [turn.round for turn in turns_of(alone)] == [0, 1]
+
+
+def test_a_figure_that_is_not_defined_ends_no_study() -> None:
+    """One contender, by the time per further token of answers of one token."""
+    plan, pace, progress = planned("a", instances={"min": 2, "max": 3}, headline="tpot")
+    for block in range(2):
+        for index in range(3):
+            record = make_trial(plan.cells[0], block, index, metrics=TrialMetrics(output_throughput=1.0))
+            pace.add(record)
+            progress.add([record])
+    assert progress.next_group() is None
+
+
+def test_a_cell_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_budget() -> None:
+    """Beside the budget: the looks at the others stay where they were."""
+    plan, _, progress = made = planned("abc", budget="5m")
+    given_up = next(cell for cell in plan.cells if cell.contender.engine == "c")
+    second, block = 0, 0
+    while progress.next_group() is not None:
+        for number in range(CLIENT_BOUND_REPEATS + 1):
+            late = trial(given_up, block, number, second, 1.0)
+            late = late.model_copy(update={"outcome": Outcome.CLIENT_BOUND, "purpose": made[1].purpose(block)})
+            if progress.accepts_trial(given_up, block):
+                made[1].add(late)
+                progress.add([late])
+                second += 1
+        second = run_block(made, block, second, took_s=4.0) if progress.next_group() is not None else second
+        block += 1
+    records = [one for cell in plan.cells for number in range(block) for one in progress.trials_of(cell, number)]
+    assert not any(one.counts for one in records if one.cell == given_up)
+    before = block_ends(records, [])
+    pace = resumed("abc", records, budget="5m")
+    again = Progress(plan, pace, excused=excused(records))
+    again.add(records)
+    blocks = []
+    while (group := again.next_group()) is not None:
+        blocks.append(group.block)
+        second = run_block((plan, pace, again), group.block, second + 100, took_s=4.0)
+    assert blocks[:2] == [0, 1]
+    assert blocks == sorted(set(blocks))
+    records = [one for cell in plan.cells for number in range(64) for one in again.trials_of(cell, number)]
+    after = block_ends(records, [])
+    assert {number: after[number] for number in before} == before

@@ -17,6 +17,7 @@ from bitbench.probes.memory import MemoryWatch, read_memory
 from bitbench.probes.noise import measure_noise
 from bitbench.probes.nvml import Nvml
 from bitbench.probes.speed import SpeedProbe
+from tests.busy_machine import wait_for
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 
 pytestmark = pytest.mark.alone
@@ -76,7 +77,7 @@ def family() -> Iterator[int]:
     process = subprocess.Popen([sys.executable, "-c", SHARE], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.2)
+    assert wait_for(lambda: len(psutil.Process(process.pid).children(recursive=True)) == 3)
     yield process.pid
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -108,7 +109,8 @@ def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
     with MemoryWatch(family, None, stop=lambda: None, devices=devices) as watch:
         assert watch.read().device_bytes == 7 * MIB
         second[child] = 100 * MIB
-        time.sleep(0.5)  # between two readings: only the watching thread sees it
+        # Between two readings: only the watching thread sees it.
+        assert wait_for(lambda: watch._device_peak_bytes == 105 * MIB)
         second[child] = 3 * MIB
         memory = watch.read()
         assert (memory.device_bytes, memory.device_peak_bytes) == (8 * MIB, 105 * MIB)
@@ -139,7 +141,7 @@ def test_a_process_that_is_gone_has_unknown_memory() -> None:
 def test_the_limit_stops_what_exceeds_it_and_says_so() -> None:
     process = holding(200)
     with MemoryWatch(process.pid, 100 * MIB, process.kill) as watch:
-        assert process.wait(timeout=10) != 0
+        assert process.wait(timeout=60) != 0
     assert watch.failure is not None
     assert watch.failure.outcome is Outcome.OOM
     assert "the study allows 100 MiB" in watch.failure.cause

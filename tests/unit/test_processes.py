@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bitbench.engines.guardian import GRACE_S
 from bitbench.engines.processes import (
     PortTaken,
     ProcessEnded,
@@ -23,6 +24,7 @@ from bitbench.engines.processes import (
     wait_until_healthy,
 )
 from bitbench.ground.child_environment import engine_environment
+from tests.busy_machine import wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -63,15 +65,6 @@ engine = spawn([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
 time.sleep(600)
 """
 NAMES = ("root", "other-session", "orphan")
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
 
 
 def pids_in(folder: Path) -> list[int]:
@@ -164,7 +157,7 @@ time.sleep(600)
         assert not forked_helper or wait_for(helper.exists)
         parent.kill()
         parent.wait()
-        assert wait_for(lambda: all_gone(pids), timeout_s=5.0)
+        assert wait_for(lambda: all_gone(pids))
     finally:
         parent.kill()
         if helper.exists():
@@ -201,7 +194,7 @@ def test_the_environment_is_clean(
 def test_waiting_for_health_ends_with_the_process(start: Callable[..., ServerProcess]) -> None:
     process = start("import sys; sys.exit(3)")
     with pytest.raises(ProcessEnded) as ended:
-        wait_until_healthy(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=10)
+        wait_until_healthy(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=60)
     assert ended.value.exit_code == 3
 
 
@@ -229,7 +222,7 @@ def test_an_unhealthy_answer_is_not_ready(start: Callable[..., ServerProcess]) -
     """vLLM answers 503 while its engine starts."""
     port = free_port()
     process = start(WAKING, str(port))
-    wait_until_healthy(process, f"http://127.0.0.1:{port}/health", timeout_s=10)
+    wait_until_healthy(process, f"http://127.0.0.1:{port}/health", timeout_s=60)
     assert process.log().count("answered") == 3
 
 
@@ -253,7 +246,7 @@ def stranger() -> Iterator[int]:
 def test_an_answer_from_a_stranger_is_not_ready(start: Callable[..., ServerProcess], stranger: int) -> None:
     process = start("import time; time.sleep(600)")
     with pytest.raises(PortTaken) as taken:
-        wait_until_healthy(process, f"http://127.0.0.1:{stranger}/health", timeout_s=10)
+        wait_until_healthy(process, f"http://127.0.0.1:{stranger}/health", timeout_s=60)
     assert taken.value.holder.startswith(f"process {os.getpid()} (")
 
 
@@ -303,7 +296,7 @@ def test_nothing_is_left_after_kill_9_of_those_who_guard_it(
     who = {"guardian": guardian, "keeper": parent_of(guardian)}
     for name in killed:
         os.kill(who[name], signal.SIGKILL)
-    assert wait_for(lambda: process.exit_code() is not None, timeout_s=2.0)  # before a stubborn tree is gone
+    assert wait_for(lambda: process.exit_code() is not None, timeout_s=GRACE_S - 0.2)  # a stubborn tree is not gone yet
     assert process.exit_code() == -signal.SIGKILL
     process.stop()
     assert all_gone([*pids, *who.values()])
@@ -320,7 +313,7 @@ def test_nothing_is_left_after_kill_9_of_the_parent_and_one_guard(tmp_path: Path
         parent.send_signal(signal.SIGSTOP)  # so that it cannot come to the help
         os.kill(who[killed], signal.SIGKILL)
         parent.kill()
-        assert wait_for(lambda: all_gone([*pids, *who.values()]), timeout_s=8.0)
+        assert wait_for(lambda: all_gone([*pids, *who.values()]))
     finally:
         parent.kill()
         parent.wait()
@@ -339,15 +332,16 @@ def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) ->
     )
     process = spawn([sys.executable, "-c", script], env=engine_environment({}), log_file=log)
     try:
-        wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
+        assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
         (child,) = psutil.Process(process.pid).children()
         process.freeze()
+        assert wait_for(lambda: child.status() == psutil.STATUS_STOPPED)  # the signal waits where its core is stalled
         before = child.cpu_times().user
         time.sleep(0.2)
         assert child.cpu_times().user == before
         assert child.status() == psutil.STATUS_STOPPED
         process.thaw()
-        wait_for(lambda: child.cpu_times().user > before)
+        assert wait_for(lambda: child.cpu_times().user > before)
         process.freeze()
     finally:
         process.stop()  # frozen as it is

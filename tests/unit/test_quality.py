@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.asked.study import EngineSetup, Study
+from bitbench.core.asked.study import EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender, Group, Member, Plan
-from bitbench.core.ports import Endpoint, Launch
+from bitbench.core.ports import Endpoint, Launch, Load
 from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
@@ -26,7 +26,7 @@ from bitbench.lab.group import GroupRunner
 from bitbench.lab.quality import QualityDraft, QualityKit
 from bitbench.lab.quality_study import QualityOptions, quality_study
 from bitbench.planning.estimate import Estimator
-from bitbench.planning.expand import expand, launch_size
+from bitbench.planning.expand import expand, loads_of
 from bitbench.quality.asking import ask_answers, score_windows
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut
@@ -206,8 +206,8 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert "not GGUF files" in refusal.reason
     assert plan.cells == ()
     assert plan.contenders == plan.quality
-    assert launch_size(plan, plan.study.engines[0]) == (256 + 48, 1)
-    assert launch_size(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (4001, 1)
+    assert loads_of(plan, plan.study.engines[0]) == (Load(1, 256 + 48),)
+    assert loads_of(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (Load(1, 4001),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -255,8 +255,7 @@ def test_more_top_tokens_than_vllm_gives_are_asked_for_at_its_start() -> None:
             variant=Variant(name="v", model="m", recipe="r", path=Path("/m")),
             python=Path("/env/bin/python"),
             log_file=Path("log"),
-            context_tokens=64,
-            concurrency=1,
+            loads=(Load(1, 64),),
             seed=0,
             top_tokens=top,
         )
@@ -383,3 +382,11 @@ def test_a_study_of_quality_alone_starts_each_contender_once() -> None:
     estimator = Estimator(plan, engines)
     estimator.add(make_instance(plan.quality[0], 0, ready_s=None))
     assert estimator.remaining_s() == TransformersEngine.start_s
+
+
+def test_quality_comes_on_top_of_a_budget() -> None:
+    plan = planned("bf16", "w8a8-rtn")
+    study = plan.study.model_copy(update={"measure": Measure(budget=600.0)})
+    estimator = Estimator(plan.model_copy(update={"study": study}), {"transformers": TransformersEngine()})
+    assert estimator.quality_s == 2 * TransformersEngine.start_s
+    assert estimator.range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)

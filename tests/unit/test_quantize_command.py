@@ -62,7 +62,7 @@ def said(answer: Answer) -> str:
         ),
         ("tiny -r broken.yaml", ExitCode.USAGE, ["broken.yaml:1", "YAML"]),
         ("tiny -r none.yaml", ExitCode.USAGE, ["no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
-        ("tiny -r w4a16-gpqt", ExitCode.USAGE, ["did you mean w4a16-gptq?"]),
+        ("tiny -r w4a16-gpqt", ExitCode.USAGE, ["did you mean `w4a16-gptq`?"]),
         (
             "tiny -r mine.yaml",
             ExitCode.USAGE,

@@ -8,11 +8,13 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bitbench.core.asked.recipe import TensorRule
 from bitbench.ground.errors import ModelError, QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
@@ -154,6 +156,32 @@ def test_an_importance_matrix_is_made_from_the_text_and_guides_the_rounding(
     assert [path.name for path in work.checkpoint.iterdir()] == ["model.gguf"]
     assert (work.checkpoint / "model.gguf").read_text() == "--imatrix hello\n\nthere IQ3_XXS\n"
     assert "-c 512 --chunks 100" in work.log_file.read_text()
+
+
+TYPED = 'echo "$1 $(cat "$2" "$3") $5" > "$4"'  # arguments: --tensor-type-file FILE MODEL TARGET TYPE
+
+
+def test_types_of_tensors_go_to_llama_quantize_in_a_file(environment: Environment, tmp_path: Path) -> None:
+    environment.quantize(TYPED)
+    rules = (TensorRule(match=r"^blk\.0\.ffn_down\.weight$", type="q4_k"), TensorRule(match="attn", type="bf16"))
+    work = work_on("gguf-q8_0", environment, tmp_path)
+    work = replace(work, recipe=work.recipe.model_copy(update={"tensors": rules}))
+    compress(work)
+    assert [path.name for path in work.checkpoint.iterdir()] == ["model.gguf"]
+    listed = "^blk\\.0\\.ffn_down\\.weight$=q4_K\nattn=bf16\n"
+    assert (work.checkpoint / "model.gguf").read_text() == f"--tensor-type-file {listed}small bf16 Q8_0\n"
+
+
+def test_a_model_that_was_converted_is_not_converted_again(environment: Environment, tmp_path: Path) -> None:
+    environment.convert("raise SystemExit(1)")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "model.gguf").write_text("converted")
+    said: list[str] = []
+    work = replace(work_on("gguf-q4_0", environment, tmp_path), origin=tmp_path / "there")
+    compress(work, said)
+    assert (work.checkpoint / "model.gguf").read_text() == "converted Q4_0\n"
+    assert (tmp_path / "there" / "model.gguf").read_text() == "converted"
+    assert said == ["quantizing to Q4_0, tensor 1 of 4", "quantizing to Q4_0, tensor 4 of 4"]
 
 
 def test_an_environment_without_llama_imatrix_says_how_to_get_it(environment: Environment, tmp_path: Path) -> None:

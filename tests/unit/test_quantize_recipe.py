@@ -98,6 +98,7 @@ def test_rotations_need_no_text_and_learned_rounding_does() -> None:
 
 
 def test_fields_that_came_later_change_no_key_of_a_variant() -> None:
+    assert not {"tensors", "by_file"} & catalog.find("gguf-q4_0").model_dump().keys()
     """The key is a hash over what a recipe says; a field that is not set says nothing."""
     (step,) = catalog.find("w8a8-rtn").model_dump(mode="json")["steps"]
     assert set(step) == {"step", "weight_bits", "activation_bits", "type", "group_size", "symmetric", "ignore"}
@@ -132,6 +133,32 @@ def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
 def test_a_gguf_recipe_with_other_options_is_told_the_types(tmp_path: Path, options: str) -> None:
     said = complaint(tmp_path, f"name: mine\nbackend: gguf\noptions: {options}\n")
     assert "`options` of backend: gguf are {type: …}, one of BF16, F16, Q8_0, Q6_K" in said
+
+
+MIXED = "name: mixed\nbackend: gguf\noptions: {type: Q8_0}\ntensors:\n  - {match: 'ffn_down\\.weight$', type: Q4_k}\n"
+
+
+def test_a_gguf_recipe_may_name_types_of_tensors(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(MIXED)
+    recipe = catalog.find("r.yaml", tmp_path)
+    assert [(rule.match, rule.type) for rule in recipe.tensors] == [(r"ffn_down\.weight$", "q4_K")]
+    assert recipe.form == "gguf"
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Q4_k", "q4_z", "no type of GGUF tensors is called 'q4_z'"),
+        ("ffn_down", "(ffn_down", "is not a regular expression"),
+        ("ffn_down", "FFN", "reads no pattern with spaces, = or capital letters"),
+        ("ffn_down", "(" * 3000 + ")" * 3000, "is not a regular expression"),
+        ("Q8_0", "BF16", "`tensors` are for backend: gguf with a type that quantizes"),
+        ("backend: gguf\noptions: {type: Q8_0}", "backend: none", "`tensors` are for backend: gguf"),
+    ],
+)
+def test_wrong_types_of_tensors_are_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert said in complaint(tmp_path, MIXED.replace(old, new))
 
 
 def test_the_vptq_recipe_is_named_for_its_codebooks() -> None:
@@ -205,8 +232,12 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
-        (RTN + "options: {a: 1}\n", "`options` are for the backends gguf and engine"),
-        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'vptq' or 'engine'"),
+        (RTN + "options: {a: 1}\n", "`options` are for the backends gguf, openvino and engine"),
+        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'openvino', 'vptq' or 'engine'"),
+        ("name: x\nbackend: openvino\n", "`options` of backend: openvino are {type: …}, one of bf16, int8, int4"),
+        ("name: x\nbackend: openvino\noptions: {type: int3}\n", "one of bf16, int8, int4"),
+        ("name: x\nbackend: openvino\noptions: {type: int8, group_size: 64}\n", "group_size goes with type: int4"),
+        ("name: x\nbackend: openvino\noptions: {type: int4}\n", "type: int4 needs `group_size: 64`"),
         (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe with other content"),
         ("- a\n", "a recipe is a mapping"),
     ],
@@ -216,7 +247,7 @@ def test_complaints(tmp_path: Path, text: str, part: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"did you mean w4a16-gptq\?"):
+    with pytest.raises(RecipeError, match=r"did you mean `w4a16-gptq`\?"):
         catalog.find("w4a16-gptk")
     with pytest.raises(RecipeError, match="no recipe file"):
         catalog.find("nowhere.yaml")

@@ -14,7 +14,9 @@ from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
+from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.variants import Order, SourceModel
+from bitbench.quantize.work import OnProgress, Work
 from tests.unit.quantize_stand_in import StandIn, write_model
 
 VERSIONS = {"llmcompressor": "1", "torch": "2", "rich": "15"}
@@ -55,6 +57,24 @@ def test_made_once_then_found(model: SourceModel, backend: StandIn, tmp_path: Pa
     assert backend.made == 1
     assert names(tmp_path) == [f"tiny--w8a8-rtn--{wanted.key[:12]}"]
     assert sorted(path.name for path in made.folder.iterdir()) == ["checkpoint", "manifest.json", "quantize.log"]
+
+
+def test_a_backend_starts_from_the_variant_that_it_would_make_first(
+    model: SourceModel, backend: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path | None] = []
+
+    def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
+        seen.append(work.origin)
+        return backend.compress(work, on_progress)
+
+    maker = Maker("llamacpp", ("torch",), compress, origin="w8a8-rtn")
+    monkeypatch.setitem(backends.MAKERS, Backend.LLMCOMPRESSOR, maker)
+    ensure(order(model, "w8a16-rtn"), tmp_path)
+    dense = ensure(order(model, "w8a8-rtn"), tmp_path)
+    ensure(order(model, "w4a16-gptq", seed=1), tmp_path)  # what it is calibrated with is not its origin's
+    ensure(order(replace(model, content_hash="0" * 64), "w4a16-rtn"), tmp_path)
+    assert seen == [None, None, dense.path, None]
 
 
 def test_the_manifest_says_what_came_out(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:

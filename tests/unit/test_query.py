@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -70,6 +72,11 @@ def _add_quality(folder: Path) -> None:
     import pyarrow as pa
 
     pq.write_table(pa.table({"logprob": pa.array([-1.0, -3.0], pa.float32())}), folder / "quality" / "q00001.parquet")
+
+
+def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no table trails; did you mean `trials`\? the tables are "):
+        Studies(str(place)).query("SELECT * FROM trails")
 
 
 def test_documented_columns_are_the_real_ones(place: Path) -> None:
@@ -224,11 +231,18 @@ def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: py
 
 
 def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
-    with pytest.raises(StoreError, match="studies_of_a_test does not exist"):
+    with pytest.raises(StoreError, match="there is no table studies_of_a_test"):
         Studies(str(place)).query("SELECT * FROM studies_of_a_test")
     assert REFUSED  # a global of this module, and no table either
-    with pytest.raises(StoreError, match="REFUSED does not exist"):
+    with pytest.raises(StoreError, match="there is no table REFUSED"):
         Studies(str(place)).query("SELECT * FROM REFUSED")
+
+
+def test_no_progress_bar_is_drawn_into_an_answer() -> None:
+    """DuckDB takes a program without a file for one that a person types, and would draw one on stdout."""
+    code = "from bitbench.store.query import Studies as S; print(S('.').query(\"SELECT current_setting('{}')\")[1])"
+    command = [sys.executable, "-c", code.format("enable_progress_bar")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.study import Count, Measure
+from bitbench.core.asked.study import Count, EngineSetup, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender
+from bitbench.core.cell import Cell, Contender, ProcessorNote
 from bitbench.core.found.recommendation import Choice, Limits, Recommendation, Standing
 from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.deploy import deploy_words
 from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.statistics.quality import RISE
@@ -85,6 +87,17 @@ def test_without_limits_the_fastest_with_its_gain() -> None:
     assert "**Use `greedy` on `interactive`.** Its output throughput is " in page(found)
 
 
+def test_a_study_of_quality_alone_says_why_nothing_is_recommended() -> None:
+    summary = study()
+    asked = summary.study.model_copy(update={"workloads": ()})
+    alone = summary.model_copy(update={"study": asked, "rankings": (), "cells": ()})
+    found = recommend(alone, Limits())
+    assert found.exit_code is ExitCode.NOTHING_MEASURED
+    assert "**No contender has a result:** the study has no workloads, so nothing was timed." in page(found)
+    with pytest.raises(UsageError, match="it has none"):
+        recommend(alone, Limits(), workloads=["interactive"])
+
+
 def test_a_limit_rules_out_by_its_whole_interval() -> None:
     found = recommend(study(), Limits(memory_bytes=2000 * 2**20), workloads=["interactive"])
     choice = only(found)
@@ -115,6 +128,46 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     assert "of these `twin` takes the least memory" in text
 
 
+def test_a_tie_that_takes_as_much_memory_is_not_told_apart_by_it() -> None:
+    truth = {"plain": (100.0, 0.1, 1000), "twin": (100.3, 0.1, 980)}
+    text = page(recommend(study(truth), Limits(), workloads=["interactive"]))
+    assert "Tied with `" in text
+    assert "takes the least memory" not in text
+
+
+def test_what_speaks_against_a_choice_stands_beside_it() -> None:
+    summary = study()
+    quantized = [one.model_copy(update={"is_reference": False}) for one in summary.contenders]
+    unknown = summary.model_copy(update={"contenders": tuple(quantized)})
+    assert "Caution: its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
+    flag = ContenderQuality(
+        contender=named("greedy"), baseline=None, outcome=Outcome.OK, flagged=True, reason="perplexity +900 %"
+    )
+    flagged = unknown.model_copy(update={"quality": (flag,)})
+    text = page(recommend(flagged, Limits(), workloads=["interactive"]))
+    assert "Caution: its quality is flagged: perplexity +900 %." in text
+    assert "That of the others which meet the limits is flagged or unknown." in text
+    alone = ContenderQuality(contender=named("greedy"), baseline=None, outcome=Outcome.OK)
+    text = page(recommend(unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]))
+    assert "Caution: its quality is unknown." in text  # measured, with nothing to compare it with
+    fine = ContenderQuality(
+        contender=named("quick"),
+        baseline=named("plain"),
+        outcome=Outcome.OK,
+        estimates={RISE: QualityEstimate(value=0.01, interval=None)},
+    )
+    text = page(recommend(unknown.model_copy(update={"quality": (flag, fine)}), Limits(), workloads=["interactive"]))
+    assert "The best of those whose quality is not flagged is `quick`, 1" in text
+    assert "that of the baseline `plain`." in text.split("is not flagged is `quick`")[1].split("\n")[0]
+    assert "Caution" not in page(recommend(summary, Limits(), workloads=["interactive"]))
+
+
+def test_without_limits_the_others_are_behind() -> None:
+    text = page(recommend(study(), Limits(), workloads=["interactive"]))
+    assert "| behind   | `quick`" in text
+    assert "| meets" not in text
+
+
 def test_none_is_an_answer_with_the_nearest() -> None:
     found = recommend(study(), Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
     choice = only(found)
@@ -129,6 +182,9 @@ def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     assert only(found).of(named("greedy")).standing is Standing.UNSURE
     assert found.exit_code == 2
     assert "**Inconclusive: ttft_p99 on `interactive`.** No contender is certain to meet it; one may." in page(found)
+    assert "To decide, run the study again with a larger budget or more starts." in page(found)
+    unknown = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
+    assert "To decide, add quality: {} to the study and run it again." in page(unknown)
 
 
 def test_one_start_decides_nothing() -> None:
@@ -273,6 +329,51 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "peak memory of at most 2 GB" in " ".join(said.out.split())
     assert bitbench(capsys, *asked, "--max-quality-loss", "1%").exit_code == 2
     assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "markdown").exit_code == 1
+
+
+def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = Variant(name="m/bf16", model="m", recipe="bf16", path=Path("$BITBENCH_HOME/models/m"), form="dense")
+    fast, slow, bare = (Contender(variant=model.name, engine=name) for name in ("fast", "slow", "bare"))
+    plan = make_plan(["slow"], WORKLOADS[:1], MEASURE, baseline=slow.name)
+    engines = (
+        EngineSetup(name="fast", engine="vllm", args={"enforce-eager": True}, env={"HF_TOKEN": "secret"}),
+        EngineSetup(name="slow", engine="llamacpp"),
+        EngineSetup(name="bare", engine="transformers"),
+    )
+    cells = [Cell(contender=one, workload=WORKLOADS[0].name) for one in (fast, slow, bare)]
+    note = ProcessorNote(contender=fast, why="no bf16", dtype="float32")
+    plan = plan.model_copy(
+        update={
+            "study": plan.study.model_copy(update={"engines": engines}),
+            "variants": (model,),
+            "cells": tuple(cells),
+            "processor_notes": (note,),
+        }
+    )
+    speeds = {"fast": 300.0, "slow": 100.0, "bare": 50.0}
+    path = tmp_path / "study"
+    with StudyFolder(path).writing() as writer:
+        writer.write_study("name: made-up\n")
+        writer.write_lock(make_lock(plan))
+        for cell in cells:
+            for block in range(3):
+                metrics = TrialMetrics(output_throughput=speeds[cell.contender.engine] * (1 + block / 100))
+                writer.append_trial(make_trial(cell, block, 0, metrics=metrics), None)
+    said = bitbench(capsys, "recommend", str(path))
+    assert said.exit_code == 0, said.err
+    assert "To deploy m/bf16 @ fast" in said.out
+    lines = said.out.splitlines()
+    first = lines.index("  --dtype float32 \\") - 1
+    assert lines[first].endswith(' HF_TOKEN=••• vllm serve "$BITBENCH_HOME"/models/m \\')
+    assert lines[first + 2 : first + 6] == [
+        "  --max-model-len 208 \\",
+        "  --max-num-seqs 1 \\",
+        "  --no-enable-prefix-caching \\",
+        "  --enforce-eager",
+    ]
+    records = StudyFolder(path).read()
+    assert deploy_words(records, slow)[:3] == ("llama-server", "--model", '"$BITBENCH_HOME"/models/m')
+    assert deploy_words(records, bare) == ()  # it is no command that people start
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Around the figures: what failed, what was run and where, what it takes in memory, how near it comes to the roof."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.study import Count, EngineSetup, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.base import Json
 from bitbench.core.cell import Expectation, Plan, Verdict
@@ -25,6 +26,7 @@ from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.warm_up import warm_up_section
+from bitbench.report.sections.workloads import workload_section
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
@@ -64,7 +66,9 @@ def test_a_cause_is_said_once_and_comes_with_its_log_lines(demo: StudySummary) -
     section = failures_section(demo)
     text = text_of(section)
     assert text.count("**unsupported**") == 1
-    assert "- **unsupported**: `broken` on `interactive` and `medium_batch`: Quant type" in text
+    assert re.search(
+        r"- \*\*unsupported\*\* \(\d+ trials\): `broken` on `interactive` and `medium_batch`: Quant type", text
+    )
     assert "```text\nINFO loading\nValueError: Quant type (uint8b128)" in text
 
 
@@ -75,7 +79,7 @@ def test_a_terminal_gets_one_short_line_per_cause() -> None:
     section = failures_section(summarize(plan, bad, []))
     text = printed(section)
     assert text.count("•") == 1
-    assert "oom: a and b on interactive: no room" in text
+    assert "oom (2 trials): a and b on interactive: no room" in text
     assert "killed" not in text
     assert len(text) < MAX_CAUSE + 100
     assert cause.strip() in text_of(section)  # a page has all of it
@@ -104,6 +108,37 @@ def test_starts_and_first_trials_are_kept_apart(demo: StudySummary) -> None:
     assert "5.00 (4.00 – 6.00)" in table_text(starts)
     assert rows_of(first)["quick"][1] == 1
     assert warm_up_section(demo.model_copy(update={"imported_from": IMPORTED})) is None
+
+
+def test_later_trials_have_the_first_tokens_of_the_workloads_table() -> None:
+    """One start with one trial, one with three: a mean over trials would be another figure."""
+    plan = make_plan(["a"], [INTERACTIVE])
+    (cell,) = plan.cells
+    speeds = [(0, 0, 64.0), (1, 0, 32.0), (1, 1, 32.0), (1, 2, 32.0)]
+    trials = [make_trial(cell, 0, 0, id="w", kind="warmup", metrics=speed_metrics(INTERACTIVE, 16.0))]
+    trials += [
+        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed)) for block, index, speed in speeds
+    ]
+    summary = summarize(plan, trials, [])
+    section = warm_up_section(summary)
+    assert section is not None
+    *_, first = (block for block in section.blocks if isinstance(block, Table))
+    assert rows_of(first)["a"][-2:] == [pytest.approx(0.4), pytest.approx(0.15)]
+    assert summary.cells[0].metrics["ttft_s"].mean == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("most", "said"), [(1, "limit of 1 start:"), (2, "limit of 2 starts:")])
+def test_one_start_is_not_called_starts(most: int, said: str) -> None:
+    measure = Measure(instances=Count(min=1, max=most), trials=Count(min=2, max=2))
+    plan = make_plan(["a"], [INTERACTIVE], measure)
+    trials = [
+        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, 50.0 + 20 * block + index))
+        for cell in plan.cells
+        for block in range(most)
+        for index in range(2)
+    ]
+    summary = summarize(plan, trials, [])
+    assert said in text_of(workload_section(summary, summary.rankings[0]))
 
 
 def test_secrets_in_settings_are_not_printed() -> None:

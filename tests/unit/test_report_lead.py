@@ -7,18 +7,21 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import AgainstBaseline, ContenderQuality, StudySummary
+from bitbench.core.found.summary import AgainstBaseline, ContenderQuality, QualityEstimate, StudySummary
+from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.core.recorded.trial import Memory, Outcome
-from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.report.document.data import document_data
 from bitbench.report.document.html import page
-from bitbench.report.document.markdown import markdown, phrase_text
+from bitbench.report.document.markdown import markdown, phrase_text, section_parts
 from bitbench.report.document.model import Name, plain_text
 from bitbench.report.document.terminal import render
 from bitbench.report.sections.lead import best_table, lead
+from bitbench.report.sections.precision import precision_section
 from bitbench.report.sections.ranked import rank
 from bitbench.report.study import study_document
 from tests.unit.synthetic import make_lock, make_plan, make_trial, speed_metrics, summarize
@@ -36,14 +39,17 @@ def study(
     starts: int = 3,
     noise: float = 1.0,
     form: str | None = "compressed-tensors/w4a16-int",
+    peaks: dict[str, int] | None = None,
+    random_weights: bool = False,
 ) -> StudySummary:
     """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently. All run
-    a variant of this form; None: no model."""
+    a variant of this form; None: no model. `peaks`: bytes of memory, where that is not 1 GiB."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
     measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
     if form is not None:
-        variant = Variant(name=NO_MODEL, model="m", recipe="r", form=form)
+        facts = ModelFacts(random_weights=random_weights)
+        variant = Variant(name=NO_MODEL, model="m", recipe="r", form=form, facts=facts)
         plan = plan.model_copy(update={"variants": (variant,)})
     trials = []
     for cell in plan.cells:
@@ -53,7 +59,7 @@ def study(
                 own = (block + list(speeds).index(cell.contender.engine)) % 3
                 factor = 1 + noise * (NOISE[own] + NOISE[index] / 4)
                 metrics = speed_metrics(plan.study.workload(cell.workload), speed * factor)
-                memory = Memory(peak_bytes=2**30)
+                memory = Memory(peak_bytes=(peaks or {}).get(cell.contender.engine, 2**30))
                 trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))
     return summarize(plan, trials, [])
 
@@ -86,6 +92,12 @@ def test_the_quality_of_a_model_that_is_not_quantized_is_no_question(form: str |
     assert led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0)}, form=form)).verdict == "Use quick."
     other = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}, form=form))
     assert other.verdict == "It depends on the workload."
+
+
+def test_random_weights_have_no_quality_to_be_measured() -> None:
+    found = led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0)}, random_weights=True))
+    assert found.verdict == "Use quick."
+    assert not any("quality" in reason for reason in found.reasons)
 
 
 def test_equals_are_named_together() -> None:
@@ -137,11 +149,43 @@ def test_a_baseline_that_is_best_is_kept() -> None:
 
 def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None:
     found = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}))
-    assert found.verdict == "It depends on the workload, and their quality was not measured."
-    assert [reason[:35] for reason in found.reasons] == [
-        "On interactive use early, 1.50× [1.",
-        "On medium_batch use late, 1.50× [1.",
+    assert found.verdict == "It depends on the workload; the quality of the choices was not measured."
+    assert [reason[:36] for reason in found.reasons] == [
+        "On interactive use early, 1.50× [1.4",
+        "On medium_batch use late, 1.50× [1.4",
+        "To measure quality, add quality: {} ",
     ]
+
+
+def test_a_choice_that_failed_now_and_then_is_named_with_a_caution() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    cells = []
+    for cell in summary.cells:
+        is_it = cell.cell.contender.engine == "quick" and cell.cell.workload == "interactive"
+        runs = (cell.runs[0].model_copy(update={"outcome": Outcome.CRASHED}), *cell.runs[1:]) if is_it else cell.runs
+        cells.append(cell.model_copy(update={"runs": runs}))
+    found = led(summary.model_copy(update={"cells": tuple(cells)}))
+    assert "Caution: 1 of its 9 trials on interactive failed." in found.reasons
+    assert not any("Caution" in reason for reason in led(summary).reasons)
+
+
+def test_a_choice_that_misses_an_objective_is_named_with_a_caution() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    judged = JudgedObjective(
+        objective=Objective(metric="ttft", statistic="mean", limit=0.2), verdict=ObjectiveVerdict.MISSED, value=0.5
+    )
+    cells = tuple(
+        cell.model_copy(update={"objectives": (judged,)}) if cell.cell.workload == "interactive" else cell
+        for cell in summary.cells
+    )
+    found = led(summary.model_copy(update={"cells": cells}))
+    caution = "Caution: it misses ttft ≤ 200 ms on interactive; bitbench recommend --slo chooses among those that meet "
+    assert f"{caution}such limits." in found.reasons
+
+
+def test_of_ties_the_figures_name_whose_they_are() -> None:
+    found = led(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
+    assert found.reasons[0].startswith(("a: 1.50× (95 % CI 1.", "b: 1.50× (95 % CI 1."))
 
 
 def test_lower_is_better_where_it_is() -> None:
@@ -190,6 +234,7 @@ def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
             contender=Contender(variant=NO_MODEL, engine=name),
             baseline=summary.baseline,
             outcome=Outcome.OK,
+            estimates={"perplexity_rise": QualityEstimate(value=0.01, interval=None)},
             flagged=reason is not None,
             reason=reason,
         )
@@ -201,7 +246,7 @@ def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
 def test_one_that_fails_where_another_does_not_is_no_answer_for_both() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(without(summary, "quick", "medium_batch"))
-    assert found.verdict == "It depends on the workload, and its quality was not measured."
+    assert found.verdict == "It depends on the workload; the quality of the choice was not measured."
     assert found.reasons[0].startswith("On interactive use quick, 1.50× [")
     assert found.reasons[1] == "On medium_batch only base has a result."
 
@@ -230,16 +275,68 @@ def test_of_equals_the_one_that_is_not_flagged_is_to_be_used() -> None:
 def test_on_each_workload_too_a_flag_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
     found = led(with_quality(summary, base=None, early="broken", late=None))
-    assert found.verdict == "It depends on the workload, and the quality of early is flagged."
-    assert found.reasons[0].startswith("On interactive early is the fastest, but its quality is flagged, 1.50× [")
-    assert found.reasons[1].startswith("On medium_batch use late, 1.50× [")
+    assert found.verdict == "It depends on the workload."
+    assert found.reasons[0].startswith("On medium_batch use late, 1.50× [")
+    assert found.reasons[1] == "On interactive no contender is significantly faster than the baseline."
+    assert found.reasons[2].startswith("early is faster, 1.50× [")
+    assert found.reasons[2].endswith("] on interactive, but its quality is flagged: broken.")
+
+
+def test_where_the_fastest_is_flagged_the_best_of_the_others_is_to_be_used() -> None:
+    summary = study({"base": (100.0, 200.0), "wild": (400.0, 800.0), "quick": (150.0, 300.0), "slow": (110.0, 220.0)})
+    found = led(with_quality(summary, base=None, wild="perplexity +900 %", quick=None, slow=None))
+    assert found.verdict == "Use quick."
+    assert found.reasons[0].startswith("1.50× (95 % CI ")
+    assert found.reasons[-1].startswith("wild is faster, 4.00× [")
+    assert found.reasons[-1].endswith("] on medium_batch, but its quality is flagged: perplexity +900 %.")
+
+
+def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
+    """`small` is tied with `sure` everywhere; on one workload only `wild`, which is out, is ahead of it."""
+    summary = study(
+        {"base": (100.0, 200.0), "wild": (400.0, 320.0), "sure": (150.0, 300.0), "small": (150.0, 200.0)},
+        peaks={"small": 2**29},
+    )
+    entries = {one.contender.engine: one for one in summary.rankings[1].entries}
+    tied = {"wild": ["sure"], "sure": ["wild", "small"], "small": ["sure", "base"], "base": ["small"]}
+    second = summary.rankings[1].model_copy(
+        update={
+            "entries": tuple(
+                entries[name].model_copy(update={"tied_with": tuple(entries[other].contender for other in others)})
+                for name, others in tied.items()
+            ),
+            "possible_bests": (entries["wild"].contender, entries["sure"].contender),
+        }
+    )
+    summary = summary.model_copy(update={"rankings": (summary.rankings[0], second)})
+    found = led(with_quality(summary, base=None, wild="perplexity +900 %", sure=None, small=None))
+    assert found.verdict == "Use sure or small: they are tied."
+    assert "small is not significantly faster than the baseline on medium_batch." in found.reasons
+    least = "Of these small takes the least memory: it peaks at 512 MiB, sure at 1,024 MiB."
+    assert least in found.reasons
+    assert found.reasons[-1].startswith("wild is faster, ")
+
+
+def test_of_a_tie_with_the_baseline_the_one_that_takes_less_memory_is_named() -> None:
+    speeds: Speeds = {"base": (100.0, 200.0), "same": (100.0, 200.0), "slow": (50.0, 100.0)}
+    found = led(study(speeds, peaks={"same": 2**29, "slow": 2**28}))
+    assert found.verdict == "Tie: speed alone gives no reason to change."
+    least = "Of those tied with it, same takes the least memory: it peaks at 512 MiB, base at 1,024 MiB."
+    assert found.reasons[1:] == [least]
+    flagged = with_quality(study(speeds, peaks={"same": 2**29}), base=None, same="broken", slow=None)
+    assert len(led(flagged).reasons) == 1
+    alike = led(study(speeds, peaks={"same": round(0.97 * 2**30)}))
+    assert len(alike.reasons) == 1
 
 
 def test_quality_without_a_result_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(with_quality(summary, base=None))
     assert found.verdict == "Use quick, but its quality is unknown."
-    assert led(with_quality(summary, base=None, quick=None)).verdict == "Use quick."
+    known = with_quality(summary, base=None, quick=None)
+    assert led(known).verdict == "Use quick."
+    alone = tuple(one.model_copy(update={"estimates": {}}) for one in known.quality)
+    assert led(known.model_copy(update={"quality": alone})).verdict == "Use quick, but its quality is unknown."
 
 
 @pytest.mark.parametrize("form", ["terminal", "page", "Markdown", "JSON"])
@@ -265,3 +362,21 @@ def test_where_nothing_has_a_result_there_is_no_answer() -> None:
         one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()}) for one in summary.rankings
     )
     assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"
+
+
+def test_how_many_starts_there_are_is_said_of_those_that_were_dropped_too() -> None:
+    starts = {"base": 5, "decided": 3, "near": 5}
+    measure = Measure(instances=Count(min=2, max=5), trials=Count(min=2, max=2))
+    plan = make_plan(list(starts), [INTERACTIVE], measure, baseline="base")
+    trials = [
+        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, 100.0 * (1 + NOISE[(block + index) % 3])))
+        for cell in plan.cells
+        for block in range(starts[cell.contender.engine])
+        for index in range(2)
+    ]
+    section = precision_section(summarize(plan, trials, []))
+    assert section is not None
+    assert "3 to 5 starts of each contender beside the baseline; ratios" in "\n".join(section_parts(section))
+    alike = precision_section(summarize(plan, [one for one in trials if one.block < 3], []))
+    assert alike is not None
+    assert "- 3 starts of each contender beside the baseline; ratios" in "\n".join(section_parts(alike))

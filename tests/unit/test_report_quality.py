@@ -56,9 +56,19 @@ def section_text() -> str:
 
 def test_the_answer_says_what_lost_too_much() -> None:
     said = [phrase_text(sentence) for sentence in quality_sentences(summary())]
-    assert said[0].startswith("Quality: `m/w4 @ vllm` is flagged: its mean KL divergence is at least")
-    assert said[1] == "Quality: `m/w2 @ vllm` has no result (oom): Too large."
-    assert said[2].startswith("Quality: `m/w8 @ vllm` does not significantly exceed the limits (mean KL divergence")
+    assert said[0].startswith("Quality: `w4` is flagged: its mean KL divergence is at least")
+    assert said[1] == "Quality: `w2` has no result (oom): Too large."
+    assert said[2].startswith("Quality: `w8` does not significantly exceed the limits (mean KL divergence")
+
+
+def test_without_the_unquantized_model_no_variant_is_said_to_keep_its_quality() -> None:
+    asked, measured = quality_study()
+    tables = {record.id: table for record, table in measured}
+    records = [record for record, _ in measured if record.contender.variant != "m/bf16"]
+    alone = summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
+    said = [phrase_text(sentence) for sentence in quality_sentences(alone)]
+    assert any(one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model") for one in said)
+    assert not any("do not significantly exceed" in one or "does not significantly exceed" in one for one in said)
 
 
 def test_the_table_has_every_contender_and_what_became_of_it() -> None:

@@ -13,6 +13,7 @@ from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.ground.exit_codes import ExitCode
 from bitbench.report.charts.curves import load_figures
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.markdown import markdown, phrase_text
@@ -125,6 +126,22 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
             "is not met, not even at 0.5 requests/s, the lowest rate that was tried.",
         ),
         (
+            RateAnswer(rate=None, low=None, high=4.0, confidence=0.95, trials=1, stop=None),
+            "the lowest rate that was tried. The search was interrupted after 1 trial; the same command",
+        ),
+        (
+            RateAnswer(rate=None, low=None, high=1.0, confidence=0.95, trials=2, stop=SearchStop.TRIALS),
+            "the lowest rate that was tried. It has used all its trials; more --trials try lower rates.",
+        ),
+        (
+            RateAnswer(rate=64.0, low=64.0, high=None, confidence=0.95, trials=3, stop=SearchStop.TRIALS),
+            "the highest rate tried. It has used all its trials; more --trials try higher rates.",
+        ),
+        (
+            RateAnswer(rate=None, low=None, high=None, confidence=0.95, trials=0, stop=None),
+            "No rate was tested against `ttft_p99` ≤ 200 ms: none of 6 trials counts. The same command with --into",
+        ),
+        (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=5, stop=None),
             "The search was interrupted after 5 trials",
         ),
@@ -132,6 +149,21 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
 )
 def test_a_search_says_its_rate_its_interval_and_why_it_stopped(found: RateAnswer, said: str) -> None:
     assert said in answer_of(summary_of(search=found))
+
+
+def test_a_search_without_a_trial_that_counts_names_no_rate() -> None:
+    untried = RateAnswer(rate=None, low=None, high=None, confidence=0.95, trials=0, stop=None)
+    summary = summarize(sweep_study()[0], [], []).model_copy(update={"search": untried})
+    assert "≤ 200 ms: no trial was finished. The same command with --into resumes the search." in answer_of(summary)
+    assert "not even at" not in answer_of(summary)
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"), [(None, ExitCode.INCONCLUSIVE), (SearchStop.LOWEST, ExitCode.FAILED)], ids=["open", "lowest"]
+)
+def test_a_search_that_was_interrupted_has_not_failed(stop: SearchStop | None, code: ExitCode) -> None:
+    found = RateAnswer(rate=None, low=None, high=4.0, confidence=0.95, trials=1, stop=stop)
+    assert summary_of(search=found).exit_code() is code
 
 
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:

@@ -48,6 +48,7 @@ RENAMED = {  # columns that have another title now
 # Ratios come from differences within blocks now, where they came from two means (Welch), and ranks follow from them. So
 # these have other figures, and are checked by the tests of `statistics`.
 ANALYSED_ANEW = {"Rank", "vs. baseline", "Tied with", "Instances / trials"}
+OF_FIRST_TOKENS = {"First", "Later"}  # in the table of warm-ups, where they were latencies
 SECTIONS_ANEW = {"", "Ranking at a glance", "Where it stops being faster", "Objectives"}
 # Deliberate differences, none of which is a figure less:
 # - A terminal has no column ± any more: an interval says more than its relative half width. That width is compared with
@@ -111,7 +112,7 @@ def comparable(cells: Cells) -> Cells:
     return {
         (section, row, column): values
         for (section, row, column), values in cells.items()
-        if section not in SECTIONS_ANEW and column not in ANALYSED_ANEW
+        if section not in SECTIONS_ANEW and column not in ANALYSED_ANEW | OF_FIRST_TOKENS
     }
 
 

@@ -7,7 +7,7 @@ from bitbench.core.asked.study import Study
 from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
 from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.core.recorded.variant import Variant
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
 from bitbench.planning.shifts import Shifts, shifts_beside
 
 
@@ -141,6 +141,58 @@ def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> No
     progress = progress_of(plan, blocks=4)
     run_to_the_end(plan, progress, {plan.cells[0]: Outcome.DISTURBED})
     assert [len(progress.trials_of(plan.cells[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
+
+
+def spoiled(cell: Cell, block: int, outcome: Outcome, count: int) -> list[TrialRecord]:
+    """Of an earlier call, in the first round."""
+    found = [trial(cell, block, outcome) for _ in range(count)]
+    return [one.model_copy(update={"id": f"{outcome}-{block}-{place}"}) for place, one in enumerate(found)]
+
+
+def test_what_an_earlier_call_rejected_does_not_count_against_this_one() -> None:
+    plan = plan_of(engines=1, workloads=1)
+    (cell,) = plan.cells
+    late = spoiled(cell, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
+    disturbed = spoiled(cell, 1, Outcome.DISTURBED, DISTURBED_REPEATS + 1)
+    progress = Progress(plan, FixedPace(), excused=excused([*late, *disturbed]))  # type: ignore[arg-type]
+    progress.add([*late, *disturbed])
+    assert len(progress.trials_of(cell, 0)) == len(late)  # the next has another number
+    groups = run_to_the_end(plan, progress, {cell: Outcome.CLIENT_BOUND})
+    assert [group.block for group in groups] == [0, 1]
+    assert len(progress.trials_of(cell, 0)) == 2 * len(late)  # and again not for ever
+    assert len(progress.trials_of(cell, 1)) == len(disturbed) + len(late)
+
+
+def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
+    plan = plan_of(engines=3, workloads=1)
+    given_up = plan.cells[2]
+    late = [
+        one.model_copy(update={"round": 0})
+        for one in spoiled(given_up, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
+    ]
+    before = [*(turn(cell, number) for cell in plan.cells[:2] for number in range(2)), *late]
+    pace = FixedPace(blocks=1, together=True)
+    earlier = Progress(plan, pace, BASELINE)  # type: ignore[arg-type]
+    earlier.add(before)
+    assert earlier.next_group() is None
+    progress = Progress(plan, pace, BASELINE, excused=excused(before))  # type: ignore[arg-type]
+    progress.add(before)
+    group = progress.next_group()
+    assert group is not None
+    assert group.stays is not None
+    assert (group.stays.contender, group.shifts) == (BASELINE, ((given_up.contender,),))
+    assert progress.rounds_begun(0) == 2  # in rounds of their own
+
+
+def test_what_was_given_up_beside_visits_of_others_stays_so() -> None:
+    """It would be compared with what the others were in another hour; not so where none of them has a result."""
+    plan = plan_of(engines=2)
+    one, alone, other, _ = plan.cells
+    late = spoiled(one, 0, Outcome.CLIENT_BOUND, 1)
+    lonely = trial(alone, 0, Outcome.CLIENT_BOUND).model_copy(update={"id": "lonely"})
+    assert excused([*late, lonely, trial(other, 0)]) == {"lonely"}
+    assert excused([*late, trial(one, 0), trial(other, 1)]) == {late[0].id}
+    assert excused([*late, turn(other, 0)]) == {late[0].id}
 
 
 def test_an_interrupted_group_resumes_with_what_is_missing() -> None:

@@ -2,13 +2,14 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch
+from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Failure, KernelPath, Outcome
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import sglang_log
@@ -39,8 +40,7 @@ def launch(
         variant=variant(),
         python=Path("/env/bin/python"),
         log_file=Path("sglang.log"),
-        context_tokens=context_tokens,
-        concurrency=concurrency,
+        loads=(Load(concurrency, context_tokens),),
         seed=7,
     )
 
@@ -53,16 +53,23 @@ def options(command: list[str]) -> str:
 
 def test_the_default_command_line() -> None:
     assert options(command_line(launch(), 8123)) == (
-        "--dtype bfloat16 --context-length 208 --max-running-requests 8 --disable-radix-cache --random-seed 7 "
-        "--skip-server-warmup --max-total-tokens 2048 --model-path /models/m --served-model-name model "
+        "--dtype bfloat16 --context-length 208 --max-running-requests 8 --disable-radix-cache --enable-metrics "
+        "--random-seed 7 --skip-server-warmup --max-total-tokens 2048 --model-path /models/m --served-model-name model "
         "--host 127.0.0.1 --port 8123"
     )
+
+
+def test_a_processor_without_bf16_gets_float32_unless_the_study_names_a_type() -> None:
+    assert options(command_line(replace(launch(), dtype="float32"), 1)).startswith("--dtype float32 ")
+    named = launch({"dtype": "bfloat16"})
+    assert options(command_line(replace(named, dtype="float32"), 1)).startswith("--dtype bfloat16 ")
 
 
 @pytest.mark.parametrize(
     ("args", "expected", "unexpected"),
     [
         ({"disable-radix-cache": False}, "--random-seed", "radix-cache"),  # SGLang has no --no-…
+        ({"enable-metrics": False}, "--random-seed", "metrics"),
         ({"no-disable-radix-cache": True}, "--random-seed", "radix-cache"),
         ({"context_length": 4096}, "--context-length 4096", "208"),
         ({"max-total-tokens": 99}, "--max-total-tokens 99", "2048"),

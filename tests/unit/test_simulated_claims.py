@@ -1,4 +1,10 @@
-"""Would the claims be the same tomorrow? Simulated studies whose truth is known. tests/slow has ten times as many."""
+"""Would the claims be the same tomorrow? Simulated studies whose truth is known.
+
+tests/slow has ten times as many, of every design on every machine; here each design is on two of them, in turn.
+"""
+
+from collections.abc import Sequence
+from itertools import cycle
 
 import pytest
 
@@ -26,8 +32,12 @@ STUDIES = 250
 LONG_STUDIES = 100  # with several looks each
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(("count", "schedule"), DESIGNS)
+def on_two_machines(designs: Sequence[tuple[int, Schedule]]) -> list[tuple[str, int, Schedule]]:
+    names = cycle(MACHINES)
+    return [(next(names), count, schedule) for count, schedule in designs for _ in range(2)]
+
+
+@pytest.mark.parametrize(("machine", "count", "schedule"), on_two_machines(DESIGNS))
 def test_equal_contenders_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 
@@ -48,8 +58,7 @@ def test_shifts_whose_baseline_was_started_anew(blocks: int) -> None:
     assert_honest(interrupted_shifts(blocks), STUDIES)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(("count", "schedule"), SHIFTS)
+@pytest.mark.parametrize(("machine", "count", "schedule"), on_two_machines(SHIFTS))
 def test_shifts_that_meet_by_way_of_the_baseline(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 

@@ -13,7 +13,6 @@ from bitbench.statistics.budget_plan import (
     LEAST_START_SD,
     Design,
     measured_components,
-    next_block,
     plan_blocks,
 )
 from bitbench.statistics.components import VarianceComponents, variance_components
@@ -38,6 +37,18 @@ def test_too_little_for_two_blocks() -> None:
     least = plan_blocks(EIGHT, 2 * (110 + 22), 0.95)
     assert least is not None
     assert (least.blocks, least.rounds) == (2, 1)
+
+
+def test_as_many_blocks_as_are_asked_for() -> None:
+    for number in (2, 5, 100):
+        plan = plan_blocks(EIGHT, 20_000, 0.95, fewest=number, most=number)
+        assert plan is not None
+        assert plan.blocks == number
+        assert plan.seconds <= 20_000
+    assert plan_blocks(EIGHT, 4 * (110 + 22), 0.95, fewest=5, most=5) is None
+    alone = plan_blocks(EIGHT, 600, 0.95, fewest=1, most=1)  # of one start nothing is known: as for two
+    assert alone is not None
+    assert alone.blocks == 2
 
 
 def test_two_contenders_alone_need_more_blocks() -> None:
@@ -67,15 +78,6 @@ def test_a_plan_fits_and_more_budget_is_never_worse(
     assert plan.seconds <= budget_s * (1 + 1e-9)
     assert more is not None
     assert more.half_width <= plan.half_width
-
-
-def test_one_more_block() -> None:
-    plan = plan_blocks(EIGHT, 600, 0.95)
-    assert plan is not None
-    more = next_block(EIGHT, plan, 0.12, 0.95)
-    assert more.seconds == 110 + 4 * 22
-    narrower = stats.t.ppf(0.975, 8 + 3) / stats.t.ppf(0.975, 8 + 2) * math.sqrt(3 / 4)
-    assert more.half_width == pytest.approx(0.12 * narrower)
 
 
 def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> LogSpeeds:

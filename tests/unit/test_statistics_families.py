@@ -162,6 +162,12 @@ def test_the_last_look_takes_what_is_left() -> None:
     assert looks([200], 500, 0.05) == []
 
 
+def test_the_look_after_the_most_blocks_is_the_last_whatever_the_budget_has_left() -> None:
+    made = looks([10, 20, 30], 600, 0.05, most_blocks=3)
+    assert [look.is_last for look in made] == [False, True]
+    assert sum(look.alpha for look in made) == pytest.approx(0.05)
+
+
 @given(st.lists(st.floats(1, 1000), max_size=12), st.floats(1, 5000), st.floats(0.001, 0.2))
 def test_looks_never_spend_more_than_is_allowed(blocks: list[float], budget_s: float, alpha: float) -> None:
     made = looks(np.cumsum(blocks).tolist(), budget_s, alpha)

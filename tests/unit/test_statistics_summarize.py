@@ -6,7 +6,7 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Cell, Contender, Plan, Refusal
 from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
 from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.statistics.summarize import baseline_of, headline_value
+from bitbench.statistics.summarize import baseline_of
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
@@ -33,7 +33,7 @@ def cell() -> Cell:
 
 
 def test_only_measured_and_ok_trials_count() -> None:
-    warm = make_trial(cell(), 0, 0, id="warm", kind="warmup", metrics=speed(1.0))
+    warm = make_trial(cell(), 0, 0, id="warm", kind="warmup", metrics=TrialMetrics(ttft_s=6.4))
     late = make_trial(
         cell(), 0, 2, id="late", outcome=Outcome.CLIENT_BOUND, cause="our client was late", metrics=speed(2)
     )
@@ -46,7 +46,7 @@ def test_only_measured_and_ok_trials_count() -> None:
     ]
     assert [(group.failure.outcome, group.ids) for group in summary.failures] == [(Outcome.CLIENT_BOUND, ("late",))]
     assert summary.warm_up.trials == 1
-    assert summary.warm_up.first_latency_s == 64.0
+    assert summary.warm_up.first_ttft_s == 6.4
 
 
 def test_what_is_not_defined_has_no_estimate() -> None:
@@ -199,9 +199,3 @@ def test_the_same_records_give_the_same_digits() -> None:
     rng = np.random.default_rng(4)
     values = {block: (100 * np.exp(0.02 * rng.normal(size=3))).tolist() for block in range(3)}
     assert one_cell(values) == one_cell(values)
-
-
-def test_headline_value() -> None:
-    trial = make_trial(cell(), 0, 0, metrics=speed(32.0))
-    assert headline_value(trial, "latency") == 2.0
-    assert headline_value(trial, "ttft") is None

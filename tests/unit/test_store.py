@@ -39,6 +39,22 @@ def a_study(path: Path) -> StudyFolder:
     return folder
 
 
+def test_what_is_no_study_folder_is_told_what_it_is_instead(tmp_path: Path) -> None:
+    a_study(tmp_path / "past" / "one")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "s.yaml").touch()
+    for name, words in (
+        ("none", "it does not exist; `bitbench run STUDY --into "),
+        ("s.yaml", "it is a file; give the folder that `bitbench run "),
+        ("past", f"it contains some; give one of them, such as {tmp_path / 'past' / 'one'}"),
+        ("bare", "(no study.yaml in it); `bitbench run STUDY --into "),
+    ):
+        with pytest.raises(StoreError) as refused:
+            StudyFolder.existing(tmp_path / name)
+        assert "is not a study folder" in str(refused.value)
+        assert words in str(refused.value)
+
+
 def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:

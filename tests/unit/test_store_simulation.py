@@ -1,13 +1,86 @@
-"""The store and the scheduler under crashes, torn writes and doubled lines: nothing is lost, nothing is doubled."""
+"""The store and the scheduler under crashes, torn writes and doubled lines: nothing is lost, nothing is doubled.
 
-from tests.unit.store_simulation import STEPS, simulate
+And the simulation itself: what it is there for, it finds.
+"""
 
-EXAMPLES = 400
-FEWEST_STEPS = 20_000  # of the 24,000 that the examples may have
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from bitbench.core.cell import Member
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.ground.errors import StoreError
+from bitbench.planning.schedule import Progress
+from bitbench.store import records
+from bitbench.store.folder import Writer
+from tests.unit.store_simulation import KINDS, STEPS, explore, walk, walk_one
+
+EXAMPLES = 60
+FEWEST_EXPLORED = 1_500  # steps; of the 3,600 that the examples may have
+WALKED = 6_000  # a million in tests/slow
+SEED = 1
 
 
-def test_twenty_thousand_steps() -> None:
-    assert EXAMPLES * STEPS >= FEWEST_STEPS
-    steps = simulate(1, EXAMPLES)
+def test_steps_that_hypothesis_chooses() -> None:
+    steps = explore(SEED, EXAMPLES)
     print(f"{steps:,} steps")
-    assert steps >= FEWEST_STEPS
+    assert steps >= FEWEST_EXPLORED
+
+
+def test_a_walk() -> None:
+    counts = walk(SEED, WALKED)
+    print(dict(counts))
+    assert counts["steps"] >= WALKED
+    assert all(counts[kind] > 0.05 * WALKED for kind in KINDS)
+    assert counts["completed"] > 0.25 * counts["studies"]
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+def numbered_by_lines(writer: Writer) -> tuple[str, Path]:
+    """An id is given again where an instance died before its line."""
+    path = writer.folder.logs / f"i{1 + len(writer.folder.instances()):04d}.log"
+    path.touch()
+    return path.stem, path
+
+
+def every_line(
+    lines: Iterable[tuple[int, bytes]], kind: type[TrialRecord], newest: int, where: Callable[[int], str], advice: str
+) -> list[TrialRecord]:
+    """One that is there twice counts twice."""
+    return [records.parse(raw, kind, newest, where(number), advice) for number, raw in lines]
+
+
+def asked_once(progress: Progress) -> Iterator[Member]:
+    """What is next depends on what was asked before."""
+    members = [progress._member(contender, progress._block) for contender in progress._waiting]
+    progress._waiting.clear()
+    return (member for member in members if member.workloads)
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("bitbench.store.folder.Writer._cut_torn_line", nothing),
+        ("bitbench.store.folder.Writer._drop_orphans", nothing),
+        ("bitbench.store.folder.Writer.new_instance", numbered_by_lines),
+        ("bitbench.store.folder.following", lambda _: 1),
+        ("bitbench.store.records.read_from", every_line),
+        ("bitbench.planning.schedule.Progress._wanted", asked_once),
+    ],
+)
+def test_a_fault_is_found_and_its_study_can_be_repeated_alone(place: str, fault: Callable[..., object]) -> None:
+    with patch(place, fault):
+        with pytest.raises((AssertionError, StoreError)) as found:
+            walk(SEED, 20 * STEPS)
+        (note,) = found.value.__notes__
+        number, study = re.findall(r"walk_one\((\d+), (\d+)\)", note)[0]
+        with pytest.raises(type(found.value)) as repeated:
+            walk_one(int(number), int(study))
+        assert repeated.value.__notes__ == [note]
+    walk_one(int(number), int(study))  # without the fault

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
+from bitbench.core.base import Json
 from bitbench.ground.errors import StudyFileError
 from bitbench.planning.starter import STARTER
 from bitbench.planning.study_file import parse_study, read_study, study_schema
@@ -201,6 +202,25 @@ def test_the_context_of_a_conversation_holds_all_of_it() -> None:
     shape = parse_study(text, name="s").workloads[0]
     assert shape.context_tokens == 3 * (20 + 8)
     assert shape.request_count == 6
+
+
+@pytest.mark.parametrize(
+    ("asked", "requests", "tokens"),
+    [
+        ({"concurrency": 32}, 32, WARM_UP_TOKENS),
+        ({"concurrency": 4, "arrival": "closed_loop"}, 4, WARM_UP_TOKENS),
+        ({"concurrency": 1, "output_tokens": {"min": 1, "max": 3}}, 1, 3),
+        ({"arrival": {"kind": "poisson", "rate": 5}, "requests": 300}, 300, 64),
+        ({"concurrency": 2, "conversation": {"turns": 3}}, 6, 64),
+    ],
+)
+def test_a_warm_up_has_whole_prompts_and_the_first_tokens_of_an_answer(
+    asked: dict[str, Json], requests: int, tokens: int
+) -> None:
+    shape = Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 64, **asked})
+    warm_up = Workload.model_validate(shape.warm_up.model_dump())
+    assert (warm_up.request_count, warm_up.output_tokens) == (requests, tokens)
+    assert (warm_up.input_tokens, warm_up.concurrency, warm_up.arrival) == (100, shape.concurrency, shape.arrival)
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ import pytest
 
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Launch
+from bitbench.core.ports import Launch, Load
 from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
 from bitbench.ground.errors import StudyFileError
+from tests.busy_machine import wait_for
 
 SERVER = Path(engine_module.__file__).parent / "workers" / "transformers_server.py"
 VARIANT = Variant(
@@ -39,8 +40,7 @@ def test_command_line_and_refusals() -> None:
         variant=VARIANT,
         python=Path("/env/bin/python"),
         log_file=Path("log"),
-        context_tokens=192,
-        concurrency=1,
+        loads=(Load(1, 192),),
         seed=0,
     )
     command = command_line(launch, 8123)
@@ -128,8 +128,7 @@ class RoteModel:
     tokenizer = None
     context_tokens = 64
 
-    def __init__(self, server: types.ModuleType) -> None:
-        self._server = server
+    def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.error: Exception | None = None
         self.too_few = 0
@@ -139,14 +138,17 @@ class RoteModel:
         self.batches.append([len(job.prompt) for job in jobs])
         if self.error:
             raise self.error
-        streamer = self._server.streamed_answers.BatchStreamer(jobs, self.profiler)
+        streamer = sys.modules["transformers_model"].BatchStreamer(jobs, self.profiler)
         streamer.put(Row())
         for step in range(max(job.max_tokens for job in jobs) - self.too_few):
             streamer.put(Row(100 * number + step for number in range(len(jobs))))
             time.sleep(0.005)
 
-    def answer(self, job: Any) -> None:
-        job.answer = {"choices": [{"index": 0, "token_ids": prompt[::-1]} for prompt in job.prompts]}
+    def write(self, prompt: list[int], *_: object, **__: object) -> list[int]:
+        return prompt[::-1]
+
+    def text_of(self, tokens: list[int], **_: object) -> str:
+        return " ".join(map(str, tokens))
 
 
 @pytest.fixture
@@ -173,8 +175,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 @pytest.fixture
-def model(server: types.ModuleType) -> RoteModel:
-    return RoteModel(server)
+def model() -> RoteModel:
+    return RoteModel()
 
 
 @pytest.fixture
@@ -242,7 +244,10 @@ def ask_together(port: int, contents: list[dict[str, Any]], batch: int) -> list[
     return answers
 
 
-def test_announced_requests_are_one_batch_and_each_gets_its_own_length(port: int, model: RoteModel) -> None:
+def test_announced_requests_are_one_batch_and_each_gets_its_own_length(
+    port: int, model: RoteModel, server: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "GATHER_S", 30.0)  # a busy machine may stall the threads that ask
     contents = [body(prompt=[1] * (n + 1), max_tokens=n + 2) for n in range(4)]
     answers = ask_together(port, contents, batch=4)
     assert sorted(model.batches[0]) == [1, 2, 3, 4]
@@ -284,7 +289,9 @@ def test_without_a_stream_the_answer_comes_whole(port: int) -> None:
     connection = connect(port)
     status, data = ask(connection, body(stream=False, prompt=[[5, 6], [7, 8, 9]]))
     assert status == 200
-    assert [choice["token_ids"] for choice in json.loads(data)["choices"]] == [[6, 5], [9, 8, 7]]
+    first, second = json.loads(data)["choices"]
+    assert [choice["token_ids"] for choice in (first, second)] == [[6, 5], [9, 8, 7]]
+    assert (second["text"], second["finish_reason"]) == ("9 8 7", "stop")
     assert ask(connection, body())[0] == 200  # the same connection goes on with a stream
 
 
@@ -318,7 +325,7 @@ def test_an_error_while_computing_is_told_and_ends_the_process(
     status, data = ask(connect(port), body())
     assert status == 500
     assert json.loads(data)["error"]["message"] == "MemoryError: no room"
-    time.sleep(0.4)
+    assert wait_for(lambda: bool(exits))
     assert exits == [1]
 
 
@@ -330,7 +337,7 @@ def test_an_answer_that_ends_early_is_an_error_and_nobody_waits_for_the_rest(
     model.too_few = 1
     with pytest.raises(http.client.IncompleteRead):
         ask(connect(port), body())
-    time.sleep(0.4)
+    assert wait_for(lambda: bool(exits))
     assert exits == [1]
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import InstanceFailed, Launch
+from bitbench.core.ports import InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.trtllm import TrtllmEngine, command_line, message_of, read_facts, settings_of
@@ -23,9 +23,7 @@ def setup(args: dict[str, Argument] | None = None) -> EngineSetup:
 
 
 def launch(args: dict[str, Argument] | None = None, log_file: Path = Path("trtllm.log")) -> Launch:
-    return Launch(
-        setup=setup(args), variant=QWEN, python=None, log_file=log_file, context_tokens=192, concurrency=8, seed=0
-    )
+    return Launch(setup=setup(args), variant=QWEN, python=None, log_file=log_file, loads=(Load(8, 192),), seed=0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.recommendation import Finding, Judged, Limits, Standing
 from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
 from bitbench.core.found.tuning import Confirmed, Fate, RaceEnd, Tried, Tuning
-from bitbench.core.ports import Deployable, Launch
+from bitbench.core.ports import Deployable, Launch, Load
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
@@ -30,7 +30,8 @@ from bitbench.lab.answers import answer_schema, answer_text
 from bitbench.lab.choices import Described
 from bitbench.planning.draw import draw
 from bitbench.planning.study_file import parse_study, study_schema
-from bitbench.report.answers.tune import command_lines, tuning_document
+from bitbench.report.answers.deploy import command_lines
+from bitbench.report.answers.tune import tuning_document
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.terminal import render
 from bitbench.statistics.budget_plan import Design, plan_confirmation
@@ -233,8 +234,7 @@ def launch(engine: str, path: Path, **args: object) -> Launch:
         variant=Variant(name="m/v", model="m", recipe="v", path=path, facts=ModelFacts(context_tokens=8192)),
         python=None,
         log_file=Path(),
-        context_tokens=192,
-        concurrency=8,
+        loads=(Load(8, 192),),
         seed=0,
     )
 
@@ -318,7 +318,19 @@ ANSWERS = {
         with_confirmed(findings=(finding(Standing.UNSURE, 0.12, "its interval contains the limit"),)),
         ExitCode.INCONCLUSIVE,
     ),
+    "Use b, but whether it meets the limit on ttft is inconclusive.": (
+        with_confirmed(findings=(finding(Standing.UNSURE, 0.09, "its interval contains the limit"),)),
+        ExitCode.INCONCLUSIVE,
+    ),
     "the best of the search, b, misses them.": (with_confirmed(findings=(MISSED,)), ExitCode.FAILED),
+    "Nothing is confirmed: the best of the search, b, has no result in a fresh study.": (
+        with_confirmed(figure=None, ratio=None, is_gain=False, findings=()),
+        ExitCode.FAILED,
+    ),
+    "its output throughput is 140.0 [135.8, 144.2] tok/s; the baseline a has too few results": (
+        with_confirmed(baseline_figure=None, ratio=None, is_gain=False),
+        ExitCode.INCONCLUSIVE,
+    ),
     "Keep the baseline a.": (FOUND.model_copy(update={"chosen": A, "confirmed": None}), ExitCode.DONE),
     "No contender meets the limits.": (
         NONE_CHOSEN.model_copy(
@@ -366,6 +378,24 @@ def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
     assert "1 other may be as good or better (`a`), with 95 % confidence by at most 3.1 %" in markdown(
         tuning_document(left)
     )
+
+
+def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
+    beyond = finding(Standing.UNSURE, 0.12, "its interval contains the limit")
+    tried = tuple(
+        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.contender == C else one
+        for one in FOUND.tried
+    )
+    text = markdown(tuning_document(FOUND.model_copy(update={"tried": tried})))
+    said = "though it may be better: `c`: ttft 120.0 ms against 100 ms (its interval contains the limit)."
+    assert f"Not chosen, {said}" in text
+    assert "Not chosen" not in markdown(tuning_document(FOUND))
+
+
+def test_figures_of_a_fresh_study_are_spoken_of_only_where_there_is_one() -> None:
+    assert "from a fresh study" in markdown(tuning_document(FOUND))
+    kept = FOUND.model_copy(update={"chosen": A, "confirmed": None})
+    assert "from a fresh study" not in markdown(tuning_document(kept))
 
 
 def replace_fate(found: Tuning, contender: Contender, fate: Fate) -> Tuning:

@@ -9,6 +9,7 @@ from bitbench.ground.units import (
     parse_bytes,
     parse_fraction,
     parse_seconds,
+    show_about,
     show_bytes,
     show_duration,
     show_percent,
@@ -73,6 +74,14 @@ def test_shown_quantities() -> None:
     assert show_seconds(1.239) == "1.24 s"
     assert show_duration(125) == "2 min 05 s"
     assert show_duration(7500) == "2 h 05 min"
+
+
+def test_an_estimate_is_shown_no_finer_than_it_is() -> None:
+    assert show_about(45.2) == "45 s"
+    assert show_about(747, 1046) == "12 to 17 min"
+    assert show_about(50, 190) == "50 s to 3 min"
+    assert show_about(3600 * 5.31) == "5.3 h"
+    assert show_about(3600 * 7265) == "303 days"
     assert show_bytes(269_000_000) == "257 MiB"
     assert show_percent(0.034, signed=True) == "+3.4 %"
     assert significant(4153.2) == "4,153"

@@ -1,13 +1,14 @@
 """How vLLM is started, and what is read from logs that vLLM 0.32 really wrote."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch
+from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import vllm_log
@@ -38,8 +39,7 @@ def launch(
         variant=variant(),
         python=Path("/env/bin/python"),
         log_file=Path("vllm.log"),
-        context_tokens=context_tokens,
-        concurrency=concurrency,
+        loads=(Load(concurrency, context_tokens),),
         seed=0,
     )
 
@@ -97,6 +97,12 @@ def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
 def test_the_kv_cache_holds_every_request_at_its_full_length(concurrency: int, context_tokens: int, gib: str) -> None:
     env = environment_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
     assert env["VLLM_CPU_KVCACHE_SPACE"] == gib
+
+
+def test_the_kv_cache_is_that_of_the_largest_load_and_not_of_the_longest_request_as_often_as_the_most() -> None:
+    mixed = replace(launch(), loads=(Load(64, 1024), Load(1, 8000)))  # 64 × 9 blocks × 128 × 23,040 bytes = 1.6 GiB
+    assert environment_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert "--max-model-len 8016 --max-num-seqs 64" in options(command_line(mixed, 1))
 
 
 def test_the_study_chooses_the_kv_cache() -> None:

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from bitbench.ground.exit_codes import ExitCode
 
+RESUMED = ("run", "load", "quality", "tune", "mix")  # which fill a folder, trial by trial
+
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
@@ -14,7 +16,8 @@ def main() -> None:
     with visible_streams():
         code = _run()
         if code is ExitCode.STOPPED:
-            _say("stopped; finished trials are kept, and the same command resumes")
+            resumes = "; finished trials are kept, and the same command resumes"
+            _say(f"stopped{resumes if _command_word() in RESUMED else ''}")
     raise SystemExit(int(code))
 
 
@@ -49,6 +52,7 @@ def _command() -> ExitCode:
     except typer.Abort:  # a question that was left unanswered
         return ExitCode.STOPPED
     except usage_error as error:
+        error.message = error.message.replace("Value error, ", "")  # what pydantic puts before our own words
         error.show()
         return _fail_as_json(error.format_message(), ExitCode.USAGE)
 
@@ -66,13 +70,17 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if "--json" in sys.argv[1:] and words:
+    if "--json" in sys.argv[1:]:
         from bitbench.lab.answers import ANSWERS, error_text
 
-        if (command := next((known for known in ANSWERS if known == words[0]), None)) is not None:
+        word = _command_word()
+        if (command := next((known for known in ANSWERS if known == word), None)) is not None:
             print(error_text(command, message, code))
     return code
+
+
+def _command_word() -> str:
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
 def _show_plugin_warnings_as_a_line() -> None:

@@ -19,6 +19,7 @@ from bitbench.cli import (
     import_results,
     kernels,
     load,
+    mix,
     models,
     profile,
     publish,
@@ -219,6 +220,7 @@ app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
 app.command()(tune.tune)
+app.command()(mix.mix)
 app.command()(compare.compare)
 app.command()(explain.explain)
 app.command()(profile.profile)

@@ -1,19 +1,13 @@
 """`bitbench compare`: did it get slower? Yes, no, or inconclusive, with an exit code."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, Format, end_with_json
 from bitbench.core.found.facts import Fact
 from bitbench.lab.choices import Described
-
-
-class Format(StrEnum):
-    TEXT = "text"
-    MARKDOWN = "markdown"
 
 
 def compare(
@@ -40,11 +34,10 @@ def compare(
     Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3:
     nothing to compare was measured. 65: not comparable.
     """
+    from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.compare import compare_folders
     from bitbench.report.answers.compare import comparison_document
-    from bitbench.report.document.markdown import markdown
-    from bitbench.report.document.terminal import render
 
     comparison = compare_folders(
         baseline,
@@ -57,9 +50,4 @@ def compare(
     )
     if as_json:
         end_with_json(Described.COMPARE, comparison, comparison.exit_code)
-    document = comparison_document(comparison)
-    if form is Format.MARKDOWN:
-        typer.echo(markdown(document), nl=False)
-    else:
-        render(document, Terminal())
-    raise typer.Exit(comparison.exit_code)
+    end_with_answer(comparison_document(comparison), Terminal(), comparison.exit_code, form)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.core.recorded.host import Accelerator, HostNoise
+from bitbench.core.recorded.host import Accelerator, HostFacts, HostNoise
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
 from bitbench.lab.answers import doctor_answer
@@ -17,6 +17,7 @@ from bitbench.lab.choices import Described
 from bitbench.lab.doctor import Checkup, EngineState, examine
 from bitbench.models import library
 from bitbench.probes.noise import measure_noise
+from bitbench.report.document.words import plural
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10
@@ -48,16 +49,19 @@ def show_doctor(home: Path, *, measure: bool) -> None:
         with console.status("measuring this machine's noise"):
             noise = measure_noise()
         console.print(noise_lines(noise), soft_wrap=True)
+    console.print()
+    console.print(_next_line(found), soft_wrap=True)
 
 
 def _host_table(found: Checkup) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
-    table.add_row("processor", f"{host.cpu_model}, {host.cores} cores, {host.threads} threads usable")
+    table.add_row("processor", processor_words(host))
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
     table.add_row("level", found.level.shown if found.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
-    table.add_row("system", f"{host.os}, kernel {host.kernel}, Python {host.python}")
+    kernel = f"kernel {host.kernel}" if host.kernel else ""
+    table.add_row("system", ", ".join(part for part in (host.os, kernel, f"Python {host.python}") if part))
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
     names = ", ".join(f"{device.name} ({_accelerator(device)})" for device in host.accelerators)
     table.add_row("accelerator", names or "none: engines run on the CPU")
@@ -65,6 +69,13 @@ def _host_table(found: Checkup) -> Table:
         table.add_row("", Text(problem, "yellow"))
     table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
+
+
+def processor_words(host: HostFacts) -> str:
+    """Not every system names it: Linux on Arm has no model name."""
+    counts = [("core", host.cores), ("usable thread", host.threads)]
+    known = [plural(count, noun) for noun, count in counts if count is not None]
+    return ", ".join([host.cpu_model or UNKNOWN, *known])
 
 
 def _accelerator(device: Accelerator) -> str:
@@ -98,6 +109,17 @@ def _model_lines(models: Sequence[library.KnownModel]) -> Text:
         state = ready if model.path else Text(f"not downloaded: bitbench model get {model.name}")
         lines.append(Text.assemble(f"  {model.name}  ", state))
     return Text("\n").join(lines)
+
+
+def _next_line(found: Checkup) -> Text:
+    """What works now: with an engine and a model a measurement, else a plan, which needs neither."""
+    can_measure = any(engine.is_ready and engine.versions for engine in found.engines) and any(
+        model.path for model in found.models
+    )
+    what = "bitbench quick compares what is ready, in about two minutes"
+    if not can_measure:
+        what = "bitbench init, then bitbench plan study.yaml: it ends with the commands that are needed"
+    return Text.assemble(("Next", "bold"), f"  {what}")
 
 
 def noise_lines(noise: HostNoise) -> Text:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.compare import Format
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.options import AsJson, Format, end_with_json
 from bitbench.lab.choices import Described
 
 
@@ -33,12 +32,12 @@ def explain(
     Prints where the gap between the two comes from. The first time it also measures this machine's roofline, which
     takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
+    from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
     from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.explain import explain_variant
     from bitbench.lab.study import default_home
     from bitbench.report.answers.explain import explanation_document
-    from bitbench.report.document.markdown import markdown
     from bitbench.report.document.terminal import render_whole
     from bitbench.store.folder import StudyFolder
 
@@ -46,8 +45,4 @@ def explain(
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
     if as_json:
         end_with_json(Described.EXPLAIN, explanation, ExitCode.DONE)
-    document = explanation_document(explanation)
-    if form is Format.MARKDOWN:
-        typer.echo(markdown(document), nl=False)
-    else:
-        render_whole(document, Terminal())
+    end_with_answer(explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole)

@@ -28,7 +28,9 @@ def history(
 
     found = history_below(folder, cell, metric)
     render_whole(history_document(found), Terminal())
-    if output is not None and found.points:
+    if output is not None and not found.points:
+        typer.echo(f"no figure: {output} is not written, as there is nothing to draw")
+    elif output is not None:
         files, name = SafeFolder.around(output, folder)
         files.write(name, svg(history_figure(found)))
         typer.echo(f"figure: {output}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, end_with_json
 from bitbench.cli.parsing import counts, numbers
 from bitbench.lab.choices import Described
 
@@ -40,7 +40,9 @@ def load(
         int | None,
         typer.Option(min=1, help="Trials per point [default: 3], or of the whole search [default: 12]."),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Relative half width at which a search stops.")] = "3%",
+    precision: Annotated[
+        str | None, typer.Option(help="Relative half width at which a search stops [default: 3%].")
+    ] = None,
     max_rate: Annotated[float | None, typer.Option(help="The highest rate that a search may try.")] = None,
     api_key_env: Annotated[
         str, typer.Option(metavar="NAME", help="Environment variable with the key.")
@@ -56,6 +58,15 @@ def load(
         Path | None,
         typer.Option("--into", metavar="DIR", help="Results folder, new or to resume [default: load-HOST-DATE]."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Send from so many node programs: here, or of the machines of --on."),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="Machines to send from: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
+    ] = None,
+    insecure_cluster: InsecureCluster = False,
     allow_inconclusive: AllowInconclusive = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,9 +82,9 @@ def load(
     from bitbench.ground.units import parse_fraction
     from bitbench.lab.answers import load_answer
     from bitbench.lab.checked import checked, checked_objectives
+    from bitbench.lab.load_fleet import load_client
     from bitbench.lab.load_study import LoadOptions, prepare_load
     from bitbench.lab.study import Lab
-    from bitbench.load.workers import LoadWorkers
 
     options = LoadOptions(
         concurrency=None if concurrency is None else counts(concurrency, "--concurrency"),
@@ -87,13 +98,13 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=checked(lambda: parse_fraction(precision), about="--precision"),
+        precision=None if precision is None else checked(lambda: parse_fraction(precision), about="--precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
     lab, console = Lab(), Terminal(stderr=as_json)
-    with LoadWorkers() as client:
+    with load_client(nodes, on, api_key_env=api_key_env, without_token=insecure_cluster) as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )

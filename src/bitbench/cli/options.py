@@ -1,5 +1,6 @@
 """What several commands share: options, and the end of one that answers with a document or as JSON."""
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
     from bitbench.core.environment import Device
     from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.choices import Described
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    MARKDOWN = "markdown"
+
 
 AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")

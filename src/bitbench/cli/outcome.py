@@ -1,5 +1,6 @@
 """The terminal when a study has ended: its tables, advice, the path of the report, and what its exit code says."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -7,11 +8,14 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
+from bitbench.cli.options import Format
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
+from bitbench.planning.schedule import excused
+from bitbench.report.document.markdown import markdown
 from bitbench.report.document.model import Document
 from bitbench.report.document.terminal import render
 from bitbench.report.document.words import plural
@@ -47,6 +51,29 @@ def show_outcome(reported: Reported, console: Console, exit_code: ExitCode) -> N
     if (said := advice(reported.records)) is not None:
         console.print(said)
     console.print(f"report: {reported.page}", soft_wrap=True)
+    _say(exit_code, console)
+
+
+def end_with_answer(
+    document: Document,
+    console: Console,
+    exit_code: ExitCode,
+    form: Format,
+    *,
+    draw: Callable[[Document, Console], None] = render,
+    says_exit_code: bool = False,
+) -> NoReturn:
+    """A page to keep, or the terminal as `draw` fills it, and what the exit code says where that is asked for."""
+    if form is Format.MARKDOWN:
+        typer.echo(markdown(document), nl=False)
+    else:
+        draw(document, console)
+        if says_exit_code:
+            _say(exit_code, console)
+    raise typer.Exit(exit_code)
+
+
+def _say(exit_code: ExitCode, console: Console) -> None:
     if exit_code is not ExitCode.DONE:
         console.print(f"exit code {exit_code:d}: {exit_code.meaning}")
 
@@ -67,7 +94,10 @@ def advice(records: StudyRecords) -> str | None:
     if not rejected:
         return None
     were = "was" if len(rejected) == 1 else "were"
+    newest = {(trial.cell, trial.block): trial for trial in measured}  # a cell that was given up ends with a rejection
+    given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
+    again = records.lock.search is None and not given_up.isdisjoint(excused(measured))
     return (
         f"{len(rejected)} of {plural(len(measured), 'trial')} {were} rejected because this machine was busy. "
-        "Free a core, or lower the concurrency."
+        f"Free a core{', then measure again with the same command;' if again else ','} or lower the concurrency."
     )

@@ -1,7 +1,7 @@
 """`bitbench plan`: what a study would do."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +19,16 @@ from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.near_miss import did_you_mean
-from bitbench.ground.units import UNKNOWN, show_bytes, show_duration
+from bitbench.ground.units import UNKNOWN, show_about, show_bytes
 from bitbench.lab.amount import Amount, amount_of
 from bitbench.lab.answers import PlanAnswer
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
 from bitbench.models.shapes import is_shape
 from bitbench.report.document.model import plain_text
+from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import listing, plural
+from bitbench.report.labels import Labels
 from bitbench.report.sections.causes import refusals_by_reason
 
 MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
@@ -36,6 +38,8 @@ EXPECTED = {
     Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
     Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
+LONG_S = 48 * 3600
+TOO_LONG = ": `measure: {budget: 2h}` in the file limits it; `--device-class NAME` plans for a GPU instead."
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
@@ -76,33 +80,41 @@ def exit_code_of(plan: Plan) -> ExitCode:
 
 def show_plan(answer: PlanAnswer, trust: Trust) -> None:
     plan, on_device = answer.plan, answer.on_device
-    console = Terminal()
+    console, labels = Terminal(), labels_of(plan)
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
+    if labels.shared:
+        console.print(labels.shared)
     if on_device is not None:
         console.print(_device(on_device.device))
     if plan.study.workloads:
         console.print(_workloads(plan))
     is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
-    console.print(_counts(plan) if is_large else _cells(plan))
-    for remark in remarks(plan):
+    console.print(_counts(plan, labels) if is_large else _cells(plan, labels))
+    for remark in remarks(plan, labels):
         console.print(remark)
     if on_device is not None:
-        console.print(_needs(on_device))
-        for remark in _device_remarks(on_device):
+        console.print(_needs(on_device, labels))
+        for remark in _device_remarks(on_device, labels):
             console.print(remark)
     else:
-        console.print(_variants(plan, answer.missing_models))
-        for name, problem in answer.environments.items():
-            shown = Text("installed") if problem is None else Text("not installed", "yellow")
-            console.print(Text.assemble(f"environment {name}: ", shown))
+        for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
+            console.print(line)
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
-    console.print(_amount(answer.amount) if on_device is None else _device_amount(answer.amount, on_device))
+    console.print(_amount(plan, answer.amount) if on_device is None else _device_amount(plan, answer.amount, on_device))
+    if on_device is None and answer.amount.seconds[0] > LONG_S:
+        console.print(Text.assemble(("long", "yellow"), TOO_LONG))
     if answer.before_run:
         there = "" if on_device is None else " there"
         console.print(f"Needed{there} before `bitbench run`:")
         for command in answer.before_run:
             console.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def labels_of(plan: Plan) -> Labels:
+    """Of all that the plan is about, refused ones as well: what they share is said once."""
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    return Labels([*plan.contenders, *refused, *(one.contender for one in plan.quality_refusals)], MAX_NAME)
 
 
 def _workloads(plan: Plan) -> Table:
@@ -117,7 +129,7 @@ def _workloads(plan: Plan) -> Table:
     return table
 
 
-def _counts(plan: Plan) -> Table:
+def _counts(plan: Plan, labels: Labels) -> Table:
     """One row for all contenders that are treated alike, and on how many workloads: any number of cells fits."""
     counts: dict[Contender, Counter[str]] = {}
     hopeless = _hopeless(plan)
@@ -127,7 +139,7 @@ def _counts(plan: Plan) -> Table:
         counts.setdefault(refusal.cell.contender, Counter())["refused"] += 1
     alike: dict[tuple[int, ...], list[str]] = {}
     for contender, count in counts.items():
-        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(contender.name)
+        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(labels[contender])
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contenders", overflow="fold")
     for title in ("workloads that run", "tried once", "refused"):
@@ -147,7 +159,7 @@ def _hopeless(plan: Plan) -> set[Contender]:
     return {expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN}
 
 
-def _cells(plan: Plan) -> Table:
+def _cells(plan: Plan, labels: Labels) -> Table:
     """One row per contender, one column per workload."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender", overflow="fold")
@@ -168,39 +180,63 @@ def _cells(plan: Plan) -> Table:
     for contender in dict.fromkeys([*rows, *judged]):
         marks = rows.get(contender, {})
         quality = [judged[contender]] if contender in judged else []
-        table.add_row(contender.name, *(marks[workload.name] for workload in plan.study.workloads), *quality)
+        table.add_row(labels[contender], *(marks[workload.name] for workload in plan.study.workloads), *quality)
     return table
 
 
-def remarks(plan: Plan) -> Iterator[RenderableType]:
+def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
-    about: dict[tuple[str, str], list[str]] = {}
+    about: dict[tuple[str, str], list[Contender]] = {}
     for refusal in refusals_by_reason(plan.refusals):
         for refused, workloads in refusal.affected.contenders_by_workloads():
             where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
-            about.setdefault((f"refused{where}", refusal.reason), []).extend(contender.name for contender in refused)
+            about.setdefault((f"refused{where}", refusal.reason), []).extend(refused)
     for expected in plan.expectations:
-        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender.name)
+        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender)
     for noted in plan.processor_notes:
         chosen = f"computes in {noted.dtype}" if noted.dtype else "slower"
-        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.contender.name)
+        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.contender)
     for unscored in plan.quality_refusals:
-        about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender.name)
+        if unscored.contender not in about.get(("refused", unscored.reason), ()):  # for the same reason, said above
+            about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender)
     for (remark, reason), contenders in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
-        yield Padding(_some(contenders), (0, 0, 0, 4))
+        yield _indented(labels[contender] for contender in contenders)
+    if len(plan.quality_once) < len(plan.quality):
+        measured = plural(len(plan.quality_once), "measurement")
+        yield Text(
+            f"Settings that change only speed share their quality: {measured} for {len(plan.quality):,} contenders."
+        )
 
 
-def _variants(plan: Plan, missing_models: Sequence[str]) -> Text:
+def _indented(names: Iterable[str]) -> Padding:
+    return Padding(_some(list(names)), (0, 0, 0, 4), expand=False)
+
+
+def _variants(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
+    """A line for all that are in the same state."""
     used = {contender.variant for contender in plan.contenders}
+    states: dict[str, tuple[Text, list[str]]] = {}
+    for variant in plan.variants:
+        if variant.name != NO_MODEL:
+            state = _state(variant, variant.name in used, missing_models)
+            states.setdefault(state.plain, (state, []))[1].append(variant.name)
     lines = [
-        Text.assemble(f"variant {variant.name}: ", _state(variant, variant.name in used, missing_models))
-        for variant in plan.variants
-        if variant.name != NO_MODEL
+        Text.assemble(f"{'variant' if len(names) == 1 else 'variants'} {_some(names)}: ", state)
+        for state, names in states.values()
     ]
-    if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], Text(f"… and {len(lines) - MOST_LINES:,} more variants")]
-    return Text("\n").join(lines or [Text("no variants needed")])
+    return lines or [Text("no variants needed")]
+
+
+def _environments(found: Mapping[str, str | None]) -> Iterator[Text]:
+    """Those that are missing are in the commands as well."""
+    ready = [name for name, problem in found.items() if problem is None]
+    missing = [name for name, problem in found.items() if problem is not None]
+    if ready:
+        yield Text(f"{'environment' if len(ready) == 1 else 'environments'} {', '.join(ready)}: installed")
+    if missing:
+        names = f"{'environment' if len(missing) == 1 else 'environments'} {', '.join(missing)}: "
+        yield Text.assemble(names, ("not installed", "yellow"))
 
 
 def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
@@ -214,13 +250,29 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
 
 
-def _amount(amount: Amount) -> str:
-    low_s, high_s = amount.seconds
-    making = f", {show_duration(amount.making_s)} of it to create variants" if amount.making_s else ""
+def _amount(plan: Plan, amount: Amount) -> str:
+    making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
     return (
-        f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
-        f"about {_range(show_duration(low_s), show_duration(high_s))}{making} (a rough estimate)"
+        f"{_what_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {_many(plan, amount)}"
     )
+
+
+def _what_runs(plan: Plan) -> str:
+    """`16 of 42 cells run`; of a study of quality alone, `The quality of 8 contenders is measured`"""
+    if not plan.study.workloads:
+        return f"The quality of {plural(len(plan.quality), 'contender')} is measured"
+    total = len(plan.cells) + len(plan.refusals)
+    return f"{len(plan.cells):,}{f' of {total:,}' if plan.refusals else ''} {'cells run' if total > 1 else 'cell runs'}"
+
+
+def _many(plan: Plan, amount: Amount) -> str:
+    """A budget buys as many as it can: only the least is known."""
+    least = "at least " if plan.study.measure.budget is not None else ""
+    starts, trials = (pair[:1] if least else pair for pair in (amount.starts, amount.trials))
+    counted = [f"{_range(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
+    if plan.study.workloads:
+        counted.append(f"{_range(*(f'{number:,}' for number in trials))} trials")
+    return f"{least}{' and '.join(counted)}."
 
 
 def _device(device: DeviceClass) -> str:
@@ -231,7 +283,7 @@ def _device(device: DeviceClass) -> str:
     )
 
 
-def _needs(on_device: DevicePlan) -> Table:
+def _needs(on_device: DevicePlan, labels: Labels) -> Table:
     """What each contender takes of each device."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender", overflow="fold")
@@ -241,31 +293,33 @@ def _needs(on_device: DevicePlan) -> Table:
     for need in on_device.needs[:MOST_LINES]:
         needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
         sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
-        table.add_row(need.contender.name, need.kernel or UNKNOWN, str(need.use.devices), *sizes)
+        table.add_row(labels[need.contender], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
     return table
 
 
-def _device_remarks(on_device: DevicePlan) -> Iterator[RenderableType]:
+def _device_remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
     waiting: dict[str, list[str]] = {}
     for need in on_device.needs:
         for workload in need.waits:
-            waiting.setdefault(workload, []).append(need.contender.name)
+            waiting.setdefault(workload, []).append(labels[need.contender])
     for workload, contenders in waiting.items():
         yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
-        yield Padding(_some(contenders), (0, 0, 0, 4))
-    partly = [need.contender.name for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)]
+        yield _indented(contenders)
+    partly = [
+        labels[need.contender] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
+    ]
     if partly:
         yield Text.assemble(
             ("long workloads apart", "yellow"),
             ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
             "short ones, too; give the long ones a setup of their own with max-model-len.",
         )
-        yield Padding(_some(partly), (0, 0, 0, 4))
+        yield _indented(partly)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
-        yield Padding(_some([contender.name for contender in on_device.untimed]), (0, 0, 0, 4))
+        yield _indented(labels[contender] for contender in on_device.untimed)
 
 
 def _starts_for_all(need: DeviceNeed) -> bool:
@@ -273,19 +327,19 @@ def _starts_for_all(need: DeviceNeed) -> bool:
     return need.use.context_tokens is None
 
 
-def _device_amount(amount: Amount, on_device: DevicePlan) -> str:
-    low_s, high_s = on_device.seconds
-    count = on_device.devices
+def _device_amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
     price = ""
     if on_device.cost is not None:
         low, high = on_device.cost
-        price = f"; cost {_range(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour"
+        price = (
+            f" Cost: {_range(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
+        )
+    where = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{plural(amount.cells, 'cell')}, {_range(*amount.starts)} starts, {_range(*amount.trials)} trials; "
-        f"{_range(show_duration(low_s), show_duration(high_s))} on {count} × {on_device.device.title} (an estimate: at "
-        f"the roofline, and at half of it with 4 ms per step; without downloads and the creation of variants){price}"
+        f"{_what_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
+        f"of it with 4 ms per step; without downloads and the creation of variants): {_many(plan, amount)}{price}"
     )
 
 
-def _range(low: object, high: object) -> str:
-    return str(low) if low == high else f"{low} to {high}"
+def _range(low: str, high: str | None = None) -> str:
+    return low if high is None or low == high else f"{low} to {high}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, AsJson, end_with_json
+from bitbench.cli.options import AsJson, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
 
@@ -54,7 +54,9 @@ def verify(
     unpack: Annotated[
         Path | None, typer.Option("--unpack", metavar="DIR", help="Write the study folder, if every figure follows.")
     ] = None,
-    allow_inconclusive: AllowInconclusive = False,
+    allow_inconclusive: Annotated[
+        bool, typer.Option("--allow-inconclusive", help="End with 0 where some figures could not be recomputed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check an evidence card: recompute each figure from its records.
@@ -67,7 +69,8 @@ def verify(
     from bitbench.report.answers.verify import verification_document
     from bitbench.report.document.terminal import render_whole
 
-    found = check(card, signers=signers, unpack_into=unpack)
+    with Terminal(stderr=True).status("recomputing every figure"):
+        found = check(card, signers=signers, unpack_into=unpack)
     found = found.model_copy(update={"allow_inconclusive": allow_inconclusive})
     if as_json:
         end_with_json(Described.VERIFY, found, found.exit_code)

@@ -13,9 +13,8 @@ def pull(
     """Copy a study from an object store to a folder."""
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.places import pull_study
+    from bitbench.report.document.words import plural
 
     found = pull_study(url, folder)
-    count = len(found.trials())
-    Terminal().print(
-        f"Wrote {found.path} ({count:,} trials). `bitbench report {found.path}` shows them.", soft_wrap=True
-    )
+    trials = plural(len(found.trials()), "trial")
+    Terminal().print(f"Wrote {found.path} ({trials}). `bitbench report {found.path}` shows them.", soft_wrap=True)

@@ -14,7 +14,9 @@ def quality(
     recipes: Annotated[
         str, typer.Option(metavar="A,B,…", help="Compared with bf16 (gguf-bf16 on llamacpp), which is added.")
     ],
-    engine: Annotated[str, typer.Option(help="The engine: transformers, vllm, sglang or llamacpp.")] = "transformers",
+    engine: Annotated[
+        str, typer.Option(help="The engine: transformers, vllm, sglang, llamacpp or openvino.")
+    ] = "transformers",
     corpus: Annotated[
         list[Path] | None,
         typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.compare import Format
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.options import AsJson, Format, end_with_json
 from bitbench.lab.choices import Described
 
 
@@ -38,15 +37,14 @@ def recommend(
     """Recommend which variant to run on which engine.
 
     Prints the fastest contender that meets every limit with 95 % confidence, its gain over the baseline, why the others
-    were ruled out, and which tie with it. Exit code 0: each workload has an answer. 1: for one, no contender meets the
-    limits. 2: for one, the trials are inconclusive. 3: no contender has a result.
+    were ruled out, which tie with it, and the command that serves it. Exit code 0: each workload has an answer. 1: for
+    one, no contender meets the limits. 2: for one, the trials are inconclusive. 3: no contender has a result.
     """
+    from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.recommend import limits_of, recommend_from
     from bitbench.lab.study import Lab
     from bitbench.report.answers.recommend import recommendation_document
-    from bitbench.report.document.markdown import markdown
-    from bitbench.report.document.terminal import render
     from bitbench.store.folder import StudyFolder
 
     found = recommend_from(
@@ -59,9 +57,4 @@ def recommend(
     )
     if as_json:
         end_with_json(Described.RECOMMEND, found, found.exit_code)
-    document = recommendation_document(found)
-    if form is Format.MARKDOWN:
-        typer.echo(markdown(document), nl=False)
-    else:
-        render(document, Terminal())
-    raise typer.Exit(found.exit_code)
+    end_with_answer(recommendation_document(found), Terminal(), found.exit_code, form)

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from bitbench.core.asked.use import Use
 from bitbench.ground.errors import NotTrustedError
-from bitbench.ground.units import UNKNOWN
 from bitbench.lab.trust import Trust
 
+NOT_NEEDED = "not needed"
 LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it
 
 
@@ -34,20 +34,20 @@ def uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
         "",
         Column("What it would use", overflow="fold"),
         Column("for what", overflow="fold"),
-        "allowed",
+        "permission",
         box=None,
         header_style="bold",
         pad_edge=False,
     )
     asked = set(trust.asked)
-    given = Text("yes", "green") if trust.is_given else Text("asks first", "yellow")
+    given = Text("given", "green") if trust.is_given else Text("asks first", "yellow")
     for use in (use for use in uses if use in asked):  # a row each, so that none can hide behind another
         table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given)
     harmless: dict[tuple[str, str], list[str]] = {}
     for use in (use for use in uses if use not in asked):
         harmless.setdefault((use.kind.value, use.purpose), []).append(use.what)
     for (kind, purpose), used in harmless.items():
-        table.add_row(kind, _cut(", ".join(used)), _cut(purpose), UNKNOWN)
+        table.add_row(kind, _cut(", ".join(used)), _cut(purpose), NOT_NEEDED)
     return table
 
 

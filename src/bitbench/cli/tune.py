@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.compare import Format
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.options import AsJson, Format, end_with_json
 from bitbench.lab.choices import Described
 
 
@@ -32,17 +31,15 @@ def tune(
     search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no contender meets the limits. 2:
     inconclusive, or no confirmed gain. 3: no contender has a result.
     """
+    from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.parsing import seconds
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
-    from bitbench.ground.exit_codes import ExitCode
     from bitbench.lab.study import Lab
     from bitbench.lab.tune import tune as search
     from bitbench.lab.tune import tune_source
     from bitbench.report.answers.tune import tuning_document
-    from bitbench.report.document.markdown import markdown
-    from bitbench.report.document.terminal import render
 
     lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
     source = tune_source(study, None if budget is None else seconds(budget, "--budget"))
@@ -51,11 +48,4 @@ def tune(
         found = search(lab, source, into, display)
     if as_json:
         end_with_json(Described.TUNE, found, found.exit_code)
-    document = tuning_document(found)
-    if form is Format.MARKDOWN:
-        typer.echo(markdown(document), nl=False)
-        raise typer.Exit(found.exit_code)
-    render(document, console)
-    if found.exit_code is not ExitCode.DONE:
-        console.print(f"exit code {found.exit_code:d}: {found.exit_code.meaning}")
-    raise typer.Exit(found.exit_code)
+    end_with_answer(tuning_document(found), console, found.exit_code, form, says_exit_code=True)

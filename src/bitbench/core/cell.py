@@ -134,6 +134,9 @@ class Plan(Record):
     expectations: tuple[Expectation, ...] = ()
     quality: tuple[Contender, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
     quality_refusals: tuple[QualityRefusal, ...] = ()
+    # Names of setups with which every variant says the same: its quality with one is its quality with all of them.
+    # Empty: each contender's is measured.
+    alike_setups: tuple[tuple[str, ...], ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
     processor_notes: tuple[ProcessorNote, ...] = ()
 
@@ -182,6 +185,20 @@ class Plan(Record):
     def chosen_dtypes(self) -> dict[Contender, str]:
         """What contenders compute in because of the processor; of others the engine's default or the study decides."""
         return {note.contender: note.dtype for note in self.processor_notes if note.dtype}
+
+    def sharing_quality(self, contender: Contender) -> tuple[Contender, ...]:
+        """Those whose quality is its own, itself among them, in the order in which they are to be measured."""
+        alike = next((names for names in self.alike_setups if contender.engine in names), (contender.engine,))
+        return tuple(Contender(variant=contender.variant, engine=name) for name in alike)
+
+    @property
+    def quality_once(self) -> tuple[Contender, ...]:
+        """Whose quality is measured where nothing fails: the first of those that share it."""
+        first = {name: names[0] for names in self.alike_setups for name in names}
+        found: dict[tuple[str, str], Contender] = {}
+        for contender in self.quality:
+            found.setdefault((contender.variant, first.get(contender.engine, contender.engine)), contender)
+        return tuple(found.values())
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

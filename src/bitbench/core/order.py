@@ -1,4 +1,5 @@
-"""What a machine of a fleet is asked to do: one block of a study. Everything else is made on that machine."""
+"""What a machine of a fleet is asked to do: one block of a study, or a part of a trial's requests. Everything else is
+made on that machine."""
 
 from typing import Literal
 
@@ -10,7 +11,7 @@ from bitbench.core.recorded.trial import TrialRecord
 
 ORDER_FORMAT: Literal[1] = 1
 # History of ORDER_FORMAT:
-#   1  first form
+#   1  first form; `excused` came later
 
 
 class Order(Record):
@@ -33,6 +34,7 @@ class Order(Record):
     # What was recorded before and matters here: this block, failures elsewhere, the most memory of each contender.
     # Without figures.
     history: tuple[TrialRecord, ...] = ()
+    excused: tuple[str, ...] = ()  # ids of those that an earlier call of the driver rejected
     environments: dict[str, str] = Field(default_factory=dict)  # hashes of their package versions
     variants: dict[str, str] = Field(default_factory=dict)  # content hashes
     files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the study reads
@@ -44,3 +46,19 @@ class Order(Record):
     @property
     def name(self) -> str:
         return f"block {self.block + 1}" if self.rounds else "quality"
+
+
+LOAD_ORDER_FORMAT: Literal[1] = 1
+# History of LOAD_ORDER_FORMAT:
+#   1  first form
+
+
+class LoadOrder(Record):
+    """One machine's part of the requests of a trial. The task itself, with the key of the endpoint, is a part of the
+    message and in no record."""
+
+    format: int = LOAD_ORDER_FORMAT
+    id: str
+    bitbench: str  # the version that wrote it, and has to run it
+    numpy: str  # likewise: it draws the plan, and every machine has to draw the same
+    files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the workload reads

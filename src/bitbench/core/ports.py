@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import Argument, EngineSetup
@@ -16,7 +17,14 @@ from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.environment import Environment
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, TrialRecord
+from bitbench.core.recorded.trial import (
+    ClientHealth,
+    Failure,
+    InstanceFacts,
+    InstanceRecord,
+    SketchedTimes,
+    TrialRecord,
+)
 from bitbench.core.recorded.variant import Variant
 
 if TYPE_CHECKING:
@@ -27,6 +35,13 @@ NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})
 NO_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = MappingProxyType({})
 
 
+class Load(NamedTuple):
+    """What a workload has in flight at once."""
+
+    requests: int
+    tokens: int  # of the longest of them, with its answer
+
+
 @dataclass(frozen=True)
 class Launch:
     """Everything an engine needs to start one instance."""
@@ -35,13 +50,27 @@ class Launch:
     variant: Variant
     python: Path | None  # interpreter of the engine's environment; None for an engine without one
     log_file: Path
-    context_tokens: int  # the longest request that will come
-    concurrency: int  # the most requests that will be in flight
+    loads: tuple[Load, ...]  # one after the other
     seed: int
     dtype: str | None = None  # what to compute in where the setup does not say; None: the adapter's default
     top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
     trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
     capability: Capability | None = None  # the least among the GPUs it sees; None: there are none, or it is unknown
+
+    @property
+    def context_tokens(self) -> int:
+        """Of the longest request that will come."""
+        return max(load.tokens for load in self.loads)
+
+    @property
+    def concurrency(self) -> int:
+        """The most requests that will be in flight."""
+        return max(load.requests for load in self.loads)
+
+    def cached_tokens(self, page: int, extra: int, longest: int) -> int:
+        """Room in whole pages for every request of the largest load, with `extra` tokens for each but no more than
+        `longest`: none waits for another's cache."""
+        return max(load.requests * ceil(min(load.tokens + extra, longest) / page) * page for load in self.loads)
 
 
 @dataclass(frozen=True)
@@ -109,6 +138,9 @@ class Engine(Protocol):
     quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
     # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
     kv_cache_types: Mapping[str, Mapping[str, Argument]]
+    # Arguments that change how fast a model answers and nothing of what it says but rounding, where requests come one
+    # at a time: a search measures quality once for setups that differ in nothing else. Others may change it.
+    speed_only: frozenset[str]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
@@ -163,11 +195,16 @@ class LoadResult:
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float
+    sketched: Mapping[str, SketchedTimes] = field(default_factory=dict)  # of a client on several machines
+
+
+class LoadLost(Exception):
+    """A machine of the load client went away in the middle of a trial: it has no result, and may be run again."""
 
 
 class LoadClient(Protocol):
     def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
-        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes."""
+        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes. Raises LoadLost."""
 
 
 class Observer(Protocol):

@@ -91,6 +91,7 @@ class EndpointEngine:
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES
+    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")

@@ -47,6 +47,15 @@ _HARMLESS = frozenset(
         *("tensor-split", "threads", "threads-batch", "threads-http", "ubatch-size", "verbosity", "warmup"),
     )
 )
+# Who computes and how many requests run at once. Not `batch-size` and `ubatch-size`: by the length of what it reads at
+# once llama.cpp chooses kernels, and some of them round activations.
+_SPEED_ONLY = frozenset(
+    (
+        *("cache-ram", "cont-batching", "cpu-mask", "cpu-mask-batch", "cpu-range", "cpu-range-batch", "cpu-strict"),
+        *("cpu-strict-batch", "mlock", "numa", "parallel", "poll", "poll-batch", "prio", "prio-batch", "threads"),
+        *("threads-batch", "threads-http", "verbosity", "warmup"),
+    )
+)
 # The same flash attention for all, which quantized values need: so they differ in nothing but the type.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     "auto": {},
@@ -84,6 +93,7 @@ class LlamaCppEngine:
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = _KV_CACHE_TYPES
+    speed_only = _SPEED_ONLY
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"
@@ -101,7 +111,9 @@ class LlamaCppEngine:
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
         options = {name: value for name, value in _options(launch).items() if name != "verbosity"}
-        return dict(launch.setup.env), [_SERVER, "--model", str(_model(launch)), *command_words(options)]
+        path = launch.variant.path
+        model = path if path and not path.exists() else _model(launch)  # of records that came from elsewhere
+        return dict(launch.setup.env), [_SERVER, "--model", str(model), *command_words(options)]
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -22,7 +22,7 @@ from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.workers.null_answers import MODEL
+from bitbench.engines.workers.null_answers import DRAFT_COUNTERS, MODEL
 from bitbench.engines.workers.null_server import KEY_VARIABLE
 from bitbench.ground.units import show_seconds
 
@@ -58,6 +58,9 @@ class NullArguments(Spec):
     stall_for: Seconds = Field(
         default=2.0, ge=0, description="length of that pause; what was due meanwhile is sent at its end"
     )
+    draft_tokens: int = Field(default=0, ge=0, description="tokens of each simulated draft; 0: no speculation")
+    draft_accepted: float = Field(default=1.0, ge=0, description="of them accepted, on average")
+    draft_step: float = Field(default=1.5, gt=0, description="time of a step with a draft, in steps without")
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
         default=None, description="the failure to simulate: at the start (the first three), or within each stream"
     )
@@ -80,6 +83,7 @@ class NullEngine:
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES
+    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
@@ -109,7 +113,9 @@ class NullEngine:
         plan = ServerPlan(
             command=(sys.executable, "-P", "-m", _MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
-            endpoint=Endpoint(f"http://127.0.0.1:{port}", MODEL, key),
+            endpoint=Endpoint(
+                f"http://127.0.0.1:{port}", MODEL, key, metrics=DRAFT_COUNTERS if arguments.draft_tokens else {}
+            ),
             log_file=launch.log_file,
             read_facts=lambda _: facts,
         )

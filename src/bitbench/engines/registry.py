@@ -5,6 +5,7 @@ from typing import cast
 
 from bitbench.core.ports import Engine
 from bitbench.ground.errors import PluginError, StudyFileError
+from bitbench.ground.near_miss import did_you_mean
 from bitbench.ground.plugins import load_plugin, warn_of_plugin
 
 GROUP = "bitbench.engines"
@@ -18,7 +19,8 @@ def engine_names() -> tuple[str, ...]:
 def engine(name: str) -> Engine:
     """An engine, ready to start instances; raises StudyFileError for one that does not exist or cannot be loaded."""
     if name not in engine_names():
-        raise StudyFileError(f"Unknown engine {name}; installed engines: {', '.join(engine_names())}.")
+        hint = did_you_mean(name, engine_names())
+        raise StudyFileError(f"unknown engine {name}; {hint}installed are {', '.join(engine_names())}")
     try:
         return _load(name)
     except PluginError as error:

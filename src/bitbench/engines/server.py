@@ -3,13 +3,15 @@
 An engine's own file says the rest: command line, environment variables, endpoint, and how to read its log.
 """
 
+import json
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint, InstanceFailed
 from bitbench.core.quotation import printable, without_key
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
@@ -38,6 +40,13 @@ _NO_PORT = re.compile(r"[Aa]ddress already in use|couldn't bind HTTP server sock
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b:? ?.*")
 NOTHING = re.compile(r"(?!)")
+_FACTS = "bitbench-facts: "  # begins the line in which a server in `workers/` prints its facts
+
+
+def printed_facts(lines: Iterable[str]) -> dict[str, Json]:
+    """What a server of our own says of itself in its log; empty where that line is missing."""
+    line = next((line for line in lines if line.startswith(_FACTS)), None)
+    return {} if line is None else dict(json.loads(line.removeprefix(_FACTS)))
 
 
 @dataclass(frozen=True)

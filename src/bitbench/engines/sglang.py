@@ -3,7 +3,6 @@
 On a CPU it computes with torch. Its CUDA part is written after its source, 0.5.23: not yet run on a GPU.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,10 +46,25 @@ _HARMLESS = frozenset(
     )
 )
 
-
+# How many requests run at once, in which order, and how much memory waits for them; what is logged and counted.
+_SPEED_ONLY = frozenset(
+    (
+        *("enable-cache-report", "enable-metrics", "max-running-requests", "max-total-tokens", "mem-fraction-static"),
+        *("schedule-conservativeness", "schedule-policy", "skip-server-warmup", "stream-interval", "watchdog-timeout"),
+    )
+)
 # Plain `fp8`, as vLLM spells it, is refused.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     name: {"kv-cache-dtype": name} for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
+}
+# At `/metrics`, which needs no key. A counter appears with the first thing that it counts.
+_METRICS = {
+    "queue_s": "sglang:queue_time_seconds",
+    "waiting": "sglang:num_queue_reqs",
+    "preemptions": "sglang:num_retracted_requests_total",
+    "prompt_tokens": "sglang:prompt_tokens_total",
+    "cached_tokens": "sglang:cached_tokens_total",
+    "kv_use": "sglang:token_usage",
 }
 
 
@@ -72,6 +86,7 @@ class SglangEngine:
     overhead_bytes = 2 * 2**30  # these imports
     can_profile = False
     kv_cache_types = _KV_CACHE_TYPES
+    speed_only = _SPEED_ONLY
     quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
@@ -96,6 +111,7 @@ class SglangEngine:
                     model=_MODEL_NAME,
                     api_key=key,
                     extra_body={"ignore_eos": True},
+                    metrics=_METRICS,
                 ),
                 log_file=launch.log_file,
                 read_facts=lambda log: sglang_log.read_facts(log, launch.variant.facts),
@@ -115,10 +131,11 @@ def command_line(launch: Launch, port: int) -> list[str]:
         raise ModelError("SGLang needs a model; add one under `models` in the study.")
     chosen = _named_once(spelled(launch.setup.args))
     defaults: dict[str, Argument] = {
-        "dtype": "bfloat16",
+        "dtype": launch.dtype or "bfloat16",
         "context-length": _context(launch),
         "max-running-requests": launch.concurrency,
         "disable-radix-cache": True,
+        "enable-metrics": True,
         "random-seed": launch.seed,
         "skip-server-warmup": True,  # bitbench's own warm-up is measured
     }
@@ -156,6 +173,5 @@ def _context(launch: Launch) -> int:
 
 
 def _kv_tokens(launch: Launch) -> int:
-    """Room for every request at its full length, so that none waits for another's cache. Without a number SGLang
-    takes, and on a CPU really touches, most of the memory that is free."""
-    return launch.concurrency * math.ceil(_context(launch) / _PAGE) * _PAGE
+    """Without a number SGLang takes, and on a CPU really touches, most of the memory that is free."""
+    return launch.cached_tokens(_PAGE, _CONTEXT_MARGIN, _context(launch))

@@ -1,7 +1,6 @@
 """What SGLang says in its log, as facts. Written against 0.5.23; a line that is not found leaves its fact undefined."""
 
 import ast
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -9,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.core.recorded.variant import ModelFacts
+from bitbench.engines.server import printed_facts
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z]{2}\d+)*\] ")
-_FACTS = "bitbench-facts: "  # begins the line of `workers/sglang_server.py`
 _ARGUMENTS = "server_args="
 _LOADED = re.compile(r"^Load weight end\. elapsed=([\d.]+) s, .*?(?:quant=([\w-]+), .*)?mem usage=(-?[\d.]+) GB")
 _KV_CACHE = re.compile(
@@ -49,7 +48,7 @@ def message_of(line: str) -> str:
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
     messages = [message_of(line) for line in log.splitlines()]
-    said, arguments = _said_by_our_worker(messages), _arguments(messages)
+    said, arguments = printed_facts(messages), _arguments(messages)
     loaded = _first(_LOADED, messages)
     cache = _last(_KV_CACHE, messages)
     tokens = _last(_ALL_TOKENS, messages)
@@ -120,11 +119,6 @@ def _kv_cache_bytes(
 def _bytes_of_all_ranks(gib: float, arguments: Mapping[str, Json]) -> int:
     """SGLang says it of one rank, and calls a GiB a GB; ranks are even."""
     return round(gib * 2**30) * math.prod(int(arguments.get(name) or 1) for name in _RANKS)
-
-
-def _said_by_our_worker(messages: list[str]) -> dict[str, Json]:
-    line = next((message for message in messages if message.startswith(_FACTS)), None)
-    return {} if line is None else dict(json.loads(line.removeprefix(_FACTS)))
 
 
 def _arguments(messages: list[str]) -> dict[str, Json]:

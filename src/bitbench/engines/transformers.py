@@ -1,6 +1,5 @@
 """transformers: `generate` with static batches, behind a small HTTP server that runs in its environment."""
 
-import json
 import re
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.options import argument_uses, check_names, spelled
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
-_FACTS = "bitbench-facts: "  # begins the line of the server's log that holds its facts
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
 _QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")  # what the server can do with a model while it loads
 _UNSUPPORTED = re.compile(
@@ -48,6 +46,7 @@ class TransformersEngine:
     can_profile = True
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES
+    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_names(setup.args, _ARGUMENTS, who="transformers")
@@ -108,9 +107,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
 
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    """From the line that the server writes once it is ready; undefined where it is missing."""
-    line = next((line for line in log.splitlines() if line.startswith(_FACTS)), None)
-    said = {} if line is None else json.loads(line.removeprefix(_FACTS))
+    said = printed_facts(log.splitlines())
     value_bytes = said.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
     return InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})

@@ -72,6 +72,7 @@ class TrtllmEngine:
     overhead_bytes = 4 * 2**30
     can_profile = False
     kv_cache_types = NO_KV_CACHE_TYPES
+    speed_only = frozenset[str]()
     quick_args = NO_ARGUMENTS
 
     def __init__(self) -> None:

@@ -44,6 +44,15 @@ _HARMLESS = frozenset(
         *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
     )
 )
+# How many requests run at once, and how much memory waits for them. Not `max-model-len`, by which some models choose
+# how they encode positions, nor what chooses kernels or splits a prompt.
+_SPEED_ONLY = frozenset(
+    (
+        *("disable-log-stats", "gpu-memory-utilization", "kv-cache-memory-bytes", "max-long-partial-prefills"),
+        *("max-num-partial-prefills", "max-num-seqs", "num-gpu-blocks-override", "scheduling-policy", "swap-space"),
+        "uvicorn-log-level",
+    )
+)
 # What it can do with a model while it loads, on a GPU.
 _QUANTIZE = (
     "fp8_per_tensor",
@@ -90,6 +99,7 @@ class VllmEngine:
     can_profile = True
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
     kv_cache_types = _KV_CACHE_TYPES
+    speed_only = _SPEED_ONLY
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         if (reason := refuse_set_context(setup, "max-model-len", workload)) is not None:
@@ -212,10 +222,9 @@ def _context(launch: Launch) -> int:
 
 
 def _kv_cache_gib(launch: Launch) -> int:
-    """Room for every request at its full length, so that none waits for another's cache."""
     dtype = spelled(launch.setup.args).get("dtype", _dtype(launch))
     per_token = launch.variant.facts.kv_bytes_per_token(4 if dtype in ("float32", "float") else 2)
     if per_token is None:
         return _LEAST_KV_GIB
-    tokens = launch.concurrency * math.ceil(_context(launch) / _KV_BLOCK) * _KV_BLOCK
+    tokens = launch.cached_tokens(_KV_BLOCK, _CONTEXT_MARGIN, _context(launch))
     return max(_LEAST_KV_GIB, math.ceil(tokens * per_token / 2**30))

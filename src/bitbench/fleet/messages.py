@@ -5,6 +5,8 @@
 | hello | hello | version and facts of the machine |
 | start | started, or refused | an order; the same order again changes nothing |
 | next | draft, end or failed | the result of this number; asked for twice, it comes twice |
+| clock | clock | the machine's monotonic time, when it was asked and when it answered |
+| go | progress | time zero of a load on that clock; how it goes from then on |
 | ping | pong | every few seconds; either side that hears nothing for a minute gives up |
 | stop | | ends the block and the program |
 
@@ -25,9 +27,11 @@ PING_S = 5.0
 SILENCE_S = 60.0  # after which the other side is given up
 
 Kind = Literal[
-    "hello", "start", "next", "ping", "stop", "started", "refused", "draft", "end", "failed", "pong"
+    "hello", "start", "next", "ping", "stop", "started", "refused", "draft", "end", "failed", "pong",
+    "clock", "go", "progress",
 ]  # fmt: skip
-DraftKind = Literal["instance", "trial", "quality"]
+DraftKind = Literal["instance", "trial", "quality", "load", "rows"]
+Work = Literal["block", "load"]
 
 _LENGTHS = struct.Struct("<I")
 
@@ -35,6 +39,7 @@ _LENGTHS = struct.Struct("<I")
 class Header(Record):
     kind: Kind
     order: str = ""  # its id
+    work: Work = "block"  # what is ordered: a block of a study, or a part of the requests of a trial
     seq: int = -1
     draft: DraftKind | None = None
     record: str = ""  # JSON
@@ -44,6 +49,7 @@ class Header(Record):
     is_passing: bool = False  # of a refusal: the machine is busy, or not well, for a while
     bitbench: str = ""
     host: HostFacts | None = None
+    clock_ns: tuple[int, ...] = ()  # of the machine's monotonic clock: asked and answered; time zero
     parts: tuple[int, ...] = ()  # their lengths
 
 

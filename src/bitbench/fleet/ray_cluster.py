@@ -43,7 +43,7 @@ class RayRoster:
         try:
             self._ray.init(address=place, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         except Exception as error:  # Ray has a dozen, some of them only RuntimeError
-            raise FleetError(f"the Ray cluster at {place} cannot be reached: {_first_line(error)}") from error
+            raise FleetError(f"the Ray cluster at {place} cannot be reached: {_why(error)}") from error
 
     def seats(self) -> Sequence[Seat]:
         alive = [node for node in self._ray.nodes() if node["Alive"]]
@@ -181,6 +181,16 @@ def _offers(nodes: Sequence[Mapping[str, Any]]) -> str:
         return "no node is alive"
     there = sorted({name for node in nodes for name in node["Resources"] if not name.startswith("node:")})
     return f"there are {', '.join(there)} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+
+
+def _why(failed: BaseException) -> str:
+    """Ray hides a refused token behind a connection that failed."""
+    error: BaseException | None = failed
+    while error is not None:
+        if type(error).__name__ == "AuthenticationError":
+            return "it refuses the token; RAY_AUTH_TOKEN_PATH must name a file with the token that it was started with"
+        error = error.__cause__ or error.__context__
+    return _first_line(failed)
 
 
 def _first_line(error: BaseException) -> str:

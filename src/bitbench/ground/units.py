@@ -121,6 +121,24 @@ def show_duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def show_about(seconds: float, up_to: float | None = None) -> str:
+    """For estimates, no finer than they are: `45 s`, `12 to 17 min`, `50 s to 3 min`, `5.3 h`, `24 days`."""
+    (low, unit), (high, other) = _about(seconds), _about(seconds if up_to is None else up_to)
+    if (low, unit) == (high, other):
+        return f"{low} {unit}"
+    return f"{low} to {high} {unit}" if unit == other else f"{low} {unit} to {high} {other}"
+
+
+def _about(seconds: float) -> tuple[str, str]:
+    if seconds < 100:
+        return f"{seconds:.0f}", "s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f}", "min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.2g}", "h"
+    return f"{seconds / 86400:,.0f}", "days"
+
+
 def show_bytes(count: float | None) -> str:
     """Binary units, as memory is sold and limited: `269 MB` on disk is `257 MiB` here."""
     if count is None:

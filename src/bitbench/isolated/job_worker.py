@@ -1,4 +1,4 @@
-"""What every worker shares that runs isolated in another environment: its job, its output, its end.
+"""What every worker shares that runs isolated in another environment: its job, its output, its memory, its end.
 
 Found through sys.path by the workers, where bitbench is not installed; imports nothing of ours. A worker is called as
 `python -I WORKER.py JOB.json` and writes lines of JSON to its output, the last one {"event": "done" | "failed", …}.
@@ -52,6 +52,14 @@ def die_with(parent: int) -> None:
     """Ends with its parent, even after `kill -9`: its result would be of no use."""
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         os._exit(1)
+
+
+def peak_memory_bytes() -> int | None:
+    """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def sentence(error: Exception) -> str:

@@ -23,7 +23,7 @@ def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount
     once = len(plan.contenders) - contenders  # only their quality is measured
     cells = len(plan.cells)
     has_budget = measure.budget is not None
-    blocks = (2 if has_budget else measure.instances.min, measure.most_blocks)
+    blocks = (measure.instances.min, measure.instances.max)
     rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
     low_s, high_s = estimator.range_s()
     return Amount(

@@ -10,6 +10,7 @@ from bitbench.core.device_class import DevicePlan
 from bitbench.core.found.card import CardComparison, Verification
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
+from bitbench.core.found.mixture import Mixture
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.found.tuning import Tuning
@@ -97,6 +98,7 @@ class DoctorAnswer(Record):
 ANSWERS: dict[Described, type[Printed[Any]]] = {
     Described.RECOMMEND: Printed[Recommendation],
     Described.TUNE: Printed[Tuning],
+    Described.MIX: Printed[Mixture],
     Described.COMPARE: Printed[Comparison],
     Described.EXPLAIN: Printed[Explanation],
     Described.LOAD: Printed[LoadAnswer],

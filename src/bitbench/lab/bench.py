@@ -7,10 +7,10 @@ from pathlib import Path
 
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Engine, Instance, Launch, LoadClient, Vocabulary
+from bitbench.core.ports import Engine, Instance, Launch, Load, LoadClient, Vocabulary
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.lab.quality import QualityKit
-from bitbench.planning.expand import launch_size
+from bitbench.planning.expand import loads_of
 from bitbench.planning.kv_cache import as_arguments
 
 # For an engine that does not look at its tokens; any model has at least so many.
@@ -47,21 +47,19 @@ class Bench:
         log_file: Path,
         *,
         occasion: str,
-        size: tuple[int, int] | None = None,
+        loads: tuple[Load, ...] | None = None,
         trace_folder: Path | None = None,
     ) -> Instance:
-        """Start an instance without waiting. `occasion` is a part of its seed; `size` is its context and concurrency,
-        by default what the study's own workloads need."""
+        """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
+        study."""
         setup, engine = plan.study.engine(contender.engine), self.engine_of(plan, contender)
-        context_tokens, concurrency = size or launch_size(plan, setup)
         return engine.start(
             Launch(
                 setup=as_arguments(setup, engine),
                 variant=plan.variant(contender.variant),
                 python=self.python_of(engine.environment) if engine.environment else None,
                 log_file=log_file,
-                context_tokens=context_tokens,
-                concurrency=concurrency,
+                loads=loads or loads_of(plan, setup),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{contender.name}".encode()),
                 dtype=plan.chosen_dtypes.get(contender),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,

@@ -11,6 +11,7 @@ class Described(StrEnum):
     RECIPE = "recipe"
     RECOMMEND = "recommend"
     TUNE = "tune"
+    MIX = "mix"
     COMPARE = "compare"
     EXPLAIN = "explain"
     LOAD = "load"

@@ -31,6 +31,8 @@ def compare_folders(
     shown = [parse_metric(name) for name in metrics]
     if (candidate is None) is (variants is None):
         raise UsageError("give two study folders, or one and --variants OLD NEW")
+    if variants is not None and allow:
+        raise UsageError("--allow is for two study folders; between variants of one, what differs is named and allowed")
     before = StudyFolder.existing(baseline).read()
     if variants is not None:
         found = compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)

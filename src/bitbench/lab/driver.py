@@ -20,7 +20,7 @@ from bitbench.lab.orders import make_order
 from bitbench.lab.pace import StudyPace
 from bitbench.lab.quality import QualityDraft, new_draft, with_failure
 from bitbench.lab.trial import TrialDraft, new_record, now
-from bitbench.planning.schedule import Progress
+from bitbench.planning.schedule import Progress, Recorded, excused
 from bitbench.statistics.standing import baseline_of
 from bitbench.store.folder import StudyFolder, Writer
 
@@ -30,24 +30,30 @@ class Schedule:
 
     def __init__(self, plan: Plan, make_pace: Callable[[], StudyPace], folder: StudyFolder) -> None:
         self._plan, self._make_pace, self._folder = plan, make_pace, folder
-        self.reload()
+        recorded = self._recorded()
+        self.excused = excused(recorded)  # what an earlier call gave up, this one measures
+        self._begin_with(recorded)
 
     def reload(self) -> None:
         """From the folder alone: also after a machine was lost, since that takes back what its block had."""
+        self._begin_with(self._recorded())
+
+    def _begin_with(self, recorded: Sequence[Recorded]) -> None:
         self.trials: list[TrialRecord] = []
         self.hosts: dict[int, str] = {}  # on which each block was begun
         self.pace = self._make_pace()
-        self.progress = Progress(self._plan, self.pace, baseline_of(self._plan))
-        found = self._folder
-        records: list[TrialRecord | InstanceRecord | QualityRecord] = [*found.trials(), *found.quality_records()]
-        for record in [*records, *found.instances()]:
+        self.progress = Progress(self._plan, self.pace, baseline_of(self._plan), excused=self.excused)
+        for record in recorded:
             self.add(record)
 
-    def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
+    def _recorded(self) -> list[Recorded]:
+        return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
+
+    def add(self, record: Recorded) -> None:
         self.progress.add([record])
+        self.pace.add(record)
         if isinstance(record, QualityRecord):
             return
-        self.pace.add(record)
         if isinstance(record, TrialRecord):
             self.trials.append(record)
         elif record.outcome is Outcome.LOST:
@@ -136,6 +142,7 @@ class StudyDriver:
             self._folder,
             self._schedule.pace,
             self._schedule.trials,
+            excused=self._schedule.excused,
             block=block,
             rounds=rounds,
             quality=self._left_to_score() if rounds else self._left_to_score()[:1],

@@ -18,7 +18,7 @@ from bitbench.ground.errors import LoadError
 from bitbench.lab.bench import Bench
 from bitbench.lab.pace import OneBlock
 from bitbench.lab.trial import ReadyInstance, TrialRunner, now
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress, excused
 from bitbench.planning.write_study import study_text
 from bitbench.probes.memory import MemoryWatch
 from bitbench.statistics.objectives import held
@@ -36,8 +36,9 @@ class EndpointRun:
         self._bench = bench
         self._writer = writer
         self._observer = observer
-        self._progress = Progress(plan, OneBlock(plan.study.measure.trials.min))
         self._trials = writer.folder.trials()
+        pace = OneBlock(plan.study.measure.trials.min)
+        self._progress = Progress(plan, pace, excused=excused(self._trials))
         self._progress.add(self._trials)
 
     def sweep(self) -> None:

@@ -12,7 +12,7 @@ from bitbench.core.asked.study import Limits
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.found.metrics import PROMISED, Promised
-from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient
+from bitbench.core.ports import Endpoint, InstanceFailed, LoadClient, LoadLost
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.engines.endpoint import EndpointArguments, EndpointInstance, EndpointUnusable, key_from, offered_models
 from bitbench.ground.errors import LoadError, UnreachableError
@@ -59,7 +59,10 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
         update={"concurrency": 1, "arrival": ClosedLoop(), "requests": REQUESTS, "duration": None}
     )
     limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
-    result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
+    try:
+        result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
+    except LoadLost as lost:
+        raise LoadError(str(lost)) from None
     failure = judge(result.requests, alone, result.health)
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))

@@ -23,7 +23,8 @@ from bitbench.lab.trial import TrialDraft, now
 from bitbench.store.folder import Writer
 
 HELLO_S = 60.0  # to start the node program and to hear its first word; imports take a second or two
-# A machine that was lost is left alone for this time, then for twice as long, and then for good.
+# A machine that was lost is left alone for this time, then for twice as long, and then for good, unless it completed a
+# block in between.
 QUARANTINE_S = 30.0
 MOST_LOSSES = 3
 BUSY_S = 5.0  # another block runs there: asked again after this time
@@ -38,7 +39,8 @@ class Station:
         self._on_arrival = on_arrival
         self._channel: Channel | None = None
         self._heard_at = self._pinged_at = 0.0
-        self._losses = 0
+        self._closing: list[threading.Thread] = []
+        self._losses = 0  # since its last complete block
         self._out_until = 0.0  # inf: for good
         self.facts: HostFacts | None = None
         self.trouble = ""  # why it is out
@@ -108,11 +110,23 @@ class Station:
         self.close()
         self.trouble, self._out_until = cause, time.monotonic() + seconds
 
+    def succeed(self) -> None:
+        """With a block: whatever was wrong before was not the machine."""
+        self._losses = 0
+
     def close(self) -> None:
+        """Not waited for: to end what is out of reach takes many seconds, in which the others would hear nothing."""
         if self._channel is not None:
-            self._channel.close()
+            self._closing = [one for one in self._closing if one.is_alive()]
+            self._closing.append(threading.Thread(target=self._channel.close))
+            self._closing[-1].start()
         self._channel, self.facts, self.activity = None, None, ""
         self.waiting.clear()
+
+    def end(self) -> None:
+        self.close()
+        for thread in self._closing:
+            thread.join()
 
     @property
     def _open(self) -> Channel:
@@ -126,6 +140,14 @@ class Station:
         self.facts = hello.header.host
 
 
+def end_all(stations: Sequence[Station]) -> None:
+    """At once: what is out of reach takes many seconds."""
+    for station in stations:
+        station.close()
+    for station in stations:
+        station.end()
+
+
 class FleetExecutor:
     """Implements `lab.executor.Executor`. Machines join and leave while the study runs."""
 
@@ -134,6 +156,7 @@ class FleetExecutor:
         self._roster, self._writer, self._observer = roster, writer, observer
         self._arrived = threading.Event()
         self._stations: dict[str, Station] = {}  # by the key of a seat
+        self._gone: list[Station] = []  # that have left, and may not have ended
         self._class: HostFacts | None = None
 
     @property
@@ -167,7 +190,9 @@ class FleetExecutor:
         for key, seat in known.items():
             self._stations.setdefault(key, Station(seat, self._arrived.set))
         for key in [key for key in self._stations if key not in known]:
-            self._stations.pop(key).close()
+            gone = self._stations.pop(key)
+            gone.close()
+            self._gone.append(gone)
         for station in self.stations:
             station.greet()
             if station.facts is None and not station.is_out:
@@ -205,11 +230,7 @@ class FleetExecutor:
                     station.lose(str(lost))
 
     def close(self) -> None:
-        closing = [threading.Thread(target=one.close) for one in self.stations]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        end_all((*self.stations, *self._gone))
         self._roster.close()
 
     def _hear_first_word(self, station: Station) -> None:
@@ -263,7 +284,9 @@ class RemoteRun:
     def stop(self) -> None:
         """A machine with a block that is not complete is left, and ends it; one that is done stays for the next."""
         self._station.is_busy = False
-        if not isinstance(self._last, Ended):
+        if isinstance(self._last, Ended):
+            self._station.succeed()
+        else:
             self._station.close()
 
     def _takes(self, arrived: Message, seq: int) -> bool:

@@ -146,24 +146,26 @@ class GroupRunner:
                     return
 
     def _rounds(self, shift: "_Shift", residents: Residents) -> Iterator[Draft]:
-        """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated."""
+        """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
+
+        One that is alone has no rounds, unless it is measured again in a block that has: not beside the others of it.
+        """
         number = self.progress.rounds_begun(self.group.block)
+        in_rounds = len(self.group.members) > 1 or (number > 0 and self.progress.is_taken_up_again(self.group.block))
         while wanted := self._wanted(shift, residents):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload, residents):
-                    draft = yield from self._turn(ready, workload, number, residents)
+                    draft = yield from self._turn(ready, workload, number if in_rounds else None, residents)
                     if draft.record.outcome not in NOT_THE_ENGINES:
                         break
             number += 1
 
     def _turn(
-        self, ready: ReadyInstance, workload: Workload, number: int, residents: Residents
+        self, ready: ReadyInstance, workload: Workload, number: int | None, residents: Residents
     ) -> Generator[Draft, None, TrialDraft]:
         with residents.turn(ready, self._touch) as turn:
             draft = self._trial(ready, workload, "measured")
-        takes_turns = len(self.group.members) > 1
-        around = _circumstances(turn, number if takes_turns else None)
-        draft = TrialDraft(draft.record.model_copy(update=around), draft.requests)
+        draft = TrialDraft(draft.record.model_copy(update=_circumstances(turn, number)), draft.requests)
         if _is_over(ready, draft):
             residents.leave(ready)
         yield draft
@@ -253,7 +255,7 @@ def _cell(ready: ReadyInstance, workload: Workload) -> Cell:
 
 
 def _circumstances(turn: Turn, number: int | None) -> dict[str, float | int | None]:
-    """`number`: None where it was alone and took no turns."""
+    """`number`: None where it took no turns."""
     return {
         "round": number,
         "probe_before_s": turn.probe_before_s,

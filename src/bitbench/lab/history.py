@@ -14,7 +14,7 @@ def history_below(folder: Path, cell: str, metric: str | None = None) -> History
     """`cell` is "variant @ engine / workload" or a unique part of it; the default metric is the newest headline."""
     studies = _studies(folder)
     if not studies:
-        raise StoreError(f"no study folder below {folder}")
+        raise StoreError(f"no study folder below {folder}; give one that contains folders filled by `bitbench run`")
     return history(find_cell(cell, studies), parse_metric(metric or studies[-1].study.measure.headline), studies)
 
 

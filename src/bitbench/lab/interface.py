@@ -16,6 +16,7 @@ from bitbench.ground.units import parse_fraction, parse_seconds
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
 from bitbench.lab.explain import explain_variant
+from bitbench.lab.load_fleet import load_client
 from bitbench.lab.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.recommend import limits_of, recommend_from
@@ -23,7 +24,6 @@ from bitbench.lab.results import Results
 from bitbench.lab.study import Lab
 from bitbench.lab.tune import tune as search
 from bitbench.lab.tune import tune_source
-from bitbench.load.workers import LoadWorkers
 from bitbench.store.folder import StudyFolder
 
 Place = str | Path
@@ -74,16 +74,21 @@ def load(
     duration: str | float | None = None,
     requests: int | None = None,
     trials: int | None = None,
-    precision: str | float = 0.03,
+    precision: str | float | None = None,
     max_rate: float | None = None,
     ignore_eos: bool = True,
     api_key_env: str = API_KEY_ENV,
     vocabulary: int | None = None,
     seed: int = 0,
+    nodes: int | None = None,
+    on: str | None = None,
     observer: Observer | None = None,
 ) -> Results:
     """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
-    alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds)."""
+    alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds).
+
+    `nodes`, `on`: so many node programs, and the machines that they run on, send the requests together.
+    """
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),
         rate=None if rate is None else tuple(rate),
@@ -96,13 +101,13 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=checked(lambda: parse_fraction(precision), about="precision"),
+        precision=None if precision is None else checked(lambda: parse_fraction(precision), about="precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
     lab = Lab()
-    with LoadWorkers() as client:
+    with load_client(nodes, on, api_key_env=api_key_env) as client:
         prepared = prepare_load(
             url,
             options,

@@ -26,6 +26,7 @@ DEFAULT_CONCURRENCIES = (1, 2, 4, 8)
 DEFAULT_TRIALS = 3
 DEFAULT_SEARCH_TRIALS = 12
 DEFAULT_DURATION_S = 30.0
+DEFAULT_PRECISION = 0.03  # of the rate that a search finds
 REQUESTS_PER_STREAM = 16  # of a closed loop: a p99 over less than a few dozen requests is their maximum
 SHORTEST_SEARCH_TRIAL_S = 10.0  # in shorter ones a single hiccup of the machine is the p99
 # A search begins with the rate of one client that waits for each answer, and may go this far from there.
@@ -48,7 +49,7 @@ class LoadOptions:
     duration: str | float | None = None
     requests: int | None = None
     trials: int | None = None
-    precision: float = 0.03
+    precision: float | None = None
     max_rate: float | None = None
     output_forced: bool = True
     seed: int = 0
@@ -112,6 +113,12 @@ def workloads_of(
     folder, a file is named relative to it; without, as it was given."""
     if options.concurrency is not None and options.rate is not None:
         raise UsageError("--concurrency and --rate cannot be combined; give one of them")
+    if options.duration is not None and options.requests is not None:
+        raise UsageError("--duration and --requests both set the length of a trial; give one of them")
+    if options.max_rate is not None and not options.is_search:
+        raise UsageError("--max-rate limits a search; give --slo, without --rate and --concurrency")
+    if options.precision is not None and not options.is_search:
+        raise UsageError("--precision ends a search; give --slo, without --rate and --concurrency")
     if options.is_search:
         start = 1.0 / latency_s if latency_s else 1.0
         length_s = max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0))
@@ -127,7 +134,7 @@ def search_limits(options: LoadOptions, start: float) -> SearchLimits:
         start=start if options.max_rate is None else min(start, options.max_rate),
         lowest=start / BELOW_START,
         highest=options.max_rate or start * ABOVE_START,
-        precision=options.precision,
+        precision=DEFAULT_PRECISION if options.precision is None else options.precision,
         trials=options.trials or DEFAULT_SEARCH_TRIALS,
     )
 

@@ -1,23 +1,23 @@
-"""The node program: `python -m bitbench.lab.node [SLOT]`, a driver on stdin and stdout, one block at a time.
+"""The node program: `python -m bitbench.lab.node [SLOT]`, a driver on stdin and stdout, one order at a time.
 
-It needs bitbench, the environments and the models of the study on this machine, and nothing that is written here: its
-results go to the driver one by one, each when it is asked for. It ends, with its engines, when the driver is gone, or
-was silent for a minute.
+An order is a block of a study, which needs the study's environments and models on this machine, or a part of the
+requests of a trial. Results go to the driver one by one, each when it is asked for. It ends, with its engines and load
+workers, when the driver is gone, or was silent for a minute.
 """
 
 import contextlib
 import os
 import queue
-import select
 import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from pydantic import ValidationError
 
@@ -36,6 +36,7 @@ from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.lab.deliveries import MATERIALS, pack
 from bitbench.lab.executor import BlockWork
 from bitbench.lab.group import Draft
+from bitbench.lab.load_part import SNAPSHOTS, LoadPart
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences
 from bitbench.lab.pace import StudyPace
@@ -44,6 +45,7 @@ from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.lab.trial import TrialDraft
 from bitbench.lab.variants import Workshop
+from bitbench.load.progress import Snapshot
 from bitbench.load.workers import LoadWorkers
 from bitbench.planning.schedule import Progress
 from bitbench.planning.write_study import study_text
@@ -68,48 +70,81 @@ def main() -> None:
     Node(requests, results, slot).serve()
 
 
+class NodeJob(Protocol):
+    """What an order asks for."""
+
+    @property
+    def id(self) -> str: ...
+
+    def results(self, node: "Node") -> Iterator[Message]:
+        """Drafts, each made when it is asked for. Everything that can be refused happens before `say_started`."""
+
+
 class Node:
     """The main thread works; another one listens, and answers at once whatever is going on."""
 
     def __init__(self, requests: IO[bytes], results: IO[bytes], slot: str) -> None:
         self._requests, self._results, self._slot = requests, results, slot
         self._sending = threading.Lock()
-        self._jobs: queue.SimpleQueue[tuple[Order, dict[str, QualityMaterial]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[NodeJob] = queue.SimpleQueue()
         self._state = threading.Condition()
         self._order = ""  # the id of that under way, or of the last one
         self._started = False
         self._is_idle = True
         self._asked = -1  # the number of the newest result that was asked for
         self._offered: Message | None = None  # the newest result, until the one after it is asked for
+        self._zero_ns: int | None = None  # of the load under way, once it is known
+        self.load = LoadWorkers()  # started when a load is ordered
+        self._heard_at = time.monotonic()  # when the driver was
         self.activity = "idle"
 
     def serve(self) -> None:
         threading.Thread(target=self._listen, daemon=True).start()
-        try:
-            while True:
-                self._work(*self._jobs.get())
-        except KeyboardInterrupt:
-            return
+        threading.Thread(target=self._watch, daemon=True).start()
+        with contextlib.ExitStack() as stack:
+            stack.push(self.load)
+            try:
+                while True:
+                    self._work(self._jobs.get())
+            except KeyboardInterrupt:
+                return
 
     def _listen(self) -> None:
         try:
-            while select.select([self._requests], [], [], SILENCE_S)[0]:
-                if not self._answer(decode(read_frame(self._requests, LARGEST_FRAME_BYTES))):
-                    break
+            is_wanted = True
+            while is_wanted:
+                frame = read_frame(self._requests, LARGEST_FRAME_BYTES)
+                at_ns = time.monotonic_ns()
+                self._heard_at = at_ns / 1e9
+                is_wanted = self._answer(decode(frame), at_ns)
         except (EOFError, OSError, ValueError, FleetError):
             pass  # the driver is gone, or no driver
+        self._end()
+
+    def _watch(self) -> None:
+        """Beside the listener, which cannot answer, and hears nothing more, where a cut cable keeps a result from
+        leaving."""
+        while (patience_s := self._heard_at + SILENCE_S - time.monotonic()) > 0:
+            time.sleep(patience_s)
+        self._end()
+
+    def _end(self) -> None:
         patience = threading.Timer(END_S, os._exit, (1,))
         patience.daemon = True
         patience.start()
         os.kill(os.getpid(), signal.SIGINT)  # the way by which a study is stopped by hand
 
-    def _answer(self, asked: Message) -> bool:
-        """False: it is told to end."""
+    def _answer(self, asked: Message, at_ns: int) -> bool:
+        """`at_ns`: when it was asked. False: it is told to end."""
         header = asked.header
         if header.kind == "hello":
             self._send(message("hello", bitbench=__version__, host=Lab().host()))
         elif header.kind == "ping":
             self._send(message("pong", order=self._order, said=self.activity))
+        elif header.kind == "clock":
+            self._send(message("clock", seq=header.seq, clock_ns=(at_ns, time.monotonic_ns())))
+        elif header.kind == "go":
+            self._go(header.order, header.clock_ns)
         elif header.kind == "start":
             self._begin(asked)
         elif header.kind == "next":
@@ -126,15 +161,13 @@ class Node:
                 self._refuse(asked.header.order, f"it works on order {self._order}", is_passing=True)
                 return
             try:
-                order = Order.model_validate_json(asked.header.record)
-                materials = MATERIALS.validate_json(asked.parts[0]) if asked.parts else {}
-            except ValidationError as error:
-                said = f"it does not understand the order; is its bitbench ({__version__}) the driver's? {error}"
-                self._refuse(asked.header.order, said)
+                job = LoadPart.read(asked) if asked.header.work == "load" else BlockJob.read(asked)
+            except FleetError as error:
+                self._refuse(asked.header.order, str(error))
                 return
-            self._order, self._started, self._is_idle = order.id, False, False
-            self._asked, self._offered = -1, None
-        self._jobs.put((order, materials))
+            self._order, self._started, self._is_idle = job.id, False, False
+            self._asked, self._offered, self._zero_ns = -1, None, None
+        self._jobs.put(job)
 
     def _next(self, order: str, seq: int) -> None:
         with self._state:
@@ -146,38 +179,49 @@ class Node:
                 self._asked, self._offered = seq, None
                 self._state.notify_all()
 
-    def _work(self, order: Order, materials: dict[str, QualityMaterial]) -> None:
+    def _go(self, order: str, clock_ns: Sequence[int]) -> None:
+        with self._state:
+            if order == self._order and clock_ns:
+                self._zero_ns = clock_ns[0]
+                self._state.notify_all()
+
+    def _work(self, job: NodeJob) -> None:
         seq = 0
+        self.activity = "preparing"
         try:
             with MachineLock(self._slot):
-                for one in self._results_of(order, materials):
+                for one in job.results(self):
                     self._offer(one)
                     seq += 1
-            self._offer(message("end", order=order.id, seq=seq))
+            self._offer(message("end", order=job.id, seq=seq))
         except Exception as error:
             if self._started:
-                self._offer(message("failed", order=order.id, seq=seq, said=_sentence(error)))
+                self._offer(message("failed", order=job.id, seq=seq, said=_sentence(error)))
             else:
                 busy = isinstance(error, MachineBusy)
-                said = "another block runs on it" if busy else _sentence(error)
-                self._end_order(message("refused", order=order.id, said=said, is_passing=busy))
+                said = "another block or load runs on it" if busy else _sentence(error)
+                self._end_order(message("refused", order=job.id, said=said, is_passing=busy))
 
-    def _results_of(self, order: Order, materials: dict[str, QualityMaterial]) -> Iterator[Message]:
-        """Everything that can be refused happens before it says that it has started."""
-        self.activity = "preparing"
-        work = _Work(order, materials, self)
+    def say_started(self) -> None:
+        """All is well, and prepared."""
         with self._state:
             self._started = True
-            self._send(message("started", order=order.id))
-        with tempfile.TemporaryDirectory(prefix="bitbench-node-") as place, LoadWorkers() as load:
-            logs = _Logs(Path(place))
-            self._wait_until_asked(0)
-            for seq, draft in enumerate(work.drafts(load, logs)):
-                yield pack(draft, order.id, seq, logs.gained())
+            self._send(message("started", order=self._order))
+
+    def wait_for_zero(self) -> float:
+        """On this machine's clock, in seconds."""
+        with self._state:
+            self._state.wait_for(lambda: self._zero_ns is not None)
+            assert self._zero_ns is not None
+            return self._zero_ns / 1e9
+
+    def tell(self, snapshots: Sequence[Snapshot]) -> None:
+        text = SNAPSHOTS.dump_json(list(snapshots)).decode()
+        self._send(message("progress", order=self._order, record=text))
 
     def _offer(self, result: Message) -> None:
         """Send a result that was asked for, and wait until the next is."""
-        self._wait_until_asked(result.header.seq)
+        self.wait_until_asked(result.header.seq)
         if result.header.kind != "draft":
             self._end_order(result)
             return
@@ -194,7 +238,7 @@ class Node:
                 self._order = ""  # it may be given again
             self._send(last)
 
-    def _wait_until_asked(self, seq: int) -> None:
+    def wait_until_asked(self, seq: int) -> None:
         with self._state:
             self._state.wait_for(lambda: self._asked >= seq)
 
@@ -204,6 +248,34 @@ class Node:
     def _send(self, one: Message) -> None:
         with self._sending, contextlib.suppress(OSError):  # the listener sees that the driver is gone
             write_frame(self._results, encode(one))
+
+
+class BlockJob:
+    def __init__(self, order: Order, materials: dict[str, QualityMaterial]) -> None:
+        self._order, self._materials = order, materials
+
+    @property
+    def id(self) -> str:
+        return self._order.id
+
+    @classmethod
+    def read(cls, asked: Message) -> "BlockJob":
+        """Raises FleetError."""
+        try:
+            materials = MATERIALS.validate_json(asked.parts[0]) if asked.parts else {}
+            return cls(Order.model_validate_json(asked.header.record), materials)
+        except ValidationError as error:
+            said = f"it does not understand the order; is its bitbench ({__version__}) the driver's? {error}"
+            raise FleetError(said) from error
+
+    def results(self, node: Node) -> Iterator[Message]:
+        work = _Work(self._order, self._materials, node)
+        node.say_started()
+        with tempfile.TemporaryDirectory(prefix="bitbench-node-") as place, LoadWorkers() as load:
+            logs = _Logs(Path(place))
+            node.wait_until_asked(0)
+            for seq, draft in enumerate(work.drafts(load, logs)):
+                yield pack(draft, self.id, seq, logs.gained())
 
 
 class _Work:
@@ -234,7 +306,9 @@ class _Work:
             kits = {one.model: maker.kit_of(self._materials[one.model_name], one.model, quality) for one in models}
             bench = replace(bench, quality=kits)
         pace = _OrderPace(self._order, self._lab.pace(self._plan, bench.engines))
-        progress = Progress(self._plan, pace, baseline_of(self._plan), first_block=self._order.block)
+        progress = Progress(
+            self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
+        )
         for trial in self._order.history:
             progress.add([trial])
             pace.memory.add(trial)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bitbench import __version__
 from bitbench.core.cell import Contender, Plan
@@ -21,12 +21,15 @@ def make_order(
     pace: Pace,
     trials: Sequence[TrialRecord],
     *,
+    excused: Collection[str] = (),
     block: int,
     rounds: int,
     quality: tuple[Contender, ...],
 ) -> Order:
-    """`folder`: what file names in the study are relative to. `trials`: all that were recorded so far."""
+    """`folder`: what file names in the study are relative to. `trials`: all that were recorded so far.
+    `excused`: ids of those that do not count against another one."""
     plan = lock.plan
+    history = tuple(_history(trials, block))
     is_open = [place for place, cell in enumerate(plan.cells) if rounds and pace.is_open(cell, block)]
     return Order(
         id=order_id,
@@ -38,7 +41,8 @@ def make_order(
         purpose=pace.purpose(block),
         open_cells=tuple(is_open),
         quality=quality,
-        history=tuple(_history(trials, block)),
+        history=history,
+        excused=tuple(trial.id for trial in history if trial.id in excused),
         environments=hashes_of(lock.environments),
         variants={name: found for name, found in lock.variants.items() if found is not None},
         files=lock.files,

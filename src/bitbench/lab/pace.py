@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import floor
+from typing import Any
 
 from bitbench.core.asked.study import Schedule
 from bitbench.core.cell import Cell, Contender, Plan, Purpose
 from bitbench.core.ports import Engine
+from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.shifts import shifts_beside
@@ -124,6 +126,7 @@ class StudyPace:
         self._search = search
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
+        self._quality: list[QualityRecord] = []  # for its time, which is beside a budget
         self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
         self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
         self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
@@ -142,13 +145,21 @@ class StudyPace:
         self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
         self._first = FirstBlock(estimator, self._rounds_of_first)
         self._rounds: dict[int, int] = {}
+        self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_cells, self._rounds)
         self._newest_block = 0
         self._purposes: dict[int, Purpose] = {}  # by block
 
-    def add(self, record: TrialRecord | InstanceRecord) -> None:
+    def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
+        self._elapsed.add(record)
+        if isinstance(record, QualityRecord):
+            self._quality.append(record)
+            return
         self._first.add(record)
         self._estimator.add(record)
-        self._elapsed.add(record)
+        if record.block < self._newest_block:  # measured again: what was found of later blocks followed from it
+            for found in self._from_earlier_blocks:
+                for block in [block for block in found if block > record.block]:
+                    del found[block]
         self._newest_block = max(self._newest_block, record.block)
         if isinstance(record, InstanceRecord):
             self._instances.append(record)
@@ -168,18 +179,17 @@ class StudyPace:
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
-        if self.purpose(block) is Purpose.CONFIRMATION:
-            return self._rounds_to_confirm(block)
-        if self._has_ended(block):
+        confirms = self.purpose(block) is Purpose.CONFIRMATION
+        if not confirms and self._has_ended(block):
             return 0
         if measure.budget is None:
             return measure.trials.min
-        if block < self._newest_block:  # it is complete: no later estimate opens it again
-            return max(1, self._done(block))
+        if block < self._newest_block and (done := self._done(block)):  # complete: no later estimate opens it again
+            return done
         if block == 0:
             return self._first.rounds()
         if block not in self._rounds:
-            self._rounds[block] = self._rounds_for(block)
+            self._rounds[block] = max(1, self._rounds_to_confirm(block) if confirms else self._rounds_for(block))
         return self._rounds[block]
 
     def is_open(self, cell: Cell, block: int) -> bool:
@@ -216,7 +226,7 @@ class StudyPace:
         measure = self._plan.study.measure
         if measure.budget is None:
             return None
-        return plan_blocks(self._design(self._all_cells), measure.budget, measure.confidence, self._components())
+        return self._plan_blocks(self._design(self._all_cells, self._estimator), self._newest_block)
 
     def remaining_s(self) -> float:
         """Of the budget; without one, for the least that is left."""
@@ -230,13 +240,14 @@ class StudyPace:
         if blocks not in self._standings:
             trials = [trial for trial in self._trials if trial.block < blocks]
             instances = [instance for instance in self._instances if instance.block < blocks]
-            self._standings[blocks] = {field: field.standing(trials, instances) for field in self._fields}
+            others: list[InstanceRecord | QualityRecord] = [*instances, *self._quality]
+            self._standings[blocks] = {field: field.standing(trials, others) for field in self._fields}
         return self._standings[blocks]
 
     def _has_ended(self, block: int) -> bool:
         """Whether the selection takes no such block any more."""
         measure = self._plan.study.measure
-        return block >= measure.most_blocks or (block >= measure.instances.min and not self._open(block))
+        return block >= measure.instances.max or (block >= measure.instances.min and not self._open(block))
 
     def _to_confirm(self, block: int) -> frozenset[Cell]:
         found = self.standings(block)
@@ -244,10 +255,8 @@ class StudyPace:
 
     def _rounds_to_confirm(self, block: int) -> int:
         """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
-        if block <= self._newest_block:
-            return max(1, self._done(0))
         cells = self._to_confirm(block)
-        design = self._design(cells)
+        design = self._design(cells, self._known_before(block))
         fitting = floor((self._left_s(block) - design.starts_s) / design.round_s)
         return max(0, min(fitting, self._done(0))) if cells else 0
 
@@ -273,7 +282,7 @@ class StudyPace:
     def _in_any_case(self) -> int:
         """So many blocks are run before the first decision."""
         measure = self._plan.study.measure
-        return min(max(measure.instances.min, 2), measure.most_blocks)
+        return min(max(measure.instances.min, 2), measure.instances.max)
 
     def _undecided(self, block: int) -> frozenset[Cell]:
         if self._search is not None:
@@ -289,50 +298,72 @@ class StudyPace:
     def _is_vague(self, cell: Cell, blocks: int) -> bool:
         """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
         metric = headline_of(self._plan).metric
-        groups = [
-            [getattr(trial.metrics, metric) for trial in trials]
+        found = (
+            [value for trial in trials if (value := getattr(trial.metrics, metric)) is not None]
             for block, trials in self._counted[cell].items()
             if block < blocks
-        ]
+        )
+        groups = [values for values in found if values]
         return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
     def _rounds_of_first(self, known: Estimator) -> int:
         """At least one."""
         again = self._of_baseline * (self._guessed_shifts - 1)
-        return self._affordable(self._design_with(known, self._all_cells, self._contenders, again))
+        return self._affordable(self._design_with(known, self._all_cells, self._contenders, again), 0)
 
     def _rounds_for(self, block: int) -> int:
-        """At least one; a block that would not end in time with one is begun only while two are not complete."""
-        design = self._design(self._open(block))
+        """A block that would not end in time with one is begun only while two are not complete."""
+        design = self._design(self._open(block), self._known_before(block))
         left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
-        return max(1, min(self._affordable(design), floor((left_s - design.starts_s) / design.round_s)))
+        return min(self._affordable(design, block), floor((left_s - design.starts_s) / design.round_s))
 
-    def _affordable(self, design: Design) -> int:
+    def _known_before(self, block: int) -> Estimator:
+        """From the blocks before it: a run that was interrupted in a block, or after it, must come to the same."""
+        known = self._estimator.anew()
+        recorded: list[InstanceRecord | TrialRecord] = [*self._instances, *self._trials]
+        for record in recorded:
+            if record.block < block:
+                known.add(record)
+        return known
+
+    def _affordable(self, design: Design, block: int) -> int:
+        wanted = self._plan_blocks(design, block)
+        return min(wanted.rounds if wanted else 1, self._plan.study.measure.trials.max)
+
+    def _plan_blocks(self, design: Design, block: int) -> BlockPlan | None:
+        """As it was best when this block began."""
         measure = self._plan.study.measure
-        wanted = plan_blocks(design, measure.budget or 0.0, measure.confidence, self._components())
-        return min(wanted.rounds if wanted else 1, measure.trials.max)
+        return plan_blocks(
+            design,
+            measure.budget or 0.0,
+            measure.confidence,
+            self._components(block),
+            fewest=measure.instances.min,
+            most=measure.instances.max,
+        )
 
-    def _components(self) -> VarianceComponents:
-        blocks = len(self._rounds_done.keys() | self._rounds_of_baseline.keys())
-        return measured_components(log_speeds_of(self.standings(blocks - 1)) if blocks > 1 else {})
+    def _components(self, blocks: int) -> VarianceComponents:
+        """As the first blocks show them."""
+        return measured_components(log_speeds_of(self.standings(blocks)) if blocks > 1 else {})
 
-    def _design(self, cells: frozenset[Cell]) -> Design:
+    def _design(self, cells: frozenset[Cell], known: Estimator) -> Design:
         is_all = cells is self._all_cells
         contenders = self._contenders if is_all else Counter(one.engine for one in {cell.contender for cell in cells})
-        return self._design_with(self._estimator, cells, contenders, self._again(cells))
+        return self._design_with(known, cells, contenders, self._again(cells))
 
     def _design_with(
         self, known: Estimator, cells: frozenset[Cell], contenders: Counter[str], again: Sequence[Cell]
     ) -> Design:
         if cells is self._all_cells:  # asked for after each trial of the first block
-            trials_s = known.one_each_s
+            trials_s, warm_ups_s = known.one_each_s, known.warm_ups_s
         else:
-            trials_s = sum(known.trial_s(cell) for cell in self._plan.cells if cell in cells)
+            chosen = [cell for cell in self._plan.cells if cell in cells]
+            trials_s, warm_ups_s = sum(map(known.trial_s, chosen)), sum(map(known.warm_up_s, chosen))
         starts_s = sum(number * (known.start_s(name) + STOP_S) for name, number in contenders.items())
         again_s = sum(known.trial_s(cell) for cell in again)
         return Design(
             contenders=max(contenders.total(), 2),
-            starts_s=starts_s + trials_s,  # and warm-ups
+            starts_s=starts_s + warm_ups_s,
             round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
             kept_back=self._kept_back,
         )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from bitbench.core.asked.study import ProfileSpec
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Observer
+from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Load, Observer
 from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.ground.errors import ProfileError
@@ -80,7 +80,7 @@ class ProfileRun:
             self.log_file,
             occasion="profile",
             # No more than a batch at once: prompts that wait in line are to be run batch by batch.
-            size=(self._spec.input_tokens + self._spec.output_tokens, self.batch),
+            loads=(Load(self.batch, self._spec.input_tokens + self._spec.output_tokens),),
             trace_folder=folder,
         )
 

@@ -124,6 +124,7 @@ def measure_contender(
 def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
     return result.scores, {
         "answers": result.answers,
+        "conversations": result.conversations,
         "tasks": result.tasks.results,
         "task_failures": result.tasks.failures,
         "versions": dict(result.tasks.versions),

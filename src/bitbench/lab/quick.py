@@ -38,7 +38,7 @@ POINT_S = 12.0  # of one trial: with two points and three trials, 72 s and the f
 SLOW_S = 4.0  # for one answer: from here on one trial per point is all that two minutes allow
 FIRST_MODEL = "smollm2-135m"
 BUDGET_S = 90.0
-_ROUND = Workload(name="single", concurrency=1, input_tokens=128, output_tokens=32)
+ANSWER_TOKENS = 32
 _PROMPTS = tuple(
     f"Explain in about {count} words what a {topic} is, how it works and what people use it for."
     for count in (50, 100, 150, 200)
@@ -71,7 +71,7 @@ def find_servers() -> tuple[FoundServer, ...]:
 def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
     """One and eight streams. Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp
     do; else chats, whose answers end where the model ends them. Raises LoadError where it answers neither."""
-    exact = LoadOptions(output_tokens=32)
+    exact = LoadOptions(output_tokens=ANSWER_TOKENS)
     try:
         return _prepare(server, exact, client, folder)
     except LoadError:
@@ -99,7 +99,7 @@ def engine_study(home: Path, device: Device) -> Study:
         models=(smallest.name,),
         recipes=tuple(_dense_recipes(list(ready), installed, device)),
         engines=tuple(EngineSetup(name=name, engine=name, args=dict(ready[name].quick_args)) for name in ready),
-        workloads=(_ROUND,),
+        workloads=(Workload(name="single", concurrency=1, input_tokens=128, output_tokens=ANSWER_TOKENS),),
         measure=Measure(budget=BUDGET_S),
     )
 

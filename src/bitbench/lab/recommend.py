@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from bitbench.core.found.recommendation import Limits, Recommendation
+from bitbench.core.found.recommendation import Choice, Limits, Recommendation
+from bitbench.core.recorded.study import StudyRecords
 from bitbench.ground.units import parse_bytes, parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
+from bitbench.lab.deploy import deploy_words
 from bitbench.lab.study import Lab
 from bitbench.statistics.recommend import recommend
 from bitbench.store.folder import StudyFolder
@@ -20,8 +22,16 @@ def recommend_from(
     price_per_hour: float | None = None,
 ) -> Recommendation:
     """The fastest contender within the limits on these engines, for each of these workloads; or on all, for all."""
-    summary = lab.summary(folder)
-    return recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+    records = folder.read()
+    summary = lab.summary(folder, records)
+    found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+    return found.model_copy(update={"choices": tuple(_with_command(records, choice) for choice in found.choices)})
+
+
+def _with_command(records: StudyRecords, choice: Choice) -> Choice:
+    if choice.chosen is None:
+        return choice
+    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen)})
 
 
 def limits_of(

@@ -29,7 +29,7 @@ class StudySource:
         """The same study with another budget; its file stays as it is."""
         if budget_s is None:
             return self
-        measure = self.study.measure.model_copy(update={"budget": budget_s})
+        measure = self.study.measure.with_budget(budget_s)
         return replace(self, study=self.study.model_copy(update={"measure": measure}))
 
     def located(self, error: StudyFileError) -> StudyFileError:

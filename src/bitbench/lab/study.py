@@ -35,6 +35,7 @@ from bitbench.ground.errors import (
 )
 from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
+from bitbench.ground.units import show_duration
 from bitbench.lab.bench import Bench
 from bitbench.lab.driver import Schedule, StudyDriver
 from bitbench.lab.endpoint import EndpointRun
@@ -66,8 +67,9 @@ from bitbench.probes.memory import available_memory
 from bitbench.probes.noise import measure_noise
 from bitbench.quality.files import check_quality_files, hash_quality_files
 from bitbench.quality.tasks import ENVIRONMENT
+from bitbench.report.document.words import plural
 from bitbench.report.paths import shorten_summary
-from bitbench.statistics.budget_plan import BlockPlan
+from bitbench.statistics.budget_plan import FEWEST_BLOCKS, BlockPlan
 from bitbench.statistics.standing import kept_back
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder, Writer
@@ -186,7 +188,7 @@ class Lab:
                     plan, bench, progress, observer, writer.new_instance, folder.logs, remaining_s=pace.remaining_s
                 )
 
-            _announce(plan, schedule, observer)
+            _announce(plan, schedule, observer, self.estimator(plan).quality_s)
             executor = LocalExecutor(work, lock.host)
             StudyDriver(
                 lock,
@@ -215,7 +217,7 @@ class Lab:
         maker = KitMaker(engines, self._python_of, workshop.model_folder, source.folder.resolve())
         maker.kits(plan, writer, observer.note)
         schedule = Schedule(plan, lambda: self.pace(plan, engines, fleet.size), writer.folder)
-        _announce(plan, schedule, observer)
+        _announce(plan, schedule, observer, self.estimator(plan).quality_s)
         status = FleetStatus(writer, fleet, schedule)
         StudyDriver(
             lock,
@@ -498,11 +500,15 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
         )
 
 
-def _announce(plan: Plan, schedule: Schedule, observer: Observer) -> None:
+def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: float) -> None:
     observer.study_started(plan, schedule.measured)
     if (planned := schedule.pace.planned()) is not None:
         confirmed = "; one more start confirms the best" if kept_back(plan) else ""
-        observer.note(f"the budget buys {_bought(planned)}{confirmed}")
+        besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
+        observer.note(f"the budget buys {_bought(planned)}{confirmed}{besides}")
+    elif plan.study.measure.budget is not None:
+        starts = max(FEWEST_BLOCKS, plan.study.measure.instances.min)
+        observer.note(f"the budget is less than {starts} starts × 1 round take; these are measured in any case")
 
 
 def refuse_on_a_fleet(plan: Plan, engines: Mapping[str, Engine]) -> None:
@@ -519,4 +525,5 @@ def refuse_on_a_fleet(plan: Plan, engines: Mapping[str, Engine]) -> None:
 
 def _bought(planned: BlockPlan) -> str:
     """`3 starts × 4 rounds; ratios to about ±15 %`"""
-    return f"{planned.blocks} starts × {planned.rounds} rounds; ratios to about ±{planned.relative_half_width:.0%}"
+    size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
+    return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"

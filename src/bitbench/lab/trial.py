@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from bitbench.core.asked.study import Limits, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
-from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, Observer, Vocabulary
+from bitbench.core.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.load.verdict import judge
 from bitbench.probes.engine_metrics import engine_metrics, read_metrics
@@ -83,10 +83,11 @@ class TrialRunner:
         """Blocks until it has ended. Its prompts are the same for all contenders, and never come twice in an
         instance."""
         cell = Cell(contender=ready.contender, workload=workload.name)
+        asked = workload.warm_up if kind == "warmup" else workload
         self.observer.trial_started(cell, index, warmup=kind == "warmup")
         job = load_job(
             ready.endpoint,
-            workload,
+            asked,
             seed=(self.study.seed, zlib.crc32(workload.name.encode()), ready.block, index, int(kind == "warmup")),
             limits=self.study.limits,
             vocabulary=ready.vocabulary,
@@ -94,11 +95,19 @@ class TrialRunner:
         )
         before = read_metrics(ready.endpoint)
         with watch_gpus(ready.instance.pid) as gpus:
-            result = self.load.run(job, self.observer.trial_running)
+            try:
+                result = self.load.run(job, self.observer.trial_running)
+            except LoadLost as lost:
+                gone = Failure(outcome=Outcome.LOST, cause=str(lost))
+                return TrialDraft(
+                    new_record(
+                        cell, kind="measured", block=ready.block, index=index, instance_id=ready.id, failure=gone
+                    )
+                )
         counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
         requests = result.requests
         energy_j = gpus.use.energy_j if gpus.use else None
-        failure = ready.explain(judge(requests, workload, result.health) or disturbance(gpus.use), kind)
+        failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
         if failure is not None:
             kind = "measured"  # a warm-up that fails is the result of its cell
         record = new_record(
@@ -109,6 +118,7 @@ class TrialRunner:
                 "duration_s": result.duration_s,
                 "metrics": measure(requests, self.study.objectives, energy_j) if failure is None else TrialMetrics(),
                 "client": result.health,
+                "sketched": dict(result.sketched),
                 "objectives": judge_objectives(requests, self.study.objectives),
                 "requests": requests.num_rows,
                 "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),

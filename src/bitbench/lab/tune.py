@@ -1,41 +1,39 @@
 """`bitbench tune`: a race among the contenders of a study, then a fresh study of its best against the baseline."""
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from bitbench.core.asked.study import MOST_STARTS, Count, Measure, Study
+from bitbench.core.asked.study import STARTS_OF_A_BUDGET, Study
 from bitbench.core.asked.tune import Goal, Tune
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.recommendation import Judged, Limits, Recommendation, Standing
+from bitbench.core.found.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, Standing
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio, StudySummary
 from bitbench.core.found.tuning import Confirmed, Fate, Tried, Tuning
-from bitbench.core.ports import Deployable, Launch, Observer
+from bitbench.core.ports import Observer
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.secrets import is_secret
 from bitbench.ground.errors import StudyFileError, UsageError
+from bitbench.lab.confirmation import Confirmation, ConfirmationPlanner
+from bitbench.lab.deploy import deploy_words
 from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
 from bitbench.lab.part import StudyPart
 from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.planning.draw import draw
-from bitbench.planning.expand import launch_size
-from bitbench.planning.kv_cache import as_arguments
-from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
+from bitbench.report.document.words import plural
 from bitbench.statistics.elapsed import block_ends
-from bitbench.statistics.fields import fields_of, log_speeds_of
 from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.quality import baseline_of as quality_baseline
 from bitbench.statistics.race import Race, race_of
 from bitbench.statistics.recommend import MEMORIES, recommend
 from bitbench.statistics.standing import Headline, baseline_of, headline_of, pair_tables
 from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder
 
-SCREENINGS = 2  # starts of every contender before one may be dropped
+SCREENINGS = STARTS_OF_A_BUDGET.min  # of every contender before one may be dropped
 _FATES = list(Fate)
 
 
@@ -109,6 +107,7 @@ class _TuneRun:
         if len(space) < 2:
             raise UsageError("there is nothing to search: of the file's contenders fewer than two can run here")
         _require_baseline(plan)
+        self._warn_of_unknown_quality(plan)
         folder = self.lab.run(
             self._search_source(), self.place / "search", self.observer, part=StudyPart(self._drawn, self._going_on)
         )
@@ -136,30 +135,38 @@ class _TuneRun:
             within=self._tune.within,
             confidence=self._study.measure.confidence,
             confirmed=confirmed,
-            deploy=() if chosen is None else self._deploy(found.plan, chosen),
+            deploy=() if chosen is None else deploy_words(found.records, chosen),
             search_folder=str(folder.path),
             budget_s=self._budget_s,
             search_s=_elapsed_s(found.records),
             confirmation_s=confirmation_s,
         )
 
+    def _warn_of_unknown_quality(self, plan: Plan) -> None:
+        if self._tune.max_quality_loss is None:
+            return
+        alone = [one for one in plan.quality if one != baseline_of(plan) and quality_baseline(one, plan) is None]
+        engines = dict.fromkeys(plan.study.engine(one.engine).engine for one in alone)
+        if engines:
+            self.observer.warn(
+                f"no contender on {', '.join(engines)} can meet max_quality_loss, since the study has no unquantized "
+                "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
+            )
+
     def _search_source(self) -> StudySource:
         """Two starts of everybody, then only those that may be the best, in the search's share of the budget."""
-        measure = self._study.measure
-        changes: dict[str, object] = {"budget": (1 - self._tune.confirm) * self._budget_s}
-        if "instances" not in measure.model_fields_set:
-            changes["instances"] = Count(min=SCREENINGS, max=MOST_STARTS)
-        fields = {name: getattr(measure, name) for name in measure.model_fields_set} | changes
-        return replace(self.source, study=self._study.model_copy(update={"measure": Measure(**fields)}))
+        measure = self._study.measure.with_budget((1 - self._tune.confirm) * self._budget_s)
+        return replace(self.source, study=self._study.model_copy(update={"measure": measure}))
 
     def _drawn(self, plan: Plan) -> Plan:
         estimator = self.lab.estimator(plan)
-        trial_s = {cell.contender: estimator.trial_s(cell) for cell in plan.cells}
+        cells = {cell.contender: cell for cell in plan.cells}
 
         def screening_s(contender: Contender) -> float:
             """Starts, each with a warm-up and a round."""
-            once_s = estimator.start_s(contender.engine) + STOP_S + 2 * trial_s[contender] + PROBE_AND_TOUCH_S
-            return SCREENINGS * once_s
+            cell = cells[contender]
+            load_s = estimator.warm_up_s(cell) + estimator.trial_s(cell) + PROBE_AND_TOUCH_S
+            return SCREENINGS * (estimator.start_s(contender.engine) + STOP_S + load_s)
 
         return draw(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
 
@@ -197,63 +204,47 @@ class _TuneRun:
         for number in count(1):
             folder = StudyFolder(self.place / ("confirmation" if number == 1 else f"confirmation-{number}"))
             lock = folder.lock()
-            if lock is None or set(lock.plan.contenders) == both:
+            if lock is None or {cell.contender for cell in lock.plan.cells} == both:
                 break
-        measure = lock.plan.study.measure if lock else self._fresh_measure(found, chosen, baseline)
+        fresh = Confirmation.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
+        used = {each.engine for each in (*both, *fresh.scored)}
         study = self._study.model_copy(
             update={
                 "tune": None,
-                "quality": None,
+                "quality": fresh.quality,
                 "profile": None,
                 "baseline": baseline.name,
-                "engines": tuple(one for one in self._study.engines if one.name in {each.engine for each in both}),
-                "measure": measure,
+                "engines": tuple(one for one in self._study.engines if one.name in used),
+                "measure": fresh.measure,
             }
         )
-        starts, rounds = measure.instances.min, measure.trials.min
-        self.observer.note(f"confirming {chosen.name}: {starts} starts × {rounds} rounds beside the baseline")
+        starts, rounds = fresh.measure.instances.min, fresh.measure.trials.min
+        quality = f", and the quality of {fresh.quality.windows} fresh windows" if fresh.quality else ""
+        size = f"{plural(starts, 'start')} × {plural(rounds, 'round')}"
+        self.observer.note(f"confirming {chosen.name}: {size} beside the baseline{quality}")
         source = StudySource.of(study, self.source.folder)
-        self.lab.run(source, folder.path, self.observer, part=StudyPart(lambda plan: plan.only(both)))
+        part = StudyPart(lambda plan: fresh.part_of(plan, found.plan, both))
+        self.lab.run(source, folder.path, self.observer, part=part)
         self.lab.report(folder)
         return folder
 
-    def _fresh_measure(self, found: _Searched, chosen: Contender, baseline: Contender) -> Measure:
-        """A fixed plan for what is left of the budget: no look ends it early, so that nothing bends its figures."""
-        old = self._study.measure
-        planned = self._confirmation_plan(found, chosen, baseline)
-        return Measure(
-            instances=Count(min=planned.blocks, max=planned.blocks),
-            trials=Count(min=min(planned.rounds, old.trials.max), max=min(planned.rounds, old.trials.max)),
-            schedule=old.schedule,
-            confidence=old.confidence,
-            headline=old.headline,
-        )
-
-    def _confirmation_plan(self, found: _Searched, chosen: Contender, baseline: Contender) -> BlockPlan:
+    def _planner(self, found: _Searched, chosen: Contender, baseline: Contender) -> ConfirmationPlanner:
         estimator = self.lab.estimator(found.plan)
         for instance in found.records.instances:
             estimator.add(instance)
         for trial in found.records.trials:
             estimator.add(trial)
-        trials_s = sum(estimator.trial_s(cell) for cell in found.plan.cells if cell.contender in (chosen, baseline))
-        starts_s = sum(estimator.start_s(one.engine) + STOP_S for one in (chosen, baseline))
-        standings = {
-            field: field.standing(found.records.trials, found.records.instances) for field in fields_of(found.plan)
-        }
-        return plan_confirmation(
-            Design(contenders=2, starts_s=starts_s + trials_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
-            self._budget_s - _elapsed_s(found.records),
-            self._study.measure.confidence,
-            measured_components(log_speeds_of(standings)),
-            target=self._study.measure.target_precision,
-        )
+        left_s = self._budget_s - _elapsed_s(found.records)
+        return ConfirmationPlanner(self._study, found.records, estimator, chosen, baseline, left_s)
 
     def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Contender, baseline: Contender) -> Confirmed:
         records = folder.read()
         summary = summarize(records)
-        fresh = self._limits.model_copy(update={"quality_loss": None})
-        judged = {one.contender: one for one in _judged(summary, fresh, self._tune.price_per_hour)}
-        quality = [one for one in found.judged[chosen].findings if one.unit == "share"]
+        windows = next((one.windows for one in summary.quality if one.contender == chosen), None)
+        scored = records.plan.quality
+        limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
+        judged = {one.contender: one for one in _judged(summary, limits, self._tune.price_per_hour)}
+        kept = () if scored else found.judged[chosen].findings
         ratio = _ratio(_table(records, found.headline), chosen, baseline, found.headline, records)
         best, other = judged[chosen], judged[baseline]
         measure = records.study.measure
@@ -268,27 +259,9 @@ class _TuneRun:
             memory=best.memory,
             cost=best.cost,
             baseline_cost=other.cost,
-            findings=(*best.findings, *quality),
+            findings=(*best.findings, *(one for one in kept if one.name == QUALITY_LOSS)),
+            windows=windows or None,
         )
-
-    def _deploy(self, plan: Plan, chosen: Contender) -> tuple[str, ...]:
-        setup = plan.study.engine(chosen.engine)
-        engine = self.lab.engines_of(plan.study)[setup.engine]
-        if not isinstance(engine, Deployable):
-            return ()
-        context_tokens, concurrency = launch_size(plan, setup)
-        launch = Launch(
-            setup=as_arguments(setup, engine),
-            variant=plan.variant(chosen.variant),
-            python=None,
-            log_file=Path(),
-            context_tokens=context_tokens,
-            concurrency=concurrency,
-            seed=0,
-        )
-        variables, words = engine.deployment(launch)
-        shown = [f"{name}={'•••' if is_secret(name) else shlex.quote(value)}" for name, value in variables.items()]
-        return (*shown, *(shlex.quote(word) for word in words))
 
 
 def _require_baseline(plan: Plan) -> Contender:
@@ -311,7 +284,7 @@ def _table(records: StudyRecords, headline: Headline) -> PairTable | None:
 
 
 def _elapsed_s(records: StudyRecords) -> float:
-    return max(block_ends(records.trials, records.instances).values(), default=0.0)
+    return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
 
 
 def _metric_name(headline: Headline) -> str:

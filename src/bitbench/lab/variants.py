@@ -26,7 +26,12 @@ from bitbench.quantize.work import OnProgress, QuantizeProgress
 
 FoundModel = library.ResolvedModel | library.ExpectedModel
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
-FORMATS = {Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS, Backend.GGUF: "gguf", Backend.VPTQ: "vptq"}
+FORMATS = {
+    Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS,
+    Backend.GGUF: "gguf",
+    Backend.OPENVINO: "openvino",
+    Backend.VPTQ: "vptq",
+}
 
 
 class Workshop:

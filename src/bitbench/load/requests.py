@@ -1,6 +1,6 @@
 """The requests of a trial: what each one says and when it is due, made before the clock starts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -41,21 +41,31 @@ class _Slot(NamedTuple):
     think_s: float
 
 
-def plan_requests(job: LoadJob) -> list[PlannedRequest]:
-    """Every request of the trial, in the order in which they are begun as far as that is known.
+def plan_requests(
+    job: LoadJob, owns: Callable[[int, int | None], bool] = lambda _number, _stream: True
+) -> list[PlannedRequest]:
+    """Every request of the trial, in the order in which they are begun as far as that is known; or those that the
+    caller `owns`, by their number and stream.
 
     The same job gives the same requests at the same times; nothing in it depends on an answer.
     """
     asks, slots = _plan(job)
     workload = job.workload
     batch_size = None if workload.open_loop else workload.concurrency
+    own = [(number, slot) for number, slot in enumerate(slots) if owns(number, slot.stream)]
+    wanted = {slot.ask for _, slot in own}
     # One after the other: as a list of numbers a prompt takes several times the room that its bytes do.
-    made = [
-        (request_bytes(job.endpoint, ask, api=workload.api, batch_size=batch_size), ask.input_tokens, ask.output_tokens)
-        for ask in asks
-    ]
+    made = {
+        place: (
+            request_bytes(job.endpoint, ask, api=workload.api, batch_size=batch_size),
+            ask.input_tokens,
+            ask.output_tokens,
+        )
+        for place, ask in enumerate(asks)
+        if place in wanted
+    }
     requests = []
-    for number, slot in enumerate(slots):
+    for number, slot in own:
         data, input_tokens, output_tokens = made[slot.ask]
         exactly = output_tokens if workload.output_forced else None
         requests.append(

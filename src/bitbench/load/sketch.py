@@ -43,12 +43,20 @@ class LatencySketch:
         return int(self._counts.sum())
 
     def quantile(self, share: float) -> float | None:
-        """The value below which this share of all lies, within RELATIVE_ERROR; None where there is none."""
+        """The value below which this share of all lies, within RELATIVE_ERROR; None where there is none.
+
+        Between two values in proportion, as `numpy.quantile` of all of them: where each is within the error, so is what
+        lies between.
+        """
         reached = np.cumsum(self._counts)
         if reached[-1] == 0:
             return None
-        place = int(np.searchsorted(reached, share * (reached[-1] - 1), side="right"))
-        return LOWEST_S * 2 * _RATIO**place / (1 + _RATIO)
+        rank = share * float(reached[-1] - 1)
+        below, above = (
+            LOWEST_S * 2 * _RATIO ** int(np.searchsorted(reached, place, side="right")) / (1 + _RATIO)
+            for place in (math.floor(rank), math.ceil(rank))
+        )
+        return below + (above - below) * (rank - math.floor(rank))
 
     def counts(self) -> SketchCounts:
         (bins,) = np.nonzero(self._counts)

@@ -14,6 +14,11 @@ from bitbench.rows.request_rows import RequestRows, statistic
 # A wall clock that was set by as much may have changed the kernel's times by as much. Half of what a mean may be off is
 # far above what two readings of the clocks differ by themselves, some microseconds.
 CLOCK_STEP_S = 0.0005
+# A machine whose clock is off by this sends its requests so much earlier or later than planned. Its latencies stay
+# true, since each is a difference on one clock; what changes is which requests meet at the server, and the span over
+# which throughput is counted. 5 ms are one or two slices of a scheduler; of the span a 200th may be wrong at either
+# end, 1 % in all.
+CLOCK_ERROR_S, CLOCK_ERROR_SHARE = 0.005, 0.005
 # The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
 # reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
 MEAN_DELAY_SHARE = 0.02
@@ -65,13 +70,32 @@ def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failu
         return _failed_request(failed, len(rows))
     if workload.request_count not in (None, len(rows)):
         return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
-    return _wrong_tokens(rows) or _client_bound(requests, health)
+    return _wrong_tokens(rows) or _clocks_apart(requests, health) or _client_bound(requests, health)
 
 
 def _clock_was_set(step_s: float) -> Failure:
     direction = "forward" if step_s > 0 else "back"
     cause = (
         f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
+    )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
+
+
+def _clocks_apart(requests: pa.Table, health: ClientHealth) -> Failure | None:
+    """Whether it matters how badly the clocks of the client's machines are known."""
+    if not health.nodes or not requests.num_rows:
+        return None
+    rows = RequestRows(requests)
+    span_s = float(np.nanmax(rows.end) - rows.planned.min())
+    allowed_s = max(MEAN_DELAY_FLOOR_S, min(CLOCK_ERROR_S, CLOCK_ERROR_SHARE * span_s))
+    worst = max(health.nodes, key=lambda node: node.off_by_s)
+    if worst.off_by_s <= allowed_s:
+        return None
+    bound_s = max(worst.clock_before.bound_s, worst.clock_after.bound_s)
+    moved_s = abs(worst.clock_after.offset_s - worst.clock_before.offset_s)
+    cause = (
+        f"the clock of {worst.name} may be off by {show_seconds(worst.off_by_s)} (limit {show_seconds(allowed_s)}): "
+        f"its offset is known to ±{show_seconds(bound_s)}, and moved by {show_seconds(moved_s)} while it ran"
     )
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 

@@ -2,7 +2,7 @@
 
 import os
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -13,7 +13,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob, LoadResult
 from bitbench.core.progress import LoadProgress
 from bitbench.ground.linux import require_linux
-from bitbench.load.client import WorkerPart
+from bitbench.load.client import WHOLE, WorkerPart
 from bitbench.load.frames import Task
 from bitbench.load.health import client_health
 from bitbench.load.progress import Snapshot, sum_of
@@ -52,17 +52,37 @@ class LoadWorkers:
 
     def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
         """Blocks until the trial has ended. Raises LoadError where the client failed, not the engine."""
-        count = self._count or workers_for(job.workload)
+        before: LoadProgress | None = None
+
+        def tell(snapshots: Sequence[Snapshot]) -> None:
+            nonlocal before
+            assert on_progress is not None
+            before = sum_of(snapshots, before)
+            on_progress(before)
+
+        return self.run_part(job, WHOLE, lambda: monotonic() + _LEAD_S, tell if on_progress else None)
+
+    def run_part(
+        self,
+        job: LoadJob,
+        part: WorkerPart,
+        choose_zero: Callable[[], float],
+        on_snapshots: Callable[[Sequence[Snapshot]], None] | None = None,
+    ) -> LoadResult:
+        """Like `run` for one of several machines. `choose_zero` is called when all is prepared and says when time zero
+        is, on this machine's clock."""
+        count = self._count or workers_for(job.workload, part.workers)
         try:
             workers = self._have(count)
             for index, worker in enumerate(workers):
-                worker.begin(Task(job, WorkerPart(index, count), report=on_progress is not None))
+                own = WorkerPart(part.worker + index * part.workers, count * part.workers)
+                worker.begin(Task(job, own, report=on_snapshots is not None))
             for worker in workers:
                 worker.read()  # that it is ready
-            zero = monotonic() + _LEAD_S
+            zero = choose_zero()
             for worker in workers:
                 worker.start_clock(zero)
-            return _merge(_listen(workers, on_progress))
+            return merge(_listen(workers, on_snapshots))
         except BaseException:  # also an interrupt: what the others still say would be taken for the next job's
             self._end()
             raise
@@ -78,19 +98,18 @@ class LoadWorkers:
             worker.end()
 
 
-def workers_for(workload: Workload) -> int:
-    """As many as the streams need, but half of the cores at least stay with the engine."""
+def workers_for(workload: Workload, machines: int = 1) -> int:
+    """As many as the streams of one of these machines need, but half of its cores at least stay with the engine."""
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(-(-workload.concurrency // STREAMS_PER_WORKER), cores // 2))
+    return max(1, min(-(-workload.concurrency // (STREAMS_PER_WORKER * machines)), cores // 2))
 
 
-def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] | None) -> list[LoadResult]:
+def _listen(workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], None] | None) -> list[LoadResult]:
     """Wait for all results; pass on what is said meanwhile."""
     results: list[LoadResult] = []
     snapshots: dict[int, Snapshot] = {}
     silent = {worker.pid for worker in workers}  # have said nothing since the last progress
-    news = False  # a snapshot that no progress has in it yet
-    progress: LoadProgress | None = None
+    news = False  # a snapshot that was not passed on yet
     with selectors.DefaultSelector() as selector:
         for worker in workers:
             selector.register(worker, selectors.EVENT_READ, worker)
@@ -104,15 +123,14 @@ def _listen(workers: list[Worker], on_progress: Callable[[LoadProgress], None] |
                 elif isinstance(message, Snapshot):
                     snapshots[key.data.pid] = message
                     news = True
-                if news and not silent and on_progress is not None:
-                    progress = sum_of(list(snapshots.values()), progress)
-                    on_progress(progress)
+                if news and not silent and on_snapshots is not None:
+                    on_snapshots(list(snapshots.values()))
                     news = False
                     silent = {entry.data.pid for entry in selector.get_map().values()}
     return results
 
 
-def _merge(results: list[LoadResult]) -> LoadResult:
+def merge(results: Sequence[LoadResult]) -> LoadResult:
     """In planned order, on the clock that all had."""
     requests = pa.concat_tables([result.requests for result in results])
     if len(results) > 1:

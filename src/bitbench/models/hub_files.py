@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from bitbench.ground.errors import ModelError
+from bitbench.models.folder import MANIFEST
 from bitbench.models.hub_reference import HubReference
 
 # Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
@@ -28,7 +29,7 @@ class HubFile:
 
 def choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
     """The weights with what is needed to load them, or the GGUF file that the reference names; raises ModelError."""
-    usual = [file for file in files if _SAFE_NAME.fullmatch(file.name)]
+    usual = [file for file in files if _SAFE_NAME.fullmatch(file.name) and file.name != MANIFEST]  # ours, not theirs
     if reference.file is not None:
         return _chosen_gguf(usual, reference)
     top = [file for file in usual if "/" not in file.name]

@@ -17,7 +17,7 @@ from bitbench.core.found.model_cost import StepCost, decode_cost, expected_weigh
 from bitbench.core.recorded.variant import Variant
 from bitbench.ground.units import show_bytes
 from bitbench.planning.compatibility import look_up
-from bitbench.planning.estimate import ASSUMED_ANSWERS, ASSUMED_SCORE_OVERHEAD_S
+from bitbench.planning.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
 
 # Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
 ASSUMED_OVERHEAD_BYTES = 2 * 2**30
@@ -215,11 +215,13 @@ class _Times:
         hopeless = {one.contender for one in self._plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
         cells = [cell for cell in self._plan.cells if cell.contender not in hopeless]
         timed = {cell.contender for cell in cells}
-        one_each_s = sum(self._trial_s(cell, most=most) for cell in cells)
+        workloads = {workload.name: workload for workload in self._plan.study.workloads}
+        one_each_s = sum(self._trial_s(cell, workloads[cell.workload], most=most) for cell in cells)
+        warm_ups_s = sum(self._trial_s(cell, workloads[cell.workload].warm_up, most=most) for cell in cells)
         starting_s = sum(self._starting_s(contender) for contender in timed)
         once_s = sum(self._starting_s(contender) for contender in set(self._plan.contenders) - timed)
-        scoring_s = sum(self._scoring_s(contender, most=most) for contender in self._plan.quality)
-        total_s = starts * (starting_s + (trials + 1) * one_each_s) + once_s + scoring_s  # one trial warms up
+        scoring_s = sum(self._scoring_s(contender, most=most) for contender in self._plan.quality_once)
+        total_s = starts * (starting_s + warm_ups_s + trials * one_each_s) + once_s + scoring_s
         budget_s = measure.budget
         return total_s if budget_s is None else min(total_s, budget_s)
 
@@ -229,10 +231,10 @@ class _Times:
         )
         return self._start_s[contender.engine] + loading_s
 
-    def _trial_s(self, cell: Cell, *, most: bool) -> float:
+    def _trial_s(self, cell: Cell, workload: Workload, *, most: bool) -> float:
         if cell.contender not in self._fits or not self.knows(cell.contender):
             return 0.0
-        fit, workload = self._fits[cell.contender], self._plan.study.workload(cell.workload)
+        fit = self._fits[cell.contender]
         read, written = typical(workload.input_tokens), typical(workload.output_tokens)
         facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
         kv = fit.use.kv_value_bytes
@@ -248,8 +250,7 @@ class _Times:
         fit = self._fits[contender]
         step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
         scored = quality.windows * quality.window_tokens
-        answered = ASSUMED_ANSWERS * quality.answer_tokens
-        return scored * ASSUMED_SCORE_OVERHEAD_S + answered * _step_s(step, fit, most=most)
+        return scored * ASSUMED_SCORE_OVERHEAD_S + written_tokens(quality) * _step_s(step, fit, most=most)
 
 
 def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:

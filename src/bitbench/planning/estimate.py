@@ -19,6 +19,7 @@ ASSUMED_TOKEN_OVERHEAD_S = 0.010
 NULL_TOKEN_S = 0.002
 ASSUMED_SCORE_OVERHEAD_S = 0.004  # to sort a vocabulary, and to write and read the likeliest of it
 ASSUMED_ANSWERS = 12
+ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = 400, 30  # tokens: the mean of the scripted conversations with SmolLM2
 
 
 def guess_trial_s(variant: Variant, workload: Workload) -> float:
@@ -32,6 +33,17 @@ def guess_trial_s(variant: Variant, workload: Workload) -> float:
     return max(busy_s, _schedule_s(workload) + last_s)
 
 
+def _whole_trial_s(record: TrialRecord, workload: Workload) -> float:
+    """What it took; of a warm-up, what all of its workload takes at its pace."""
+    took_s = record.duration_s or 0.0
+    if record.kind == "measured":
+        return took_s
+    warm_up = workload.warm_up
+    more_tokens = typical(workload.output_tokens) - typical(warm_up.output_tokens)
+    times = (workload.request_count or 1) / (warm_up.request_count or 1)
+    return times * (took_s + more_tokens * (record.metrics.tpot_s or 0.0))
+
+
 def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None) -> float:
     """Windows one after the other, then answers; tasks are not known."""
     if variant.facts.parameters is None:
@@ -39,7 +51,18 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None)
     scored = quality.windows * quality.window_tokens
     step_s = (variant.weight_bytes or 0) / ASSUMED_READ_BYTES_PER_S + ASSUMED_TOKEN_OVERHEAD_S
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else 2 * variant.facts.parameters / ASSUMED_FLOPS_PER_S
-    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + ASSUMED_ANSWERS * quality.answer_tokens * step_s
+    read_s = 2 * variant.facts.parameters / ASSUMED_FLOPS_PER_S * ASSUMED_TURN_PROMPT * _turns(quality)
+    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + written_tokens(quality) * step_s + read_s
+
+
+def written_tokens(quality: Quality) -> int:
+    """Of all answers to questions, continued texts and turns of conversations: at most, where none breaks."""
+    answers = (ASSUMED_ANSWERS + quality.continuations) * quality.answer_tokens
+    return answers + ASSUMED_TURN_ANSWER * _turns(quality)
+
+
+def _turns(quality: Quality) -> int:
+    return quality.turns.conversations * quality.turns.turns if quality.turns else 0
 
 
 def _round_s(variant: Variant, workload: Workload, streams: int) -> float:
@@ -87,16 +110,20 @@ class Estimator:
         self._engines = engines
         measure = plan.study.measure
         self._needed = measure.instances.min * measure.trials.min
+        self._workloads = {workload.name: workload for workload in plan.study.workloads}
         guesses = _guesses(plan)
-        self._trial_s = {cell: _Mean(guesses[cell.contender.variant, cell.workload]) for cell in plan.cells}
+        of_cells = {cell: guesses[cell.contender.variant, cell.workload] for cell in plan.cells}
+        self._trial_s = {cell: _Mean(trial_s) for cell, (trial_s, _) in of_cells.items()}
+        self._warm_up_s = {cell: _Mean(warm_up_s) for cell, (_, warm_up_s) in of_cells.items()}
         self._start_s = {setup.name: _Mean(engines[setup.engine].start_s) for setup in plan.study.engines}
         timed = {cell.contender for cell in plan.cells}
         self._timed = Counter(contender.engine for contender in timed)
-        self._only_quality = Counter(contender.engine for contender in set(plan.quality) - timed)  # started once
+        self._only_quality = Counter(contender.engine for contender in set(plan.quality_once) - timed)  # started once
         self._quality_s = _all_quality_s(plan, engines)
         self._one_each_s = sum(mean.value for mean in self._trial_s.values())
+        self._warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
         self._done: Counter[Cell] = Counter()
-        self._left_s = self._one_each_s * self._trials_left(0)
+        self._left_s = self._needed * self._one_each_s + measure.instances.min * self._warm_ups_s
         self._starts_done = 0
 
     def anew(self) -> "Estimator":
@@ -109,16 +136,24 @@ class Estimator:
             if record.ready_s is not None and record.contender.engine in self._start_s:
                 self._start_s[record.contender.engine].add(record.ready_s)
         elif (mean := self._trial_s.get(record.cell)) is not None:
-            cell, before_s = record.cell, mean.value
-            self._left_s -= before_s * self._trials_left(self._done[cell])
+            cell, warm_up = record.cell, self._warm_up_s[record.cell]
+            self._left_s -= self._cell_left_s(cell)
+            self._one_each_s -= mean.value
+            self._warm_ups_s -= warm_up.value
             self._done[cell] += record.kind == "measured"
-            if record.duration_s is not None:
-                mean.add(record.duration_s)
-            self._one_each_s += mean.value - before_s
-            self._left_s += mean.value * self._trials_left(self._done[cell])
+            if record.duration_s:  # 0: it never ran
+                mean.add(_whole_trial_s(record, self._workloads[cell.workload]))
+                if record.kind == "warmup":
+                    warm_up.add(record.duration_s)
+            self._one_each_s += mean.value
+            self._warm_ups_s += warm_up.value
+            self._left_s += self._cell_left_s(cell)
 
     def trial_s(self, cell: Cell) -> float:
         return self._trial_s[cell].value
+
+    def warm_up_s(self, cell: Cell) -> float:
+        return self._warm_up_s[cell].value
 
     def start_s(self, setup_name: str) -> float:
         return self._start_s[setup_name].value
@@ -127,6 +162,11 @@ class Estimator:
     def one_each_s(self) -> float:
         """One trial of each cell."""
         return self._one_each_s
+
+    @property
+    def warm_ups_s(self) -> float:
+        """One of each cell."""
+        return self._warm_ups_s
 
     def starts_s(self, timed: int) -> float:
         """So many starts of each contender whose speed is measured; others are started once, for their quality."""
@@ -145,7 +185,7 @@ class Estimator:
         """The whole study: with the minimum of trials and instances, and with the maximum."""
         measure = self._plan.study.measure
         low, high = (
-            self.starts_s(instances) + instances * self._one_each_s * (trials + 1) + self._quality_s
+            self.starts_s(instances) + instances * (trials * self._one_each_s + self._warm_ups_s) + self._quality_s
             for instances, trials in (
                 (measure.instances.min, measure.trials.min),
                 (measure.instances.max, measure.trials.max),
@@ -154,18 +194,26 @@ class Estimator:
         if measure.budget is None:
             return low, high
         # Two starts of one round, and warm-ups.
-        least_s = self.starts_s(2) + 2 * 2 * self._one_each_s + self._quality_s
-        return min(least_s, measure.budget), max(least_s, measure.budget)
+        speed_s = self.starts_s(2) - self.starts_s(0) + 2 * (self._one_each_s + self._warm_ups_s)
+        return min(speed_s, measure.budget) + self.quality_s, max(speed_s, measure.budget) + self.quality_s
 
-    def _trials_left(self, done: int) -> int:
-        """Of a cell with so many measured trials, warm-ups included."""
-        return self._needed - done + self._plan.study.measure.instances.min if done < self._needed else 0
+    @property
+    def quality_s(self) -> float:
+        """Beside a budget, with the starts for quality alone."""
+        return self.starts_s(0) + self._quality_s
+
+    def _cell_left_s(self, cell: Cell) -> float:
+        """For the trials that it needs, and its warm-ups."""
+        missing = self._needed - self._done[cell]
+        if missing <= 0:
+            return 0.0
+        return missing * self.trial_s(cell) + self._plan.study.measure.instances.min * self.warm_up_s(cell)
 
 
-def _guesses(plan: Plan) -> dict[tuple[str, str], float]:
-    """By variant and workload: engines are not told apart."""
+def _guesses(plan: Plan) -> dict[tuple[str, str], tuple[float, float]]:
+    """Of a trial and of a warm-up, by variant and workload: engines are not told apart."""
     return {
-        (variant.name, workload.name): guess_trial_s(variant, workload)
+        (variant.name, workload.name): (guess_trial_s(variant, workload), guess_trial_s(variant, workload.warm_up))
         for variant in plan.variants
         for workload in plan.study.workloads
     }
@@ -177,4 +225,4 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine]) -> float:
         return 0.0
     variants = {variant.name: variant for variant in plan.variants}
     scoring = {setup.name: engines[setup.engine].scoring for setup in plan.study.engines}
-    return sum(guess_quality_s(variants[one.variant], quality, scoring[one.engine]) for one in plan.quality)
+    return sum(guess_quality_s(variants[one.variant], quality, scoring[one.engine]) for one in plan.quality_once)

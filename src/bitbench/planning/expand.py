@@ -9,10 +9,11 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Verdict
 from bitbench.core.environment import Device
-from bitbench.core.ports import Engine
+from bitbench.core.ports import Engine, Load
 from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
+from bitbench.planning.alike import alike_setups
 from bitbench.planning.compatibility import CompatibilityRow, look_up
 from bitbench.planning.kv_cache import as_arguments
 
@@ -74,6 +75,7 @@ def expand(
         expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
+        alike_setups=alike_setups(study, engines) if study.tune is not None else (),
         level=level,
         processor_notes=tuple(note for note in notes if note.contender in started),
     )
@@ -205,12 +207,13 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
-def launch_size(plan: Plan, setup: EngineSetup) -> tuple[int, int]:
-    """The longest context and the most requests in flight that an instance of this setup will see."""
-    names = {cell.workload for cell in plan.cells if cell.contender.engine == setup.name}
+def loads_of(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
+    """What an instance of this setup will see: its workloads and the questions about its quality."""
+    names = dict.fromkeys(cell.workload for cell in plan.cells if cell.contender.engine == setup.name)
     workloads = [plan.study.workload(name) for name in names]
-    contexts, concurrencies = [w.context_tokens for w in workloads], [w.concurrency for w in workloads]
-    if plan.study.quality is not None and any(contender.engine == setup.name for contender in plan.quality):
-        contexts.append(plan.study.quality.context_tokens)
-        concurrencies.append(1)
-    return max(contexts), max(concurrencies)
+    loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
+    quality = plan.study.quality
+    if quality is not None and any(contender.engine == setup.name for contender in plan.quality):
+        at_once = max((load.requests for load in loads), default=1) if quality.noise_floor else 1
+        loads.append(Load(at_once, quality.context_tokens))
+    return tuple(loads)

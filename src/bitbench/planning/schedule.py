@@ -27,6 +27,7 @@ DISTURBED_REPEATS = 1
 LOST_REPEATS = 3
 
 T = TypeVar("T")
+Recorded = TrialRecord | InstanceRecord | QualityRecord
 
 
 class Pace(Protocol):
@@ -48,6 +49,21 @@ class Pace(Protocol):
         """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
 
+def excused(records: Collection[Recorded]) -> frozenset[str]:
+    """Ids of what the machine spoiled in earlier calls, and does not count against this one: it may be free by now.
+
+    Not where others of the block ran one after the other and have results: a trial of now would be compared with those
+    of another hour. Where contenders take turns, it has rounds of its own, beside the baseline.
+    """
+    trials = [record for record in records if isinstance(record, TrialRecord) and record.kind == "measured"]
+    visited: dict[tuple[str, int], set[Contender]] = defaultdict(set)
+    for trial in trials:
+        if trial.outcome is Outcome.OK and trial.round is None:
+            visited[trial.cell.workload, trial.block].add(trial.cell.contender)
+    kept = {trial.id for trial in trials if visited[trial.cell.workload, trial.block] - {trial.cell.contender}}
+    return frozenset(record.id for record in records if record.outcome in NOT_THE_ENGINES) - kept
+
+
 class Progress:
     """What has been recorded so far, and what that leaves to do.
 
@@ -56,31 +72,42 @@ class Progress:
     what is behind.
     """
 
-    def __init__(self, plan: Plan, pace: Pace, baseline: Contender | None = None, first_block: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        pace: Pace,
+        baseline: Contender | None = None,
+        first_block: int = 0,
+        excused: Collection[str] = (),
+    ) -> None:
         """`baseline`: through which contenders are compared that do not fit into memory together. `first_block`: those
-        before it are somebody else's."""
+        before it are somebody else's. `excused`: ids of records that have a number, but do not count against another
+        trial (see the function of this name)."""
         self._plan = plan
         self._pace = pace
         self._baseline = baseline
+        self._excused = excused
         self._cells: dict[Contender, list[Cell]] = defaultdict(list)
         for cell in plan.cells:
             self._cells[cell.contender].append(cell)
         self._trials: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
         self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
         self._scored = frozenset(plan.quality)
+        self._alike = {name: names for names in plan.alike_setups for name in names}
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
         self._lost: Counter[int] = Counter()  # machines that went away, by block
         self._block = first_block  # the first that may not be complete
         self._waiting = self._shuffled(first_block)  # its contenders, without the first ones that were found complete
 
-    def add(self, records: Iterable[TrialRecord | InstanceRecord | QualityRecord]) -> None:
+    def add(self, records: Iterable[Recorded]) -> None:
         for record in records:
+            is_excused = record.id in self._excused
             if isinstance(record, QualityRecord):
-                if record.condition is Condition.ALONE:
+                if record.condition is Condition.ALONE and not is_excused:
                     self._quality[record.contender].append(record.outcome)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.cell][record.block].append(record)
-            elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST:
+            elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST and not is_excused:
                 self._lost[record.block] += 1
 
     def trials_of(self, cell: Cell, block: int) -> Sequence[TrialRecord]:
@@ -95,7 +122,7 @@ class Progress:
 
     def accepts_trial(self, cell: Cell, block: int) -> bool:
         """Whether one more could have a result: none failed in this block, and it was not given up before."""
-        outcomes = Counter(trial.outcome for trial in self._trials[cell][block])
+        outcomes = Counter(trial.outcome for trial in self._trials[cell][block] if trial.id not in self._excused)
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
         if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
@@ -109,17 +136,32 @@ class Progress:
         rounds = [trial.round for blocks in self._trials.values() for trial in blocks.get(block, ())]
         return max((number + 1 for number in rounds if number is not None), default=0)
 
+    def is_taken_up_again(self, block: int) -> bool:
+        """By another call than the one that gave up a part of it."""
+        return any(trial.id in self._excused for blocks in self._trials.values() for trial in blocks.get(block, ()))
+
     def wants_quality(self, contender: Contender) -> bool:
-        """Once per contender; a failure that may be bad luck is tried again, in another instance."""
+        """Once for all that share it: by the first of them, or by whichever comes next where that one fails. A failure
+        that may be bad luck is tried again, in another instance."""
         if contender not in self._scored:
             return False
         outcomes = self._quality[contender]
+        if any(self._measures_for(contender, setup) for setup in self._alike.get(contender.engine, ())):
+            return False
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
         disturbed, lost = outcomes.count(Outcome.DISTURBED), outcomes.count(Outcome.LOST)
         if disturbed > DISTURBED_REPEATS or lost > LOST_REPEATS:
             return False
         return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
+
+    def _measures_for(self, contender: Contender, setup: str) -> bool:
+        """Whether the same variant in another setup has, or will have, the quality of this contender."""
+        other = Contender(variant=contender.variant, engine=setup)
+        if other == contender or other not in self._scored:
+            return False
+        outcomes, names = self._quality[other], self._alike[setup]
+        return Outcome.OK in outcomes or (not outcomes and names.index(setup) < names.index(contender.engine))
 
     def next_block(self, under_way: Collection[int] = ()) -> int | None:
         """The first block with work that no machine has yet; None where there is none, or where blocks that are under

@@ -9,12 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
-from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.quality import TURN_TOKENS, Scoring
 from bitbench.core.base import Json
-from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, Prompt
+from bitbench.core.quotation import printable
+from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, ConversationRecord, Prompt, Script, TurnAnswer
+from bitbench.quality.conversations import tasks
 from bitbench.quality.input_logprobs import InputLogprobs
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
+from bitbench.quality.validity import fault_of
 from bitbench.quality.wire import InstanceConnection
 
 if TYPE_CHECKING:
@@ -30,8 +33,11 @@ class Asker(Protocol):
         """For each token but the first: the likeliest tokens there and the one that stands there, with
         log-probabilities."""
 
-    def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
-        """A greedy answer of at most so many tokens, cut before the first that ends a text; and as text."""
+    def answer(
+        self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
+    ) -> tuple[list[int], str]:
+        """A greedy answer of at most so many tokens, cut before the first that ends a text; and as text, which ends
+        before `stop`."""
 
 
 def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
@@ -98,3 +104,21 @@ def ask_answers(
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
         answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens), window=prompt.window))
     return tuple(answers)
+
+
+def converse(
+    asker: Asker, scripts: Sequence[Script], end_tokens: Sequence[int], on_conversation: OnStep
+) -> tuple[ConversationRecord, ...]:
+    """Each until its first answer with a fault."""
+    found = []
+    for number, script in enumerate(scripts):
+        on_conversation(number)
+        answers: list[TurnAnswer] = []
+        for prompt in script.prompts:
+            _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
+            answers.append(TurnAnswer(text=printable(text), fault=fault_of(text, tasks()[script.task])))
+            if answers[-1].fault is not None:
+                break
+        turns = len(script.turns)
+        found.append(ConversationRecord(name=script.name, task=script.task, turns=turns, answers=tuple(answers)))
+    return tuple(found)

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.asked.quality import CONTINUED_TOKENS, PROMPT_TOKENS, Quality
-from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial
+from bitbench.core.asked.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
+from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
 from bitbench.ground.errors import QualityError
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
+from bitbench.quality.conversations import ScriptedConversation, conversations
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.prompts import QUESTIONS
 
@@ -24,6 +25,7 @@ class Tokenized(BaseModel):
 
     texts: list[list[int]]
     questions: list[list[int]]
+    conversations: list[list[list[int]]]
     begins: list[int]
     special: list[int]
 
@@ -31,14 +33,16 @@ class Tokenized(BaseModel):
 def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Path) -> QualityMaterial:
     """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
     questions = QUESTIONS if quality.answer_tokens else ()
-    tokenized = _tokenize(corpus.parts, questions, tokenizer, python)
-    windows = cut(tokenized.texts, quality.windows, quality.window_tokens, tokenized.begins)
+    scripted = conversations(quality.turns) if quality.turns else ()
+    tokenized = _tokenize(corpus.parts, questions, scripted, tokenizer, python)
+    windows = cut(tokenized.texts, quality.windows, quality.window_tokens, tokenized.begins, quality.offset)
     facts = CorpusFacts(
         description=corpus.description,
         text_hash=corpus.text_hash,
         windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
         windows=len(windows),
         window_tokens=quality.window_tokens,
+        room=len(tokenized.texts) * min(rooms(tokenized.texts, quality.window_tokens, tokenized.begins)),
     )
     prompts = make_prompts(questions, tokenized.questions, windows, quality.continuations)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
@@ -48,24 +52,41 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
             f"with "
             f"{PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to skip them."
         )
-    return QualityMaterial(facts=facts, windows=windows, prompts=prompts, end_tokens=tuple(tokenized.special))
+    longest = max((len(tokens) for turns in tokenized.conversations for tokens in turns), default=0)
+    if longest > CONVERSATION_TOKENS:
+        raise QualityError(
+            f"The tokenizer in {tokenizer} makes {longest} tokens of a scripted conversation, and at most "
+            f"{CONVERSATION_TOKENS} are asked; set fewer `turns` under `quality: turns`, or leave it out."
+        )
+    return QualityMaterial(
+        facts=facts,
+        windows=windows,
+        prompts=prompts,
+        scripts=make_scripts(scripted, tokenized.conversations),
+        end_tokens=tuple(tokenized.special),
+    )
 
 
-def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int]) -> Windows:
-    """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them."""
+def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int], offset: float = 0.0) -> Windows:
+    """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them, and the
+    first lies `offset` distances from the beginning."""
     length = size - len(begins)
     windows: list[tuple[int, ...]] = []
-    for index, tokens in enumerate(parts):
+    for index, (tokens, room) in enumerate(zip(parts, rooms(parts, size, begins), strict=True)):
         share = count // len(parts) + (index < count % len(parts))
-        room = len(tokens) // length
         if share > room:
             raise QualityError(
                 f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, but {share} are "
                 f"needed; add text under `corpus`, or use fewer or shorter `windows`."
             )
-        starts = [number * room // share * length for number in range(share)]
+        starts = [int((number + offset) * room // share) * length for number in range(share)]
         windows += [(*begins, *tokens[start : start + length]) for start in starts]
     return tuple(windows)
+
+
+def rooms(parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]) -> list[int]:
+    """How many windows of `size` tokens each part has."""
+    return [len(tokens) // (size - len(begins)) for tokens in parts]
 
 
 def make_prompts(
@@ -79,8 +100,37 @@ def make_prompts(
     return tuple(asked)
 
 
-def _tokenize(texts: Sequence[str], questions: Sequence[str], tokenizer: Path, python: Path) -> Tokenized:
-    job = {"tokenizer": str(tokenizer), "texts": texts, "questions": questions}
+def make_scripts(
+    scripted: Sequence[ScriptedConversation], tokenized: Sequence[Sequence[Sequence[int]]]
+) -> tuple[Script, ...]:
+    return tuple(
+        Script(name=one.name, task=one.task.name, turns=tuple(_turns(turns)))
+        for one, turns in zip(scripted, tokenized, strict=True)
+    )
+
+
+def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
+    before: Sequence[int] = ()
+    for tokens in prompts:
+        kept = next((at for at, (one, two) in enumerate(zip(before, tokens, strict=False)) if one != two), len(before))
+        kept = min(kept, len(tokens))
+        yield TurnPrompt(kept=kept, tokens=tuple(tokens[kept:]))
+        before = tokens
+
+
+def _tokenize(
+    texts: Sequence[str],
+    questions: Sequence[str],
+    scripted: Sequence[ScriptedConversation],
+    tokenizer: Path,
+    python: Path,
+) -> Tokenized:
+    job = {
+        "tokenizer": str(tokenizer),
+        "texts": texts,
+        "questions": questions,
+        "conversations": [{"asks": one.task.asks, "turns": one.messages} for one in scripted],
+    }
     try:
         return Tokenized.model_validate(last_event(run_short_job(_WORKER, python, job)))
     except WorkerFailed as failure:

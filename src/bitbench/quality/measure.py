@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.ports import Endpoint
-from bitbench.core.recorded.quality import Answer, QualityMaterial
-from bitbench.quality.asking import ask_answers, asker_of, score_together, score_windows
+from bitbench.core.recorded.quality import Answer, ConversationRecord, QualityMaterial
+from bitbench.quality.asking import ask_answers, asker_of, converse, score_together, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
 from bitbench.quality.wire import InstanceConnection
 
@@ -33,6 +33,7 @@ class QualityJob:
 class QualityResult:
     scores: "pa.Table"
     answers: tuple[Answer, ...]
+    conversations: tuple[ConversationRecord, ...]
     tasks: TaskOutcome
 
 
@@ -53,7 +54,7 @@ def measure_together(job: QualityJob) -> "pa.Table":
 
 def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityResult:
     """Blocks until all is asked; raises AskingFailed. A task that fails is in the result."""
-    windows, prompts = job.material.windows, job.material.prompts
+    windows, prompts, scripts = job.material.windows, job.material.prompts, job.material.scripts
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = asker_of(job.scoring, connection)
         scores = score_windows(
@@ -69,5 +70,11 @@ def measure_quality(job: QualityJob, on_step: Callable[[str], None]) -> QualityR
             job.material.end_tokens,
             lambda number: on_step(f"answer {number + 1} of {len(prompts)}"),
         )
+        conversations = converse(
+            asker,
+            scripts,
+            job.material.end_tokens,
+            lambda number: on_step(f"conversation {number + 1} of {len(scripts)}"),
+        )
     tasks = run_tasks(job.endpoint, job.scoring, job.quality, job.tools, on_step) if job.tools else NO_TASKS
-    return QualityResult(scores, answers, tasks)
+    return QualityResult(scores, answers, conversations, tasks)

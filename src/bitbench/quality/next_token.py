@@ -30,17 +30,20 @@ class NextToken:
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
         return [self._place(window[:position], window[position], top) for position in range(1, len(window))]
 
-    def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
+    def answer(
+        self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
+    ) -> tuple[list[int], str]:
         """Token by token: in one request an answer with half a character would be an error of the server."""
         tokens: list[int] = []
         text = b""
-        while len(tokens) < length:
+        ending = None if stop is None else stop.encode()
+        while len(tokens) < length and (ending is None or ending not in text):
             likeliest = self._after([*prompt, *tokens], _LETTER, 1)["top_logprobs"][0]
             if likeliest["id"] in end_tokens:
                 break
             tokens.append(likeliest["id"])
             text += bytes(likeliest["bytes"])
-        return tokens, text.decode(errors="replace")
+        return tokens, (text if ending is None else text.partition(ending)[0]).decode(errors="replace")
 
     def _place(self, before: Sequence[int], token: int, top: int) -> dict[int, float]:
         """The likeliest tokens and the one that stands there, with log-probabilities.

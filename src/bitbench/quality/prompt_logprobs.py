@@ -28,13 +28,16 @@ class PromptLogprobs:
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
         return known
 
-    def answer(self, prompt: Sequence[int], length: int, end_tokens: Sequence[int]) -> tuple[list[int], str]:
-        said = self._complete(prompt=list(prompt), max_tokens=length, return_token_ids=True)
+    def answer(
+        self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
+    ) -> tuple[list[int], str]:
+        ending: dict[str, Json] = {} if stop is None else {"stop": [stop]}
+        said = self._complete(prompt=list(prompt), max_tokens=length, return_token_ids=True, **ending)
         tokens, text = said.get("token_ids"), said.get("text")
         if not isinstance(tokens, list) or not isinstance(text, str):
             raise AskingFailed(Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared.")
         end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
-        return tokens[:end], encodable(text)
+        return tokens[:end], encodable(text if stop is None else text.partition(stop)[0])
 
     def _complete(self, **fields: Json) -> Json:
         answer = self._connection.ask("/v1/completions", **fields)

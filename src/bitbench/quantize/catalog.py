@@ -1,12 +1,14 @@
 """Recipes under stable names, and those that a user wrote."""
 
-import difflib
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bitbench.core.asked.recipe import Recipe
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import RecipeError
+from bitbench.ground.near_miss import did_you_mean
 
 _BUILT_IN = Path(__file__).with_name("recipes")
 
@@ -26,11 +28,9 @@ def built_in_file(name: str) -> Path:
     path = _BUILT_IN / f"{name}.yaml"
     if name != path.stem or not path.is_file():
         known = sorted(path.stem for path in _BUILT_IN.glob("*.yaml"))
-        guess = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {guess[0]}? " if guess else ""
-        raise RecipeError(
-            f"{name!r} is not a recipe; {hint}known recipes: {', '.join(known)}, or the path of a recipe file (.yaml)"
-        )
+        hint = did_you_mean(name, known)
+        others = f"{hint}`bitbench recipes` lists all" if hint else f"known recipes: {', '.join(known)}"
+        raise RecipeError(f"{name!r} is not a recipe; {others}, or give the path of a recipe file (.yaml)")
     return path
 
 
@@ -48,6 +48,12 @@ def find(reference: str, folder: Path | None = None) -> Recipe:
     if taken.is_file() and read_recipe(taken) != recipe:
         raise RecipeError(f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours")
     return recipe
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """As the file that a person could have written for it."""
+    content = recipe.model_dump(mode="json", exclude_defaults=True)
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.core.asked.recipe import Recipe
+from bitbench.core.quotation import printable
 from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
 from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor
@@ -36,7 +37,7 @@ def refuse_other_than_causal_lm(folder: Path) -> None:
     named = config.get("architectures")
     architectures = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     if not any(_CAUSAL.search(name) for name in architectures):
-        shown = ", ".join(architectures) or "none"
+        shown = printable(", ".join(architectures)) or "none"
         raise ModelError(
             f"{folder.name} is not a causal language model (architectures in its config.json: {shown}); "
             "recipes are for models whose architecture ends in ForCausalLM."

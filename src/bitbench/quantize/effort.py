@@ -15,6 +15,7 @@ S_PER_MILLION_PARAMETERS = {
     "vptq": 4.2,
 }
 GGUF_S_PER_MILLION_PARAMETERS = 0.1
+OPENVINO_S_PER_MILLION_PARAMETERS = 0.4
 
 
 def guess_make_s(recipe: Recipe, parameters: int) -> float:
@@ -24,4 +25,6 @@ def guess_make_s(recipe: Recipe, parameters: int) -> float:
     per_million = sum(S_PER_MILLION_PARAMETERS[step.step] for step in recipe.steps)
     if recipe.backend is Backend.GGUF:
         per_million = GGUF_S_PER_MILLION_PARAMETERS
+    if recipe.backend is Backend.OPENVINO:
+        per_million = OPENVINO_S_PER_MILLION_PARAMETERS
     return START_S + per_million * parameters / 1e6

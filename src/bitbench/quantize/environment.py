@@ -1,4 +1,4 @@
-"""The environment that variants are made in; GGUF files are made in that of llama.cpp."""
+"""The environment that variants are made in; GGUF files are made in that of llama.cpp, OpenVINO's in its own."""
 
 from pathlib import Path
 

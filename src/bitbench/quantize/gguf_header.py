@@ -9,30 +9,13 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.tensor_types import TENSOR_TYPES
 from bitbench.ground.errors import ModelError
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # 1 had shorter counts, and was gone within months
 _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value, by its type's number
-# Number of a tensor type to its name, the weights in a block of it and the bytes of a block.
-_TENSOR_TYPES = {
-    0: ("f32", 1, 4),
-    1: ("f16", 1, 2),
-    2: ("q4_0", 32, 18),
-    3: ("q4_1", 32, 20),
-    6: ("q5_0", 32, 22),
-    7: ("q5_1", 32, 24),
-    8: ("q8_0", 32, 34),
-    10: ("q2_K", 256, 84),
-    11: ("q3_K", 256, 110),
-    12: ("q4_K", 256, 144),
-    13: ("q5_K", 256, 176),
-    14: ("q6_K", 256, 210),
-    20: ("iq4_nl", 32, 18),
-    23: ("iq4_xs", 256, 136),
-    30: ("bf16", 1, 2),
-}
 # A vocabulary of 256,000 tokens and its merges take 15 MB, the largest mixtures have some thousand tensors.
 _HEADER_LIMIT = 32 * 2**20
 _MOST = 100_000  # tensors, and values before them
@@ -96,13 +79,12 @@ class _Header:
             raise ValueError(f"{name[:80]} has {dimensions} dimensions")
         shape = self._unpack(f"<{dimensions}Q")
         number, offset = self._unpack("<IQ")
-        if number not in _TENSOR_TYPES:
+        if number not in TENSOR_TYPES:
             raise ValueError(f"{name[:80]} has an unknown GGUF type ({number})")
-        type, block_weights, block_bytes = _TENSOR_TYPES[number]
-        weights = math.prod(shape)
-        if (shape[0] if shape else 1) % block_weights:
-            raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type}")
-        return GgufTensor(name, type, shape, weights, weights // block_weights * block_bytes), offset
+        type, weights = TENSOR_TYPES[number], math.prod(shape)
+        if (shape[0] if shape else 1) % type.block_weights:
+            raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type.name}")
+        return GgufTensor(name, type.name, shape, weights, type.bytes_of(weights)), offset
 
     def _skip_value(self, type: int) -> None:
         """An array in an array is an unknown type, as it is to ggml."""

@@ -12,10 +12,15 @@ from bitbench.quantize.gguf_header import GgufTensor, read_tensors
 from bitbench.quantize.manifest import StoredBits
 
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+_OPENVINO_WEIGHTS = "openvino_model.bin"
 
 
 def weight_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in _WEIGHT_SUFFIXES)
+    return sum(
+        path.stat().st_size
+        for path in folder.iterdir()
+        if path.suffix in _WEIGHT_SUFFIXES or path.name == _OPENVINO_WEIGHTS
+    )
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -34,6 +39,8 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
     """Counted in weights of the model: a packed tensor's own shape says nothing about them."""
     if recipe.gguf_type:
         return _gguf_bits(checkpoint)
+    if recipe.openvino_type:
+        return _openvino_bits(model, checkpoint)
     before, after = read_headers(model), read_headers(checkpoint)
     if not before or not after:
         return StoredBits()
@@ -61,6 +68,12 @@ def _gguf_bits(checkpoint: Path) -> StoredBits:
     tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_tensors(path)]
     layers = [tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1]
     return StoredBits(linear_layers=_bits(layers), whole_model=_bits(tensors))
+
+
+def _openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
+    """Of all weights together: OpenVINO's file of weights does not say which of them are whose."""
+    weights = sum(math.prod(tensor.shape) for tensor in read_headers(model).values())
+    return StoredBits(whole_model=round(8 * weight_bytes(checkpoint) / weights, 3) if weights else None)
 
 
 def _bits(tensors: Sequence[GgufTensor]) -> float | None:

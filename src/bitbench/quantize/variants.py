@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -20,7 +20,7 @@ from bitbench.core.asked.recipe import Recipe
 from bitbench.ground.errors import QuantizeError, StoreError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.ground.tensor_files import read_headers
-from bitbench.quantize import locks
+from bitbench.quantize import catalog, locks
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText, read_calibration
 from bitbench.quantize.checks import (
@@ -186,7 +186,17 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
     began = monotonic()
     with _unfinished_folder(place, wanted.folder_name) as folder:
         kept = place / f"{_KEPT}{wanted.folder_name}"
-        work = Work(wanted.model.path, wanted.recipe, wanted.calibration, wanted.seed, folder, python, lock_fd, kept)
+        work = Work(
+            wanted.model.path,
+            wanted.recipe,
+            wanted.calibration,
+            wanted.seed,
+            folder,
+            python,
+            lock_fd,
+            kept,
+            _origin(wanted, place),
+        )
         try:
             facts = maker.compress(work, on_progress)
         except QuantizeError as error:
@@ -203,6 +213,15 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
     SafeFolder(place).remove_folder(kept.name)
     return MadeVariant(target, manifest)
+
+
+def _origin(wanted: Order, place: Path) -> Path | None:
+    """The checkpoint of the same model, by the same packages, that this recipe's backend starts from."""
+    name = maker_of(wanted.recipe).origin
+    if name is None:
+        return None
+    there = _read(place / replace(wanted, recipe=catalog.find(name), calibration=None).folder_name)
+    return there.path if there else None
 
 
 def _describe(wanted: Order, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:

@@ -20,6 +20,7 @@ class Work:
     python: Path  # interpreter of the backend's environment
     lock_fd: int  # inherited by what the backend starts: while a worker lives, the variant stays locked
     kept: Path  # a folder that a backend may make; it outlives an interruption, and goes when the variant is there
+    origin: Path | None = None  # the checkpoint that its maker starts from; None: not created yet, or it needs none
 
     @property
     def checkpoint(self) -> Path:

@@ -21,17 +21,20 @@ class Labels:
         prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
         suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
         shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
-        self._limit = limit
+        self._limit, self._prefix, self._suffix = limit, prefix, suffix
         self._of = dict(zip(known, shorts, strict=True))
         said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
         self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
 
     def __getitem__(self, contender: Contender) -> str:
-        return self._of.get(contender) or plain(contender.name, self._limit) or "?"
+        if contender in self._of:
+            return self._of[contender]
+        short = contender.name.removeprefix(self._prefix).removesuffix(self._suffix)
+        return plain(contender.name if short in self._of.values() else short, self._limit) or "?"
 
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
-        """Of every contender that was measured; one that was only refused keeps its whole name."""
+        """Of every contender that was measured; one that was only refused lacks what these share, too."""
         timed = [cell.cell.contender for cell in summary.cells]
         return cls([*timed, *(one.contender for one in summary.quality)], limit)
 

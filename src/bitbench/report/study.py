@@ -29,6 +29,7 @@ from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import imported, imported_section
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
+from bitbench.report.sections.load_nodes import load_nodes_section
 from bitbench.report.sections.machines import machines_section
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
@@ -40,7 +41,9 @@ from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.ranked import titled
 from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.settings import settings_section
+from bitbench.report.sections.speculation import speculation_section, speculation_sentences
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.report.sections.turns import turns_section, turns_sentences
 from bitbench.report.sections.warm_up import warm_up_section
 from bitbench.report.sections.workloads import runs_section, workload_section
 
@@ -60,11 +63,13 @@ def study_document(
         precision_section(summary),
         crossover_section(summary),
         settings_section(summary),
+        speculation_section(summary),
         memory_section(summary),
         engine_metrics_section(summary),
         roofline_section(summary),
         quality_section(summary),
         behaviour_section(summary),
+        turns_section(summary),
         profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
@@ -73,6 +78,7 @@ def study_document(
         instances_section(instances),
         host_section(lock),
         machines_section(summary),
+        load_nodes_section(summary),
         method_section(summary),
         reproduce_section(summary, lock),
         runs_section(summary),
@@ -106,10 +112,13 @@ def _answer(summary: StudySummary, lock: Lock) -> Iterator[Block]:
         yield from _what_to_use(summary)
     if (verdict := objectives_verdict(summary)) is not None:
         yield Paragraph(verdict)
+    ranks = (
+        "; contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a "
+        "single ratio is not"
+    )
     yield small_print(
-        f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval; "
-        "contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a single "
-        "ratio is not (",
+        f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval"
+        f"{ranks if summary.rankings else ''} (",
         Link("how", "how-the-figures-are-made"),
         ").",
     )
@@ -127,10 +136,12 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
             yield Paragraph(say(strong(Name(part.model), ": "), first.phrase) if part.model else first.phrase)
         if (shared := Labels.of(part, MAX_NAME).shared) not in ("", f"Model: {part.model}."):
             yield paragraph(shared)
-        yield best_table(part)
+        if part.rankings:
+            yield best_table(part)
     if summary.models:
         yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    yield from bullets([*remarks(summary), *quality_sentences(summary), *behaviour_sentences(summary)])
+    found = [speculation_sentences, quality_sentences, behaviour_sentences, turns_sentences]
+    yield from bullets([*remarks(summary), *(sentence for sentences in found for sentence in sentences(summary))])
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:

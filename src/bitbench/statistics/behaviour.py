@@ -16,13 +16,14 @@ import numpy as np
 from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.summary import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor, QualityEstimate
-from bitbench.core.recorded.quality import Condition, QualityRecord
+from bitbench.core.recorded.quality import Condition, ConversationRecord, QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.statistics.divergence import Floats, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, sample
 from bitbench.statistics.quality import baseline_of, same_text, window_means, with_interval
 from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
+from bitbench.statistics.turns import summarize_turns
 
 TOGETHER = "several requests at once"
 
@@ -40,6 +41,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour:
         equivalence=dict(known.equivalences(floors)),
         survival=tuple(drawn),
         pairs=tuple(compare_survival(lives, known.pairs([curve.contender for curve in drawn]))),
+        conversations=summarize_turns(known.conversations(), of.plan),
     )
 
 
@@ -87,6 +89,10 @@ class _Known:
             contender: lifetimes(self._alone[contender].answers, self._alone[baseline].answers)
             for contender, baseline in self._quantized()
         }
+
+    def conversations(self) -> dict[Contender, tuple[ConversationRecord, ...]]:
+        """In the order of the plan."""
+        return {one: self._alone[one].conversations for one in self._plan.quality if one in self._alone}
 
     def pairs(self, contenders: list[Contender]) -> Iterator[tuple[Contender, Contender]]:
         """Those of one baseline."""

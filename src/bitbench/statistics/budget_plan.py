@@ -22,6 +22,7 @@ from bitbench.statistics.pairs import lent_degrees_of_freedom
 FIRST_GUESS = VarianceComponents(start_sd=0.06, trial_sd=0.11)
 # Two or three blocks may agree by luck; a plan that takes starts for exactly equal would never pay for another one.
 LEAST_START_SD = 0.02
+FEWEST_BLOCKS = 2  # one has no variance
 FEWEST_TO_CONFIRM = 3  # blocks: with two, t is 12.7, and a difference of a factor of two would not be seen
 MOST_BLOCKS = 64  # beyond that t is normal to 2 %, and a study with so many starts needs no advice
 
@@ -51,21 +52,20 @@ class BlockPlan:
         return exp(self.half_width) - 1
 
 
-@dataclass(frozen=True)
-class NextBlock:
-    """What one more block would cost, and the half width (of logarithms) that a ratio would then have."""
-
-    seconds: float
-    half_width: float
-
-
 def plan_blocks(
-    design: Design, budget_s: float, confidence: float, components: VarianceComponents = FIRST_GUESS
+    design: Design,
+    budget_s: float,
+    confidence: float,
+    components: VarianceComponents = FIRST_GUESS,
+    *,
+    fewest: int = FEWEST_BLOCKS,
+    most: int = MOST_BLOCKS,
 ) -> BlockPlan | None:
-    """None where the budget does not pay for two blocks of one round."""
+    """Of so many blocks, and of two at least. None where the budget does not pay for the fewest with one round."""
+    fewest = max(fewest, FEWEST_BLOCKS)
     plans = [
         _plan(design, blocks, rounds, confidence, components)
-        for blocks in range(2, MOST_BLOCKS + 1)
+        for blocks in range(fewest, max(fewest, min(most, MOST_BLOCKS)) + 1)
         if (rounds := floor((budget_s / (blocks + design.kept_back) - design.starts_s) / design.round_s)) >= 1
     ]
     return min(plans, key=lambda plan: plan.half_width, default=None)
@@ -90,15 +90,6 @@ def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
     if found is None:
         return FIRST_GUESS
     return VarianceComponents(max(found.start_sd, LEAST_START_SD), found.trial_sd)
-
-
-def next_block(design: Design, plan: BlockPlan, half_width: float, confidence: float) -> NextBlock:
-    """`half_width`: what a ratio has now, after the blocks of `plan`."""
-    narrower = _quantile(design, plan.blocks + 1, confidence) / _quantile(design, plan.blocks, confidence)
-    return NextBlock(
-        seconds=_block_s(design, plan.rounds),
-        half_width=half_width * narrower * sqrt(plan.blocks / (plan.blocks + 1)),
-    )
 
 
 def _plan(design: Design, blocks: int, rounds: int, confidence: float, components: VarianceComponents) -> BlockPlan:

@@ -42,6 +42,7 @@ def summarize_contender(
         prefix_caching=_distinct(one.prefix_caching for one in facts if one.prefix_caching is not None),
         notes=_distinct(note for one in facts for note in one.notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
+        random_weights=variant is not None and variant.facts.random_weights,
     )
 
 

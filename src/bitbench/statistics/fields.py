@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.cell import Contender, Plan
+from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.standing import Standing, baseline_of, headline_of, standing
@@ -22,9 +23,11 @@ class Field:
         """Those that were refused as well."""
         return _contenders(self.plan)
 
-    def standing(self, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]) -> Standing:
-        """`trials`, `instances`: all of the study, since its time is what all of them took."""
-        return standing(self.plan, trials, instances, headline_of(self.plan), self.baseline)
+    def standing(
+        self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
+    ) -> Standing:
+        """`trials`, `others`: all of the study, since its time is what all of them took."""
+        return standing(self.plan, trials, others, headline_of(self.plan), self.baseline)
 
 
 def fields_of(plan: Plan) -> tuple[Field, ...]:

@@ -23,7 +23,7 @@ class Look:
     blocks: int
     elapsed_s: float
     alpha: float
-    is_last: bool  # another block, as long as this one, would not fit into the budget
+    is_last: bool  # another block, as long as this one, would not fit into the budget, or is not asked for
 
 
 class End(StrEnum):
@@ -33,18 +33,25 @@ class End(StrEnum):
     BUDGET = "the next block does not fit into the budget"
 
 
-def looks(block_ends_s: Sequence[float], budget_s: float, alpha: float, kept_back_s: float = 0.0) -> list[Look]:
+def looks(
+    block_ends_s: Sequence[float],
+    budget_s: float,
+    alpha: float,
+    kept_back_s: float = 0.0,
+    *,
+    most_blocks: int | None = None,
+) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.
 
     None follows the last one, even if a block was completed after it. `kept_back_s`: of the budget, for what follows
-    the last look.
+    the last look. `most_blocks`: no more are run, whatever the budget has left.
     """
     found: list[Look] = []
     spent = 0.0
     for blocks in range(FIRST_LOOK, len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
         block_s = elapsed_s - block_ends_s[blocks - 2]
-        is_last = elapsed_s + block_s + kept_back_s > budget_s
+        is_last = elapsed_s + block_s + kept_back_s > budget_s or blocks == most_blocks
         reached = alpha if is_last else alpha * elapsed_s / budget_s
         found.append(Look(blocks, elapsed_s, reached - spent, is_last))
         spent = reached

@@ -56,7 +56,8 @@ def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
     may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it
     failed by more than the client was late.
     """
-    if trial.kind != "measured" or trial.objectives is None or trial.outcome is Outcome.DISTURBED:
+    nothing_seen = trial.outcome in (Outcome.DISTURBED, Outcome.LOST)
+    if trial.kind != "measured" or trial.objectives is None or nothing_seen:
         return None
     if trial.outcome is not Outcome.CLIENT_BOUND:
         return trial.objectives.holds and trial.outcome is Outcome.OK

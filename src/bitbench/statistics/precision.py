@@ -29,11 +29,12 @@ def precision(of: StudyRecords, found: Mapping[Field, Standing]) -> Precision | 
     confidence = of.study.measure.confidence
     noise = variance_components(log_speeds_of(found))
     explained = [share for own in found.values() for share in own.explained.values()]
-    ends = block_ends(of.trials, of.instances)
+    ends = block_ends(of.trials, of.starts_and_quality)
     ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
     half_width = median(pair.half_width(confidence) for pair in pairs)
     return Precision(
         blocks=max(pair.blocks for pair in pairs),
+        fewest_blocks=min(pair.blocks for pair in pairs),
         start_sd=noise.start_sd if noise else None,
         trial_sd=noise.trial_sd if noise else None,
         probe_share=fmean(explained) if explained else None,

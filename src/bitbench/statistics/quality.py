@@ -6,6 +6,7 @@ bootstrap's own percentiles.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import exp, expm1
@@ -112,16 +113,18 @@ def _nats(value: float) -> str:
 
 def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
-    quantization on the same engine setup; None where the study has none."""
+    quantization on the same engine setup, or on one that shares its quality; None where the study has none."""
     chosen = study_baseline(plan)
     if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(contender, chosen, plan):
         return chosen
     wanted = plan.variant(contender.variant).model
+    alike = {other.engine for other in plan.sharing_quality(contender)}
+    dense = []
     for other in plan.quality:
         variant = plan.variant(other.variant)
-        if variant.is_dense and other.engine == contender.engine and variant.model == wanted:
-            return other
-    return None
+        if variant.is_dense and other.engine in alike and variant.model == wanted:
+            dense.append(other)
+    return next((other for other in dense if other.engine == contender.engine), dense[0] if dense else None)
 
 
 def _alike(contender: Contender, other: Contender, plan: Plan) -> bool:
@@ -151,25 +154,64 @@ def by_position(
 
 def summarize_quality(of: StudyRecords) -> tuple[ContenderQuality, ...]:
     """Each contender whose quality was measured or tried, in the order of the plan."""
-    last = {record.contender: record for record in of.quality if record.condition is Condition.ALONE}
+    last = last_alone(of)
+    known = {one: record for one in of.plan.quality if (record := record_of(one, last, of.plan)) is not None}
     read = cache(lambda contender: scores_of(of.scores_of(last[contender])))  # a baseline is asked for often
-    return tuple(_summarize(last[one], last, of.plan, read) for one in of.plan.quality if one in last)
+    return tuple(_summarize(one, known, of.plan, read) for one in known)
+
+
+def record_of(contender: Contender, last: Mapping[Contender, QualityRecord], plan: Plan) -> QualityRecord | None:
+    """Its own, or that of one whose quality it shares; one that failed where there is no other."""
+    own = last.get(contender)
+    if own is not None and own.outcome is Outcome.OK:
+        return own
+    others = (last[one] for one in plan.sharing_quality(contender) if one in last)
+    return next((other for other in others if other.outcome is Outcome.OK), own)
+
+
+def last_alone(of: StudyRecords) -> dict[Contender, QualityRecord]:
+    """The last measurement of each contender; that of a noise floor comes after it, and is another."""
+    return {record.contender: record for record in of.quality if record.condition is Condition.ALONE}
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a contender loses to its baseline, and by whose records."""
+
+    record: QualityRecord
+    baseline: QualityRecord
+    by_window: Floats  # nats per token
+
+
+def losses_of(contender: Contender, of: StudyRecords) -> Losses | None:
+    """None where it has no baseline but itself, or one of the two has no figures."""
+    last, other = last_alone(of), baseline_of(contender, of.plan)
+    own, base = (record_of(one, last, of.plan) if one else None for one in (contender, other))
+    if own is None or base is None or own is base or not same_text(own, base):
+        return None
+    if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
+        return None
+    scores, against = (scores_of(of.scores_of(record)) for record in (own, base))
+    if not (scores.is_finite and against.is_finite):
+        return None
+    return Losses(own, base, window_means(scores.window, against.logprob - scores.logprob))
 
 
 def _summarize(
-    record: QualityRecord,
+    contender: Contender,
     records: Mapping[Contender, QualityRecord],
     plan: Plan,
     read: Callable[[Contender], Scores],
 ) -> ContenderQuality:
-    quality = plan.study.quality or Quality()
-    baseline = baseline_of(record.contender, plan)
+    quality, record = plan.study.quality or Quality(), records[contender]
+    baseline = baseline_of(contender, plan)
     other = records.get(baseline) if baseline else None
     if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
         other = None
     known = ContenderQuality(
-        contender=record.contender,
+        contender=contender,
         baseline=baseline,
+        measured_as=None if record.contender == contender else record.contender,
         outcome=record.outcome,
         cause=record.cause,
         windows=record.corpus.windows if record.corpus else 0,
@@ -194,7 +236,7 @@ def _summarize(
     )
     reason_or_none = flag(estimates, quality)
     found = {"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
-    if baseline and baseline.variant == record.contender.variant and against and other is not record:
+    if baseline and baseline.variant == contender.variant and against and other is not record:
         found["by_position"] = by_position(scores, against, plan.study.measure.confidence, seed)
     return known.model_copy(update=found)
 

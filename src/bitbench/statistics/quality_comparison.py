@@ -11,7 +11,7 @@ from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.divergence import Scores, scores_of
 from bitbench.statistics.gate import Condition
-from bitbench.statistics.quality import PERPLEXITY, RISE, estimates_of
+from bitbench.statistics.quality import PERPLEXITY, RISE, estimates_of, last_alone
 
 # A rise below this is no loss that anybody would act on; it keeps another order of summation from being called worse.
 SMALLEST_RISE = 0.001
@@ -41,8 +41,9 @@ def quality_pairs(
 
 
 def _scored(side: StudyRecords) -> dict[Contender, QualityRecord]:
-    """The last measurement of each contender that left scored tokens."""
-    return {one.contender: one for one in side.quality if one.scores_file is not None and one.corpus is not None}
+    """Those that left scored tokens."""
+    found = last_alone(side)
+    return {one: record for one, record in found.items() if record.scores_file is not None and record.corpus}
 
 
 def _measured(side: StudyRecords, contender: Contender) -> MeasuredQuality | None:

@@ -9,7 +9,17 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import MEMORY, Choice, Cost, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.core.found.recommendation import (
+    MEMORY,
+    QUALITY_LOSS,
+    Choice,
+    Cost,
+    Finding,
+    Judged,
+    Limits,
+    Recommendation,
+    Standing,
+)
 from bitbench.core.found.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
@@ -61,7 +71,7 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     known = {ranking.workload: ranking for ranking in summary.rankings}
     missing = [name for name in workloads if name not in known]
     if missing:
-        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known)}")
+        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known) or 'none'}")
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
 
 
@@ -101,18 +111,34 @@ def _judge(
             contender=contender, figure=None, trials=len(cell.runs), failed_trials=len(failed), why_no_result=why
         )
     speed = cell.metrics.get("output_throughput")
+    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.contender == contender else None
     reserve = next(one.memory.kv_cache_bytes for one in summary.contenders if one.contender == contender)
     return Judged(
         contender=contender,
         figure=cell.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
+        confirmed_ratio=confirmed.ratio if confirmed else None,
         memory=cell.metrics.get(memory),
         kv_cache_bytes=reserve.mean if reserve else None,
         findings=tuple(_findings(summary, cell, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(cell.runs),
         failed_trials=len(failed),
+        quality_doubt=_quality_doubt(summary, contender),
+        is_flagged=any(one.flagged for one in summary.quality if one.contender == contender),
     )
+
+
+def _quality_doubt(summary: StudySummary, contender: Contender) -> str:
+    """What is to be known beside a speed, also where no limit was asked for."""
+    if next(one.is_reference for one in summary.contenders if one.contender == contender):
+        return ""
+    found = next((one for one in summary.quality if one.contender == contender), None)
+    if found is not None and found.flagged:
+        return f"is flagged: {found.reason}"
+    if found is not None and found.is_known:
+        return ""
+    return "is unknown" if summary.quality or summary.imported_from else "was not measured"
 
 
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
@@ -154,7 +180,7 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
     else:
         standing, reason = decide(interval, limit)
     return Finding(
-        name="quality loss",
+        name=QUALITY_LOSS,
         unit="share",
         limit=limit,
         value=value,
@@ -274,7 +300,5 @@ def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> 
             f"{judged} what an engine takes as it was run, with the KV cache that it reserves at its start. Without "
             "KV is the same less that reserve: the least that a smaller reserve could bring it down to."
         )
-    if limits.quality_loss is not None and not summary.quality:
-        yield "To have quality checked, add quality: {} to the study and run it again."
     if summary.imported_from is not None:
         yield "The figures were imported: they follow the other tool's definitions."

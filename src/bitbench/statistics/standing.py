@@ -1,8 +1,9 @@
 """What a study may claim by now: its records, looked at after each block, with one error for all looks together."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from bitbench.core.asked.study import Measure
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import Ratio
+from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.statistics.adjustment import adjust, machine_speed
 from bitbench.statistics.elapsed import block_ends
@@ -73,13 +75,14 @@ class Standing:
 def standing(
     plan: Plan,
     trials: Sequence[TrialRecord],
-    instances: Sequence[InstanceRecord],
+    others: Sequence[InstanceRecord | QualityRecord],
     headline: Headline,
     baseline: Contender | None,
 ) -> Standing:
-    """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over."""
+    """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over. `others`:
+    for the time that they took."""
     counted = _counted(plan, trials)
-    taken = looks_taken(plan, trials, instances)
+    taken = looks_taken(plan, trials, others)
     claims: dict[str, Claims] = {}
     ended: End | None = None
     for look, seen in taken:
@@ -100,12 +103,12 @@ def standing(
 
 
 def looks_taken(
-    plan: Plan, trials: Sequence[TrialRecord], instances: Sequence[InstanceRecord]
+    plan: Plan, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord]
 ) -> list[tuple[Look, list[TrialRecord]]]:
     """Each look at a study, with the trials that it could see."""
     counted = _counted(plan, trials)
     blocks = sorted({trial.block for trial in counted})
-    ends_s = block_ends(trials, instances)
+    ends_s = block_ends(trials, others)
     taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])
     known = [set(blocks[: look.blocks]) for look in taken]
     return [
@@ -140,9 +143,10 @@ def _looks(plan: Plan, blocks: int, ends_s: Sequence[float]) -> list[Look]:
         return [Look(blocks, 0.0, alpha, is_last=True)] if blocks >= FIRST_LOOK else []
     if measure.budget is None:
         return _looks_by_count(measure, blocks, alpha)
-    taken = looks(ends_s, measure.budget, alpha, kept_back(plan) * ends_s[0] if ends_s else 0.0)
+    most = measure.instances.max
+    taken = looks(ends_s, measure.budget, alpha, kept_back(plan) * ends_s[0] if ends_s else 0.0, most_blocks=most)
     if taken and taken[-1].blocks < len(ends_s):  # records from before anything was kept back
-        return looks(ends_s, measure.budget, alpha)
+        return looks(ends_s, measure.budget, alpha, most_blocks=most)
     return taken
 
 
@@ -159,10 +163,10 @@ def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
     """Without a budget of time, that of starts is what looks have to share."""
     found: list[Look] = []
     spent = 0.0
-    for count in range(max(FIRST_LOOK, measure.instances.min), blocks + 1):
-        is_last = count >= measure.instances.max
-        reached = alpha if is_last else alpha * count / measure.instances.max
-        found.append(Look(count, 0.0, reached - spent, is_last))
+    for number in range(max(FIRST_LOOK, measure.instances.min), blocks + 1):
+        is_last = number >= measure.instances.max
+        reached = alpha if is_last else alpha * number / measure.instances.max
+        found.append(Look(number, 0.0, reached - spent, is_last))
         spent = reached
         if is_last:
             break
@@ -193,14 +197,16 @@ def figure_of(trial: TrialRecord, headline: Headline) -> float | None:
 
 
 def turns_of(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
-    """Where trials did not alternate, a round is a trial's place among those of its block that count."""
-    places: Counter[tuple[Contender, int]] = Counter()
+    """Where trials did not alternate, a round is a trial's place among those of its block that count; what a block
+    that was resumed in the other way has already is passed over."""
+    taken = {(trial.cell.contender, trial.block, trial.round) for trial in trials if trial.round is not None}
+    places: dict[tuple[Contender, int], Iterator[int]] = defaultdict(count)
     found = {}
     for trial in trials:
-        contender = trial.cell.contender
-        round_ = trial.round if trial.round is not None else places[contender, trial.block]
-        places[contender, trial.block] += 1
-        found[Turn(contender, trial.block, round_)] = trial
+        contender, block, round_ = trial.cell.contender, trial.block, trial.round
+        if round_ is None:
+            round_ = next(place for place in places[contender, block] if (contender, block, place) not in taken)
+        found[Turn(contender, block, round_)] = trial
     return found
 
 

@@ -24,13 +24,13 @@ def stop_reason(
     if (claims := found.claims.get(cell.workload)) is not None:
         if cell.contender not in continuing(claims, field.baseline):
             return StopReason.DECIDED
-        return _limit(measure) if found.end is not None else StopReason.UNFINISHED
+        return _limit(counted, measure) if found.end is not None else StopReason.UNFINISHED
     return _of_one_alone(counted, found, measure)
 
 
 def _has_the_least(counted: Sequence[TrialRecord], measure: Measure) -> bool:
     """Of starts; with a budget, the looks say when there are enough."""
-    return len({trial.block for trial in counted}) >= (2 if measure.budget is not None else measure.instances.min)
+    return len({trial.block for trial in counted}) >= measure.instances.min
 
 
 def _of_one_alone(counted: Sequence[TrialRecord], found: Standing, measure: Measure) -> StopReason:
@@ -40,8 +40,9 @@ def _of_one_alone(counted: Sequence[TrialRecord], found: Standing, measure: Meas
         groups.setdefault(trial.block, []).append(getattr(trial.metrics, found.headline.metric) or 0.0)
     if len(groups) > 1 and enough_instances(list(groups.values()), measure):
         return StopReason.DECIDED if len(groups) < measure.instances.max else StopReason.LIMIT
-    return _limit(measure)
+    return _limit(counted, measure)
 
 
-def _limit(measure: Measure) -> StopReason:
-    return StopReason.LIMIT if measure.budget is None else StopReason.BUDGET
+def _limit(counted: Sequence[TrialRecord], measure: Measure) -> StopReason:
+    has_most = len({trial.block for trial in counted}) >= measure.instances.max
+    return StopReason.LIMIT if measure.budget is None or has_most else StopReason.BUDGET

@@ -18,6 +18,7 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.engine_metrics import summarize_engine
 from bitbench.statistics.fields import Field, field_of, fields_of
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.statistics.load_nodes import summarize_load_nodes
 from bitbench.statistics.machines import machine_factor
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
@@ -30,6 +31,7 @@ from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.settings import summarize_settings
+from bitbench.statistics.speculation import summarize_speculation
 from bitbench.statistics.speeds import Speeds
 from bitbench.statistics.standing import baseline_of, headline_of
 from bitbench.statistics.stop_reason import stop_reason
@@ -63,6 +65,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         models=_models(fields) if len(fields) > 1 else (),
         precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
         machines=machine_factor(of),
+        load_nodes=summarize_load_nodes(of.trials),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
@@ -79,6 +82,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         roof=of.roof,
         cell_roofs=cell_roofs(of),
         settings=summarize_settings(of),
+        speculation=summarize_speculation(of),
     )
 
 
@@ -88,7 +92,7 @@ def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:
 
 
 def _speeds(of: StudyRecords, field: Field, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
-    return Speeds(field.standing(of.trials, of.instances), samples, of.study.measure.confidence)
+    return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
 
 
 def _models(fields: Iterable[Field]) -> tuple[ComparedModel, ...]:
@@ -126,11 +130,6 @@ def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
         if trial.cell in of_cell:
             of_cell[trial.cell].append(trial)
     return of_cell
-
-
-def headline_value(record: TrialRecord, headline: str) -> float | None:
-    """What the stopping rules look at; `headline` as a study spells it."""
-    return _metrics(record).get(METRICS[headline].column)
 
 
 def _metrics(record: TrialRecord) -> dict[str, float]:
@@ -220,13 +219,13 @@ def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> 
     first = {record.instance_id: record for record in reversed(warm)}
     return WarmUp(
         trials=len(warm),
-        first_latency_s=_mean_latency(record.metrics for record in first.values()),
-        later_latency_s=_mean_latency(record.metrics for record in counted),
+        first_ttft_s=_mean_ttft(record.metrics for record in first.values()),
+        later_ttft_s=_mean_ttft(record.metrics for record in counted),
     )
 
 
-def _mean_latency(metrics: Iterable[TrialMetrics]) -> float | None:
-    known = [one.latency_s for one in metrics if one.latency_s is not None]
+def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
+    known = [one.ttft_s for one in metrics if one.ttft_s is not None]
     return float(np.mean(known)) if known else None
 
 

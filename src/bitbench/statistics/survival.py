@@ -1,4 +1,4 @@
-"""How long greedy texts stay the baseline's: Kaplan-Meier curves, and log-rank tests between variants.
+"""How long greedy texts stay the baseline's, or conversations valid: Kaplan-Meier curves, and log-rank tests.
 
 A text diverges at its first token that is another one. One that is the baseline's to its end was watched for only so
 long, so it is censored there: it counts as the same up to its length, and says nothing about what would follow. Every
@@ -21,25 +21,26 @@ from bitbench.statistics.holm import holm
 if TYPE_CHECKING:
     from scipy.stats import CensoredData  # a second of imports: only where a curve is drawn
 
-FEWEST_TEXTS = 8  # with fewer, the interval of a curve covers nearly everything
+FEWEST = 8  # with fewer, the interval of a curve covers nearly everything
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """Tokens until a text diverged, or until it ended without."""
+    """Tokens until a text diverged, or turns until a conversation broke; `lasted` are those that did not to their
+    end."""
 
-    diverged: tuple[int, ...]
-    same: tuple[int, ...]
+    ended: tuple[int, ...]
+    lasted: tuple[int, ...]
 
     @property
-    def texts(self) -> int:
-        return len(self.diverged) + len(self.same)
+    def watched(self) -> int:
+        return len(self.ended) + len(self.lasted)
 
     @property
     def data(self) -> "CensoredData":
         from scipy.stats import CensoredData
 
-        return CensoredData(uncensored=self.diverged, right=self.same)
+        return CensoredData(uncensored=self.ended, right=self.lasted)
 
 
 def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetimes:
@@ -48,35 +49,34 @@ def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetime
     both = [(answer.tokens, others[answer.prompt]) for answer in answers if answer.prompt in others]
     places = [(first_difference(tokens, other), len(other)) for tokens, other in both]
     return Lifetimes(
-        diverged=tuple(place for place, _ in places if place is not None),
-        same=tuple(length for place, length in places if place is None),
+        ended=tuple(place for place, _ in places if place is not None),
+        lasted=tuple(length for place, length in places if place is None),
     )
 
 
 def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival | None:
-    """None where there are too few texts to draw a curve."""
-    if of.texts < FEWEST_TEXTS:
+    """None where there are too few to draw a curve."""
+    if of.watched < FEWEST:
         return None
     from scipy.stats import ecdf
 
     curve = ecdf(of.data).sf
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no interval where none or all have diverged: see `_ends`
+        warnings.simplefilter("ignore", RuntimeWarning)  # no interval where none or all have ended: see `_ends`
         interval: Any = curve.confidence_interval(confidence_level=confidence, method="log-log")
     rows = zip(
         curve.quantiles, curve.probabilities, interval.low.probabilities, interval.high.probabilities, strict=True
     )
     steps = [
-        _step(int(tokens), float(share), (float(low), float(high)), of.texts, confidence)
-        for tokens, share, low, high in rows
+        _step(int(at), float(share), (float(low), float(high)), of.watched, confidence) for at, share, low, high in rows
     ]
     return Survival(
         contender=contender,
-        texts=of.texts,
-        diverged=len(of.diverged),
-        median_tokens=_half((step.tokens, step.share) for step in steps),
-        median_low=_half((step.tokens, step.low) for step in steps),
-        median_high=_half((step.tokens, step.high) for step in steps),
+        watched=of.watched,
+        ended=len(of.ended),
+        median=_half((step.at, step.share) for step in steps),
+        median_low=_half((step.at, step.low) for step in steps),
+        median_high=_half((step.at, step.high) for step in steps),
         steps=tuple(steps),
     )
 
@@ -84,7 +84,7 @@ def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival
 def compare_survival(
     of: Mapping[Contender, Lifetimes], pairs: Iterable[tuple[Contender, Contender]]
 ) -> list[SurvivalPair]:
-    """Whether one of two stays the baseline's longer."""
+    """Whether one of two lasts longer."""
     asked = list(pairs)
     p_values = [_p_value(of[one], of[other]) for one, other in asked]
     return [
@@ -94,26 +94,26 @@ def compare_survival(
 
 
 def _p_value(one: Lifetimes, other: Lifetimes) -> float:
-    if not (one.diverged or other.diverged):
+    if not (one.ended or other.ended):
         return 1.0  # nothing to tell them apart by
     from scipy.stats import logrank
 
     return float(logrank(x=one.data, y=other.data).pvalue)
 
 
-def _step(tokens: int, share: float, interval: tuple[float, float], texts: int, confidence: float) -> SurvivalStep:
+def _step(at: int, share: float, interval: tuple[float, float], watched: int, confidence: float) -> SurvivalStep:
     low, high = interval
     if isnan(low) or isnan(high):
-        low, high = _ends(share, texts, confidence)
-    return SurvivalStep(tokens=tokens, share=share, low=low, high=high)
+        low, high = _ends(share, watched, confidence)
+    return SurvivalStep(at=at, share=share, low=low, high=high)
 
 
-def _ends(share: float, texts: int, confidence: float) -> tuple[float, float]:
-    """Where none or all have diverged: the exact binomial interval."""
-    rest = ((1 - confidence) / 2) ** (1 / texts)
+def _ends(share: float, watched: int, confidence: float) -> tuple[float, float]:
+    """Where none or all have ended: the exact binomial interval."""
+    rest = ((1 - confidence) / 2) ** (1 / watched)
     return (rest, 1.0) if share == 1.0 else (0.0, 1.0 - rest)
 
 
 def _half(falls: Iterable[tuple[int, float]]) -> int | None:
-    """From how many tokens on no more than half are left."""
-    return next((tokens for tokens, share in falls if share <= 0.5), None)
+    """From when on no more than half are left."""
+    return next((at for at, share in falls if share <= 0.5), None)

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import pyarrow as pa
@@ -67,7 +68,7 @@ class Catalog:
 
     @property
     def is_empty(self) -> bool:
-        return not self._store.list(f"{FOLDER}/studies")
+        return not self._store.has(f"{FOLDER}/studies.parquet") and not self._store.list(f"{FOLDER}/studies")
 
     def table(self, name: str) -> pa.Table:
         if name not in TABLES:
@@ -82,9 +83,11 @@ class Catalog:
 def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Table | None, str | None, dict[str, str]]:
     """Objects of studies that the compacted one does not have as they are; its other rows; its tag; all tags."""
     prefix = f"{FOLDER}/{table}/"
-    objects = [one for one in store.list(prefix) if _NAME.fullmatch(one.name.removeprefix(prefix))]
+    with ThreadPoolExecutor(2) as both:  # neither waits for the other
+        listing = both.submit(store.list, prefix)
+        compacted = store.read(f"{FOLDER}/{table}.parquet")
+        objects = [one for one in listing.result() if _NAME.fullmatch(one.name.removeprefix(prefix))]
     tags = {one.name.removeprefix(prefix).removesuffix(".parquet"): one.etag for one in objects}
-    compacted = store.read(f"{FOLDER}/{table}.parquet")
     if compacted is None:
         return objects, None, None, tags
     rows = _table(compacted[0], f"{store.url}/{FOLDER}/{table}.parquet")

@@ -56,6 +56,9 @@ _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
 _PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
 
 
+MOST_SHOWN = 3  # folders that a message names
+
+
 class StudyFolder:
     """Reading needs no more than a path; appending needs `with folder.writing():`."""
 
@@ -78,9 +81,7 @@ class StudyFolder:
     def existing(cls, path: Path) -> "StudyFolder":
         folder = cls(path)
         if not folder.study_file.is_file():
-            raise StoreError(
-                f"{path} is not a study folder (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
-            )
+            raise StoreError(f"{path} is not a study folder{_why_not(path)}")
         return folder
 
     def writing(self) -> "Writer":
@@ -340,6 +341,18 @@ class Writer:
         self._files.remove_matching("quality", _SCORES, kept)
         documents = (self.folder.fleet_file, self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
         self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
+
+
+def _why_not(path: Path) -> str:
+    """What it is instead, and what to do."""
+    if path.is_file():
+        return f": it is a file; give the folder that `bitbench run {path}` fills"
+    if not path.exists():
+        return f": it does not exist; `bitbench run STUDY --into {path}` fills one"
+    inside = sorted(place.parent.name for place in path.glob("*/study.yaml"))[:MOST_SHOWN]
+    if inside:
+        return f": it contains some; give one of them, such as {', '.join(str(path / name) for name in inside)}"
+    return f" (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
 
 
 def _material_name(model: str) -> str:

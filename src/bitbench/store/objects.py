@@ -53,6 +53,14 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
+    def has(self, name: str) -> bool:
+        with self._plainly(name):
+            try:
+                self._api.head(self._store, name)
+            except FileNotFoundError:
+                return False
+            return True
+
     def read_all(self, names: Iterable[str]) -> list[bytes]:
         """Several at once, in the order of their names; one that is gone meanwhile is left out."""
         with ThreadPoolExecutor(READERS) as readers:

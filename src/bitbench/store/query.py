@@ -18,6 +18,7 @@ import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.ground.errors import StoreError
+from bitbench.ground.near_miss import did_you_mean
 from bitbench.store.catalog import Catalog
 from bitbench.store.damage import damaged_lines, damaged_rows
 from bitbench.store.objects import SCHEME
@@ -32,6 +33,7 @@ REFUSED = (
     "the query is refused: `bitbench query` only reads its own tables, and opens no other file, writes none, loads no "
     "extension and changes no setting; use SELECT, and --format to get the answer as CSV or JSON"
 )
+_UNKNOWN_TABLE = re.compile(r"Table with name (\w+) does not exist")
 _LOCKED = "the configuration has been locked"  # DuckDB's words where a setting is to be changed
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
@@ -155,6 +157,9 @@ class Studies:
         is_about_the_sql = isinstance(error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException))
         if self._rows is not None and not is_about_the_sql and (damage := damaged_rows(self._rows)) is not None:
             return StoreError(damage)
+        if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
+            hint = did_you_mean(unknown[1], TABLES)
+            return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
         return StoreError(f"the query failed: {error}")
 
     def count(self, name: str) -> int:
@@ -335,6 +340,10 @@ def _connection_without_files() -> duckdb.DuckDBPyConnection:
         "TimeZone = 'UTC'",
         "allow_community_extensions = false",
         "python_enable_replacements = false",  # no variable of this program is a table
+        "enable_progress_bar = false",  # DuckDB draws it on stdout, where the answer goes
+        # It takes request rows, whose number it does not know, for one row, and would keep them all in memory to join
+        # them. So joins run as they are written: the table after JOIN is the one that is kept.
+        "disabled_optimizers = 'join_order,build_side_probe_side'",
         "lock_configuration = true",
     ):
         connection.execute(f"SET {setting}")

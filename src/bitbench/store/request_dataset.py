@@ -11,7 +11,14 @@ from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.store.records import arrow_schema
 
 
-def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> ds.FileSystemDataset:
+class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """Read only as fast as it is asked for: with threads of its own, Arrow held 258 MB of 10⁷ rows instead of 99 MB."""
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        return super().scanner(**{**options, "use_threads": False})
+
+
+def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
     """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any.
 
     A file of an older version lacks columns; they are null.
@@ -29,4 +36,4 @@ def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | No
         )
         for path, folder, trial in places
     ]
-    return ds.FileSystemDataset(fragments, schema, parquet, files)
+    return RequestDataset(fragments, schema, parquet, files)

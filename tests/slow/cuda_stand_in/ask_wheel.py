@@ -130,6 +130,7 @@ def kernels(model: str) -> dict[str, Any]:
     capability = current_platform.get_device_capability()
     dtype = "bfloat16" if capability.major >= 8 else "float16"
     engine = AsyncEngineArgs(model=model, max_model_len=2048, dtype=dtype).create_engine_config()
+    logging.getLogger("vllm").addHandler(_Listener())  # not sooner: a configuration sets up the logger anew
     parallel._TP = types.SimpleNamespace(world_size=1, rank_in_group=0, rank=0, local_rank=0)
     answer: dict[str, Any] = {"linear": {}, "attention": {}}
     with vllm.config.set_current_vllm_config(engine):
@@ -189,9 +190,6 @@ def has_flashinfer() -> bool:
 
 def main() -> None:
     mode, model, answer = sys.argv[1:4]
-    import vllm  # noqa: F401 - its logger must exist
-
-    logging.getLogger("vllm").addHandler(_Listener())
     found = kernels(model) if mode == "kernels" else command(json.loads(sys.argv[4]))
     Path(answer).write_text(json.dumps({**found, "has_flashinfer": has_flashinfer()}, indent=1), encoding="utf-8")
 

@@ -17,6 +17,10 @@ DEFAULT_MAX_PERPLEXITY_RISE = 0.10
 
 PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
 CONTINUED_TOKENS = 64  # of a window's beginning that is continued, or half of a shorter window
+# What is shipped (`quality/conversations.yaml`), and room for the longest of it with any tokenizer and chat template.
+CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
+TURN_TOKENS = 96  # of an answer: twice the longest right one
+MOST_WINDOWS = 10_000
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
 
 
@@ -28,14 +32,26 @@ class Scoring(StrEnum):
     NEXT_TOKEN = "next_token"  # llama.cpp's: of what can follow a prompt, so one request and one step for each token
 
 
+class Turns(Spec):
+    """Scripted conversations, each asked turn by turn until an answer is no valid JSON or tool call."""
+
+    conversations: int = Field(
+        default=CONVERSATIONS, ge=8, le=CONVERSATIONS, description="conversations, of those that come with bitbench"
+    )
+    turns: int = Field(default=CONVERSATION_TURNS, ge=1, le=CONVERSATION_TURNS, description="turns of each")
+
+
 class Quality(Spec):
     """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
 
     corpus: tuple[str, ...] = Field(
         default=(), description="text or JSONL files; default: text that ships with Python (English and code)"
     )
-    windows: int = Field(default=32, ge=2, le=10_000, description="windows of the corpus that are scored")
+    windows: int = Field(default=32, ge=2, le=MOST_WINDOWS, description="windows of the corpus that are scored")
     window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens per window")
+    offset: Fraction = Field(
+        default=0.0, ge=0, lt=1, description="0.5: windows halfway between those of a study without it, for fresh text"
+    )
     top_tokens: int = Field(
         default=32, ge=1, le=1000, description="top tokens kept at each position, for the KL divergence"
     )
@@ -44,6 +60,9 @@ class Quality(Spec):
     )
     continuations: int = Field(
         default=0, ge=0, le=10_000, description="windows whose beginning is continued greedily, for survival curves"
+    )
+    turns: Turns | None = Field(
+        default=None, description="scripted conversations: turns until the first invalid JSON or tool call"
     )
     noise_floor: bool = Field(
         default=False, description="score the unquantized model again with several requests at once: what is only noise"
@@ -80,9 +99,11 @@ class Quality(Spec):
 
     @property
     def context_tokens(self) -> int:
-        """The longest request: a window and the token after it, a prompt with its answer, or a question of a task."""
+        """The longest request: a window and the token after it, a prompt or a conversation with its answer, or a
+        question of a task."""
         return max(
             self.window_tokens + 1,
             PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
+            CONVERSATION_TOKENS + TURN_TOKENS if self.turns else 0,
             TASK_TOKENS if self.tasks else 0,
         )

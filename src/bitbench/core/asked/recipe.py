@@ -1,5 +1,6 @@
 """How a model is compressed: a named list of steps, or a backend of its own. Written as a short YAML file."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from bitbench.core.asked.study import Argument, Name
 from bitbench.core.base import Fraction, Spec
 from bitbench.core.recorded.variant import DENSE, AtLoad
+from bitbench.core.tensor_types import tensor_type
 
 COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
 
@@ -23,6 +25,8 @@ GGUF_TYPES = (
 )
 # What it makes only with one.
 IMATRIX_GGUF_TYPES = ("IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
+DENSE_OPENVINO_TYPE = "bf16"
+OPENVINO_TYPES = (DENSE_OPENVINO_TYPE, "int8", "int4")
 # Formats that compressed-tensors knows by name, and what they mean for a layer: how scales are shared is theirs.
 PresetName = Literal["FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"]
 _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
@@ -46,6 +50,7 @@ class Backend(StrEnum):
     NONE = "none"  # the model as it is
     LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
     GGUF = "gguf"  # llama.cpp's own tools
+    OPENVINO = "openvino"  # optimum-intel and nncf, in the environment of that engine
     VPTQ = "vptq"  # our own quantizer, in the quantize environment; one `vptq` step
     ENGINE = "engine"  # the engine compresses while it loads; `options` say how
 
@@ -234,6 +239,31 @@ class CalibrationNeed(Spec):
     )
 
 
+class TensorRule(Spec):
+    """A type for the tensors of a GGUF file whose names match."""
+
+    match: str = Field(
+        min_length=1, max_length=10_000, description="a regular expression, looked for anywhere in a tensor's name"
+    )
+    type: str = Field(description="q4_0, q4_K, q6_K, q8_0, bf16, …")
+
+    @field_validator("match")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if re.search(r"[\s=A-Z]", value):
+            raise ValueError(f"{value[:80]!r}: llama-quantize reads no pattern with spaces, = or capital letters")
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"{value[:80]!r} is not a regular expression: {error}") from error
+        return value
+
+    @field_validator("type")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        return tensor_type(value).name
+
+
 class Recipe(Spec):
     """One way to compress a model."""
 
@@ -247,7 +277,12 @@ class Recipe(Spec):
         "step that needs no text",
     )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
-    options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf and engine")
+    options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf, openvino and engine")
+    tensors: tuple[TensorRule, ...] = Field(
+        default=(),
+        description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
+        "gets what `options: {type: …}` means for it",
+    )
 
     @field_validator("name")
     @classmethod
@@ -258,13 +293,19 @@ class Recipe(Spec):
 
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As for a scheme: `by_file` came later."""
-        return {name: value for name, value in write(self).items() if name != "by_file" or value}
+        """As for a scheme: `by_file` and `tensors` came later."""
+        return {name: value for name, value in write(self).items() if name not in ("by_file", "tensors") or value}
 
     @model_validator(mode="after")
     def _goes_by_file_without_a_text(self) -> "Recipe":
         if self.by_file and (len(self.steps) != 1 or self.steps[0].step != "quantize" or self.needs_calibration):
             raise ValueError("by_file: true goes with one `quantize` step that needs no text, and nothing else")
+        return self
+
+    @model_validator(mode="after")
+    def _has_types_for_what_is_quantized(self) -> "Recipe":
+        if self.tensors and (self.backend is not Backend.GGUF or self.gguf_type in DENSE_GGUF_TYPES):
+            raise ValueError("`tensors` are for backend: gguf with a type that quantizes, such as Q8_0")
         return self
 
     @model_validator(mode="after")
@@ -277,14 +318,16 @@ class Recipe(Spec):
             if self.steps:
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
             if self.options and self.backend is Backend.NONE:
-                raise ValueError("`options` are for the backends gguf and engine")
+                raise ValueError("`options` are for the backends gguf, openvino and engine")
             if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
                 raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
             if self.backend is Backend.GGUF:
                 self._check_gguf()
+            if self.backend is Backend.OPENVINO:
+                self._check_openvino()
             return self
         if self.options:
-            raise ValueError("`options` are for the backends gguf and engine; write fields into the steps")
+            raise ValueError("`options` are for the backends gguf, openvino and engine; write fields into the steps")
         if any(isinstance(step, Vptq) for step in self.steps):
             raise ValueError("a `vptq` step needs backend: vptq, and stands alone")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
@@ -306,6 +349,17 @@ class Recipe(Spec):
             )
         if self.has_imatrix and self.gguf_type in DENSE_GGUF_TYPES:
             raise ValueError(f"type: {self.gguf_type} is not quantized; remove imatrix")
+
+    def _check_openvino(self) -> None:
+        wanted, size = self.openvino_type, self.options.get("group_size")
+        if not {"type"} <= set(self.options) <= {"type", "group_size"} or wanted not in OPENVINO_TYPES:
+            raise ValueError(f"`options` of backend: openvino are {{type: …}}, one of {', '.join(OPENVINO_TYPES)}")
+        if "group_size" in self.options and wanted != "int4":
+            raise ValueError("group_size goes with type: int4; the others have one scale per row, or none")
+        if wanted == "int4" and (type(size) is not int or size < 1):
+            raise ValueError(
+                "type: int4 needs `group_size: 64` or another number beside it: weights that share a scale"
+            )
 
     @property
     def scheme(self) -> Scheme | None:
@@ -341,7 +395,7 @@ class Recipe(Spec):
         if self.at_load is not None:
             return self.at_load.quantize
         if self.scheme is None:
-            if self.gguf_type in DENSE_GGUF_TYPES:
+            if self.gguf_type in DENSE_GGUF_TYPES or self.openvino_type == DENSE_OPENVINO_TYPE:
                 return f"{self.backend.value}/{DENSE}"
             return DENSE if self.backend is Backend.NONE else self.backend.value
         is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
@@ -351,6 +405,11 @@ class Recipe(Spec):
     def gguf_type(self) -> str | None:
         """As llama-quantize spells it; None for the other backends."""
         return str(self.options.get("type")) if self.backend is Backend.GGUF else None
+
+    @property
+    def openvino_type(self) -> str | None:
+        """What the weights become; None for the other backends."""
+        return str(self.options.get("type")) if self.backend is Backend.OPENVINO else None
 
     @property
     def has_imatrix(self) -> bool:

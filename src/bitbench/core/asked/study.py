@@ -26,7 +26,6 @@ Argument = bool | int | float | str
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they take two days
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
-MOST_STARTS = 64  # of each contender, where a budget decides and the study asks for no number
 
 
 class EngineSetup(Spec):
@@ -143,11 +142,15 @@ class Schedule(StrEnum):
     VISITS = "visits"
 
 
+# Of each contender, where a study asks for no number: one start has no variation.
+STARTS_OF_A_BUDGET = Count(min=2, max=64)
+
+
 class Measure(Spec):
     """How often, or how long: with a budget, starts and rounds are planned from it."""
 
     budget: Seconds | None = Field(
-        default=None, gt=0, description="wall time to spend; starts and rounds are planned from it"
+        default=None, gt=0, description="wall time for speed; starts and rounds are planned from it"
     )
     instances: Count = Field(
         default=Count(min=3, max=12),
@@ -173,11 +176,16 @@ class Measure(Spec):
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
 
-    @property
-    def most_blocks(self) -> int:
-        """A budget ends a study that asks for no number of starts."""
-        chosen = "instances" in self.model_fields_set
-        return self.instances.max if chosen or self.budget is None else MOST_STARTS
+    @model_validator(mode="before")
+    @classmethod
+    def _a_budget_counts_starts(cls, value: object) -> object:
+        """Unless the study does."""
+        if isinstance(value, dict) and value.get("budget") is not None:
+            return {"instances": STARTS_OF_A_BUDGET} | value
+        return value
+
+    def with_budget(self, budget_s: float) -> "Measure":
+        return Measure.model_validate(self.model_dump(exclude_unset=True) | {"budget": budget_s})
 
     @field_validator("headline", mode="before")
     @classmethod

@@ -14,6 +14,9 @@ CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enoug
 # Requests in flight that an engine is sized for when requests do not wait for answers and the study does not say. It
 # is no limit of the load: more than that wait inside the engine, as they would in use.
 OPEN_LOOP_CONCURRENCY = 64
+# Of each answer in a warm-up. What an engine does for the first time is in the prompt and in the first steps after it:
+# in 259 warm-ups of the gallery with whole answers, later tokens took no longer than in the trials after them.
+WARM_UP_TOKENS = 8
 
 
 ShapePart = Literal["concurrency", "input_tokens", "output_tokens", "arrival", "requests"]
@@ -121,6 +124,15 @@ class Workload(Spec):
             return None if rate is None or self.duration is None else max(1, round(rate * self.duration)) * self.turns
         rounds = 1 if self.arrival.kind is Arrival.BATCH else CLOSED_LOOP_ROUNDS
         return rounds * self.concurrency * self.turns
+
+    @property
+    def warm_up(self) -> "Workload":
+        """What makes an engine ready for it: one request on each stream, with its whole prompt and the first tokens of
+        an answer. All of it where a schedule or a history says what comes when."""
+        if self.open_loop or self.conversation is not None:
+            return self
+        shorter = {"requests": self.concurrency, "output_tokens": min(WARM_UP_TOKENS, longest(self.output_tokens))}
+        return self.model_copy(update=shorter)
 
     @property
     def context_tokens(self) -> int:

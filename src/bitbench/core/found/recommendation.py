@@ -1,5 +1,6 @@
 """What to run, under which limits, and why not the others. Made by `statistics.recommend`; printed by `report`."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from pydantic import computed_field
@@ -10,7 +11,7 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
 from bitbench.ground.exit_codes import ExitCode
 
-MEMORY = "memory"  # the name of a finding
+MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
 
 
 class Standing(StrEnum):
@@ -41,6 +42,14 @@ class Finding(Record):
     reason: str = ""  # why it is inconclusive
 
 
+def standing_of(figure: Estimate | None, findings: Iterable[Finding]) -> Standing:
+    """Of all limits together; without a figure there is nothing that could meet them."""
+    standings = {finding.standing for finding in findings}
+    if figure is None or Standing.BROKEN in standings:
+        return Standing.BROKEN
+    return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+
+
 class Cost(Record):
     """Per million output tokens, in the currency of the price."""
 
@@ -55,12 +64,15 @@ class Judged(Record):
     contender: Contender
     figure: Estimate | None
     ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
+    confirmed_ratio: Ratio | None = None  # that of fresh starts after the choice; None where there were none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
     cost: Cost | None = None
     trials: int = 0
     failed_trials: int = 0
+    quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
+    is_flagged: bool = False  # for its quality
     why_no_result: str = ""
 
     @computed_field  # type: ignore[prop-decorator]
@@ -76,10 +88,7 @@ class Judged(Record):
     @property
     def standing(self) -> Standing:
         """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
-        standings = {finding.standing for finding in self.findings}
-        if self.figure is None or Standing.BROKEN in standings:
-            return Standing.BROKEN
-        return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+        return standing_of(self.figure, self.findings)
 
 
 class Choice(Record):
@@ -92,6 +101,7 @@ class Choice(Record):
     chosen: Contender | None  # the best that meets all limits with confidence
     nearest: Contender | None  # where none does
     ties: tuple[Contender, ...] = ()  # meet the limits too and are tied with the chosen one
+    deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, contender: Contender) -> Judged:
         return next(one for one in self.judged if one.contender == contender)

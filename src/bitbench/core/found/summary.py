@@ -115,8 +115,8 @@ class WarmUp(Record):
     """The trials before the first that counts, in each instance of a cell."""
 
     trials: int
-    first_latency_s: float | None  # latency of the first trial of each instance, averaged
-    later_latency_s: float | None  # of the measured trials, to compare with
+    first_ttft_s: float | None  # of the first trial of each instance, averaged
+    later_ttft_s: float | None  # of the measured trials, to compare with
 
 
 class RequestSpread(Record):
@@ -212,6 +212,7 @@ class ContenderSummary(Record):
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
     is_reference: bool = False  # the model as it is, or none at all: there is no quality that it could have lost
+    random_weights: bool = False  # only the shape of a model: there is no quality at all
 
 
 class AgainstBaseline(StrEnum):
@@ -340,21 +341,22 @@ class Equivalence(Record):
 
 
 class SurvivalStep(Record):
-    """From so many tokens on, this share of the greedy texts is still the baseline's."""
+    """From so many tokens or turns on, this share is left."""
 
-    tokens: int
+    at: int
     share: float
     low: float
     high: float
 
 
 class Survival(Record):
-    """How long greedy texts stay the baseline's (Kaplan-Meier; a text that stays so to its end is censored there)."""
+    """How long texts stay the baseline's, or conversations valid (Kaplan-Meier; what lasts to its end is censored
+    there)."""
 
     contender: Contender
-    texts: int
-    diverged: int
-    median_tokens: int | None  # until half have diverged; None: more than half have not within their length
+    watched: int  # texts or conversations
+    ended: int  # that diverged or broke
+    median: int | None  # tokens or turns until half have ended; None: more than half have not while they were watched
     median_low: int | None
     median_high: int | None  # None: the interval is open
     steps: tuple[SurvivalStep, ...]
@@ -368,6 +370,37 @@ class SurvivalPair(Record):
     p_value: float
 
 
+TurnVerdict = Literal["sooner", "later", "no difference found", "inconclusive"]
+
+
+class TurnComparison(Record):
+    """Conversations of a variant beside the same ones of its unquantized baseline."""
+
+    baseline: Contender
+    p_value: float  # log-rank, adjusted for all variants of the study (Holm)
+    fewer: QualityEstimate  # valid turns of a conversation that are lost, conversation by conversation
+    verdict: TurnVerdict
+
+
+class TurnFault(Record):
+    """Why conversations broke, with one of the answers."""
+
+    fault: str
+    conversations: int
+    example: str
+
+
+class ConversationSurvival(Record):
+    """Turns until the first invalid JSON or tool call of scripted conversations."""
+
+    contender: Contender
+    turns: int  # of each conversation
+    survival: Survival
+    valid_turns: float  # of a conversation, mean
+    faults: tuple[TurnFault, ...] = ()  # most frequent first
+    against: TurnComparison | None = None  # None: it is the baseline, or has none
+
+
 class Behaviour(Record):
     """What quantization does beyond perplexity."""
 
@@ -375,6 +408,7 @@ class Behaviour(Record):
     equivalence: dict[str, Equivalence] = Field(default_factory=dict)  # by the contender's name
     survival: tuple[Survival, ...] = ()
     pairs: tuple[SurvivalPair, ...] = ()
+    conversations: tuple[ConversationSurvival, ...] = ()
 
 
 class PositionDivergence(Record):
@@ -394,6 +428,7 @@ class ContenderQuality(Record):
 
     contender: Contender
     baseline: Contender | None
+    measured_as: Contender | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
     outcome: Outcome
     cause: str | None = None
     estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
@@ -413,6 +448,11 @@ class ContenderQuality(Record):
         return self.contender.name
 
     @property
+    def is_known(self) -> bool:
+        """Whether it says what was lost: its own figures alone, without those of a baseline, do not."""
+        return self.outcome is Outcome.OK and (self.flagged or "perplexity_rise" in self.estimates)
+
+    @property
     def equal_answers(self) -> int | None:
         """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
         known = [one for one in self.answers if one.baseline_text is not None]
@@ -422,7 +462,8 @@ class ContenderQuality(Record):
 class Precision(Record):
     """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it is unknown."""
 
-    blocks: int  # starts of each contender
+    blocks: int  # that a contender shares with the baseline, a start of each in each; at most
+    fewest_blocks: int | None = None  # at least: a contender is dropped once everything about it is decided
     start_sd: float | None = None  # from one start to the next, of one contender
     trial_sd: float | None = None  # from one trial to the next within a start
     probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
@@ -439,6 +480,29 @@ class SettingSummary(Record):
     step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
     step_slope_interval: Interval | None = None
     acceptance_length: float | None = None  # tokens of a step that began with a draft
+
+
+class Speculation(Record):
+    """A contender that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
+
+    None where it is unknown; all about drafts is, where the engine counted none. Costs are relative to a plain step.
+    """
+
+    contender: Contender
+    plain: Contender | None  # None: the study has it only with drafts
+    workload: str
+    acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
+    acceptance_rate: float | None = None  # of drafted tokens
+    against_unquantized: Ratio | None = None  # of the acceptance length, under the same settings
+    draft_length: float | None = None  # tokens drafted at a time
+    drafted_share: float | None = None  # of steps
+    tokens_per_step: float | None = None
+    verify_cost: float | None = None  # of a step that checks a draft; None: no workload with so many streams
+    draft_cost: float | None = None  # of one step of the draft model; 0 where there is none
+    predicted: float | None = None  # gain; None where a cost is unknown
+    gain: Ratio | None = None  # measured, by the time per output token; above 1 where drafting is faster
+    break_even: float | None = None  # the acceptance length from which it pays
+    break_even_interval: Interval | None = None
 
 
 class MachinePart(Record):
@@ -458,6 +522,15 @@ class MachineFactor(Record):
     share: float | None = None
 
 
+class LoadNodeSummary(Record):
+    """What one of several machines sent, in the trials that count."""
+
+    name: str
+    trials: int
+    requests: int
+    off_by_s: float  # at most: how much earlier or later than planned, because of its clock; the worst of the trials
+
+
 class StudySummary(Record):
     study: Study
     headline: str  # key of `definitions`
@@ -470,6 +543,7 @@ class StudySummary(Record):
     model: str | None = None  # of a part of a study: which of its models
     precision: Precision | None = None  # None: nothing to compare, or one start
     machines: MachineFactor | None = None  # None: all blocks ran on one
+    load_nodes: tuple[LoadNodeSummary, ...] = ()  # empty: one machine sent all requests
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate
@@ -484,6 +558,7 @@ class StudySummary(Record):
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
     settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
+    speculation: tuple[Speculation, ...] = ()  # of contenders that draft tokens ahead where others do not
 
     @property
     def by_model(self) -> tuple["StudySummary", ...]:
@@ -539,6 +614,6 @@ class StudySummary(Record):
 def _searched(found: RateAnswer) -> ExitCode:
     if not found.trials:
         return ExitCode.NOTHING_MEASURED
-    if found.rate is None:
-        return ExitCode.FAILED
-    return ExitCode.INCONCLUSIVE if found.stop is None else ExitCode.DONE
+    if found.stop is None:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.FAILED if found.rate is None else ExitCode.DONE

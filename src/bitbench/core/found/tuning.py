@@ -5,7 +5,7 @@ from enum import StrEnum
 from bitbench.core.asked.tune import Goal
 from bitbench.core.base import Record
 from bitbench.core.cell import Contender, Refusal
-from bitbench.core.found.recommendation import Cost, Finding, Limits, Standing
+from bitbench.core.found.recommendation import Cost, Finding, Limits, Standing, standing_of
 from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
 from bitbench.ground.exit_codes import ExitCode
 
@@ -55,15 +55,13 @@ class Confirmed(Record):
     memory: Estimate | None = None
     cost: Cost | None = None
     baseline_cost: Cost | None = None
-    findings: tuple[Finding, ...] = ()  # quality as it was measured in the search
+    findings: tuple[Finding, ...] = ()
+    windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
 
     @property
     def standing(self) -> Standing:
         """Of all limits together."""
-        standings = {finding.standing for finding in self.findings}
-        if self.figure is None or Standing.BROKEN in standings:
-            return Standing.BROKEN
-        return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+        return standing_of(self.figure, self.findings)
 
 
 class Tuning(Record):

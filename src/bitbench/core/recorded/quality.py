@@ -1,6 +1,7 @@
 """What quality measurements leave on disk: one line per contender, and one row per scored token beside it."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -42,12 +43,37 @@ class CorpusFacts(Record):
     windows_hash: str  # over the token ids of all windows
     windows: int
     window_tokens: int
+    room: int | None = None  # windows of that length that the text has, spread alike over its parts; None: not recorded
 
 
 class Prompt(Record):
     text: str  # what a person would ask
     tokens: tuple[int, ...]  # in the model's chat template where it has one
     window: int | None = None  # whose beginning it is; None for a question
+
+
+class TurnPrompt(Record):
+    """What is asked in one turn: so many tokens of the turn before, then these. Most of a conversation is kept."""
+
+    kept: int
+    tokens: tuple[int, ...]
+
+
+class Script(Record):
+    """A scripted conversation as token ids, in the model's chat template where it has one."""
+
+    name: str
+    task: str  # which JSON or which tools its answers are to be
+    turns: tuple[TurnPrompt, ...]
+
+    @property
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """The whole prompt of each turn."""
+        found: list[tuple[int, ...]] = []
+        for turn in self.turns:
+            before = found[-1] if found else ()
+            found.append((*before[: turn.kept], *turn.tokens))
+        return tuple(found)
 
 
 class QualityMaterial(Record):
@@ -57,6 +83,7 @@ class QualityMaterial(Record):
     facts: CorpusFacts
     windows: tuple[tuple[int, ...], ...]
     prompts: tuple[Prompt, ...]
+    scripts: tuple[Script, ...] = ()
     end_tokens: tuple[int, ...]  # special ones: an answer ends before the first
 
 
@@ -67,6 +94,33 @@ class Answer(Record):
     text: str
     tokens: tuple[int, ...]
     window: int | None = None  # whose beginning it continues; None for the answer to a question
+
+
+class TurnAnswer(Record):
+    """A greedy answer of one line in a scripted conversation."""
+
+    text: str
+    fault: str | None = None  # why it is no valid JSON or tool call
+
+
+class ConversationRecord(Record):
+    """A scripted conversation, asked until the first answer with a fault."""
+
+    name: str
+    task: str
+    turns: int  # of the script
+    # Which answers to the turns before stand in a prompt: the script's own, so that every variant is asked the same.
+    continued_with: Literal["script"] = "script"
+    answers: tuple[TurnAnswer, ...]
+
+    @property
+    def valid_turns(self) -> int:
+        return sum(answer.fault is None for answer in self.answers)
+
+    @property
+    def broke_at(self) -> int | None:
+        """The turn with the first fault, counted from 1; None where there was none to the end."""
+        return next((turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None), None)
 
 
 class TaskResult(Record):
@@ -103,6 +157,7 @@ class QualityRecord(Record):
     tokens: int = 0  # that were scored
     scores_file: str | None = None
     answers: tuple[Answer, ...] = ()
+    conversations: tuple[ConversationRecord, ...] = ()
     tasks: tuple[TaskResult, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)  # of lm-eval, where it ran

@@ -44,6 +44,11 @@ class StudyRecords:
     def study(self) -> Study:
         return self.lock.plan.study
 
+    @property
+    def starts_and_quality(self) -> list[InstanceRecord | QualityRecord]:
+        """What took time beside the trials."""
+        return [*self.instances, *self.quality]
+
     def was_running(self, contender: Contender) -> bool:
         """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
         return any(one.facts.was_running for one in self.instances if one.contender == contender)

@@ -12,8 +12,8 @@ RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
 #   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
 #      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` and
-#      `engine_metrics` of a trial, `energy_per_token` and the `host` of an instance; the outcomes `disturbed` and
-#      `lost` are newer, too
+#      `engine_metrics` of a trial, `energy_per_token` and the `host` of an instance, `nodes` of a client and `sketched`
+#      of a trial; the outcomes `disturbed` and `lost` are newer, too
 
 
 class Outcome(StrEnum):
@@ -88,6 +88,31 @@ class WorkerHealth(Record):
     kernel_times: bool = False
 
 
+class ClockReading(Record):
+    """How far a machine's clock is ahead of the driver's. The bound holds whatever the ways there and back took."""
+
+    offset_s: float
+    bound_s: float
+
+    def after(self, later: "ClockReading") -> float:
+        """By how much this offset may have been wrong at any time until the later one was read."""
+        return max(self.bound_s, abs(later.offset_s - self.offset_s) + later.bound_s)
+
+
+class LoadNode(Record):
+    """One of several machines that sent the requests of a trial, each its own part."""
+
+    name: str
+    requests: int
+    clock_before: ClockReading
+    clock_after: ClockReading
+
+    @property
+    def off_by_s(self) -> float:
+        """At most: how much earlier or later than planned it may have sent, beside its lateness."""
+        return self.clock_before.after(self.clock_after)
+
+
 class ClientHealth(WorkerHealth):
     """How well our own client kept up; past the thresholds in `load.verdict` a trial is client_bound.
 
@@ -95,6 +120,17 @@ class ClientHealth(WorkerHealth):
     """
 
     workers: tuple[WorkerHealth, ...] = ()
+    nodes: tuple[LoadNode, ...] = ()  # empty: all workers were on one machine, and had one clock
+
+
+class SketchedTimes(Record):
+    """Percentiles of merged sketches: each is within `relative_error` of the one that all values have."""
+
+    count: int
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    relative_error: float
 
 
 class Memory(Record):
@@ -164,6 +200,7 @@ class TrialRecord(Record):
     log_lines: tuple[str, ...] = ()
     metrics: TrialMetrics = TrialMetrics()
     client: ClientHealth | None = None
+    sketched: dict[str, SketchedTimes] = Field(default_factory=dict)  # by time: ttft; of a client on several machines
     memory: Memory = Memory()
     gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
     engine_metrics: EngineMetrics | None = None  # None where the engine offers none

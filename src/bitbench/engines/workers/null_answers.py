@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 MODEL = "null"
+# What /metrics counts of simulated drafts, by the fields of `EngineMetrics`.
+DRAFT_COUNTERS = {name: f"null:spec_decode_num_{name}_total" for name in ("drafts", "draft_tokens", "accepted_tokens")}
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
@@ -33,6 +35,9 @@ class Behaviour:
     memory_mb: int
     children: int
     seed: int
+    draft_tokens: int = 0
+    draft_accepted: float = 1.0
+    draft_step: float = 1.5
 
 
 class Schedule:
@@ -47,7 +52,13 @@ class Schedule:
         factor = self._instance_factor * self._factor(number, self._behaviour.vary)
         if number in self._behaviour.slow_requests:
             factor *= self._behaviour.slow_factor
-        return factor * self._behaviour.ttft, factor * self._behaviour.tpot
+        return factor * self._behaviour.ttft, factor * self._behaviour.tpot * self._drafted()
+
+    def _drafted(self) -> float:
+        """How much longer a token takes with drafts: below 1 where they are worth their cost."""
+        if not self._behaviour.draft_tokens:
+            return 1.0
+        return self._behaviour.draft_step / (1 + self._behaviour.draft_accepted)
 
     def _factor(self, what: object, relative_sd: float) -> float:
         """Log-normal with mean 1 and this standard deviation."""
@@ -82,13 +93,14 @@ class Answers:
         self._schedule = Schedule(behaviour)
         self._take_truth = take_truth
         self._requests = 0
+        self._drafts = 0.0
 
     def respond(self, method: str, path: str, authorization: str, body: bytes) -> bytes | StreamPlan:
         match method, path:
             case "GET", "/health":
                 return _reply(503 if self._behaviour.fail == "never_ready" else 200, {})
-            case "GET", "/truth":
-                return _reply(200, dict(self._take_truth()))
+            case "GET", "/truth" | "/metrics":
+                return self._counters() if path == "/metrics" else _reply(200, dict(self._take_truth()))
             case ("GET", "/v1/models") | ("POST", "/v1/completions" | "/v1/chat/completions"):
                 if self._authorization is not None and authorization != self._authorization:
                     return _reply(401, _error("the key is missing or wrong"))
@@ -108,6 +120,8 @@ class Answers:
         tokens = asked // 2 if fail in ("short", "hang", "disconnect") else asked
         events = _Events(f"{'chatcmpl' if chat else 'cmpl'}-{self._requests}", chat=chat)
         ttft_s, tpot_s = self._schedule.request(self._requests)
+        if self._behaviour.draft_tokens:
+            self._drafts += max(tokens - 1, 0) / (1 + self._behaviour.draft_accepted)  # the first token needs none
         if fail in ("hang", "disconnect"):
             ending: Ending = "hang" if fail == "hang" else "close"
             return StreamPlan(ttft_s, tpot_s, STREAM_HEAD, events.token(None), tokens, b"", ending)
@@ -115,6 +129,14 @@ class Answers:
         last = events.token("stop" if fail == "short" else "length") if tokens else b""
         last += events.usage(prompt_tokens, tokens) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         return StreamPlan(ttft_s, tpot_s, STREAM_HEAD, events.token(None), max(tokens - 1, 0), last, "keep")
+
+    def _counters(self) -> bytes:
+        each = (1.0, self._behaviour.draft_tokens, self._behaviour.draft_accepted)
+        lines = [
+            f"# TYPE {name} counter\n{name} {self._drafts * per_draft}\n"
+            for name, per_draft in zip(DRAFT_COUNTERS.values(), each, strict=True)
+        ]
+        return _answer(200, "text/plain", "".join(lines).encode())
 
 
 class _Events:
@@ -164,8 +186,11 @@ def _error(sentence: str) -> dict[str, Any]:
 
 
 def _reply(status: int, message: dict[str, Any]) -> bytes:
-    body = json.dumps(message).encode()
-    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return _answer(status, "application/json", json.dumps(message).encode())
+
+
+def _answer(status: int, kind: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
 
 

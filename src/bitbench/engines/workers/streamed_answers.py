@@ -1,6 +1,6 @@
 """Requests that want a stream: one event per token, written to its socket at once by the thread that computes it.
 
-A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours.
+A part of the servers that lie beside it, loaded by path in their environments; imports nothing of ours.
 """
 
 import json
@@ -8,10 +8,7 @@ import socket
 import threading
 from typing import Any
 
-import torch
 from tokenizers.decoders import DecodeStream  # type: ignore[import-not-found]
-from transformers.generation.streamers import BaseStreamer
-from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -68,28 +65,6 @@ class Job:
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-class BatchStreamer(BaseStreamer):  # type: ignore[misc]
-    """Receives the prompts, then one token per request and step."""
-
-    def __init__(self, jobs: list[Job], profiler: StepProfiler) -> None:
-        self._jobs = jobs
-        self._profiler = profiler
-        self._saw_prompts = False
-
-    def put(self, value: torch.Tensor) -> None:
-        if not self._saw_prompts:
-            self._saw_prompts = True
-            return
-        for job, token in zip(self._jobs, value.tolist(), strict=True):
-            if job.count < job.max_tokens:
-                job.add(token)
-        if any(job.count < job.max_tokens for job in self._jobs):
-            self._profiler.begin_step(sequences=len(self._jobs))
-
-    def end(self) -> None:
-        pass
 
 
 def fault_of(body: Any, context_tokens: int | None) -> str | None:

@@ -14,13 +14,36 @@ from typing import Any
 import torch
 import transformers
 import vptq_checkpoint  # type: ignore[import-not-found]
-import whole_answers  # type: ignore[import-not-found]
-from streamed_answers import BatchStreamer, Job  # type: ignore[import-not-found]
+from streamed_answers import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.generation.streamers import BaseStreamer
 from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
+ROWS_AT_ONCE = 256  # of the logits, in 32 bits: a vocabulary of 128,000 then takes 131 MB
+
+
+class BatchStreamer(BaseStreamer):  # type: ignore[misc]
+    """Receives the prompts, then one token per request and step."""
+
+    def __init__(self, jobs: list[Job], profiler: StepProfiler) -> None:
+        self._jobs = jobs
+        self._profiler = profiler
+        self._saw_prompts = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if not self._saw_prompts:
+            self._saw_prompts = True
+            return
+        for job, token in zip(self._jobs, value.tolist(), strict=True):
+            if job.count < job.max_tokens:
+                job.add(token)
+        if any(job.count < job.max_tokens for job in self._jobs):
+            self._profiler.begin_step(sequences=len(self._jobs))
+
+    def end(self) -> None:
+        pass
 
 
 class Model:
@@ -72,8 +95,41 @@ class Model:
             )
         self.profiler.end_step()
 
-    def answer(self, job: Any) -> None:
-        whole_answers.answer(job, self._model, self._whole_tokenizer, self._eos)
+    def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
+        """As `whole_answers.WholeModel` says."""
+        places: list[dict[int, float]] = []
+        with torch.inference_mode():
+            logits = self._model(torch.tensor([prompt], device=self._model.device), use_cache=False).logits[0]
+            following = torch.tensor([*prompt[1:], int(logits[-1].argmax())], device=logits.device)
+            for first in range(0, len(prompt), ROWS_AT_ONCE):
+                rows = logits[first : first + ROWS_AT_ONCE].float().log_softmax(-1)
+                there = following[first : first + ROWS_AT_ONCE]
+                best = rows.topk(min(top, rows.shape[1]))
+                own = rows.gather(1, there[:, None])[:, 0]
+                for ids, values, token, value in zip(
+                    best.indices.tolist(), best.values.tolist(), there.tolist(), own.tolist(), strict=True
+                ):
+                    places.append({**dict(zip(ids, values, strict=True)), token: value})
+        return places
+
+    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+        ids = torch.tensor([prompt], device=self._model.device)
+        options: dict[str, Any] = {"stop_strings": stop, "tokenizer": self._whole_tokenizer} if stop else {}
+        with torch.inference_mode():
+            whole = self._model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=max_tokens,
+                eos_token_id=None if ignore_eos else self._eos,
+                pad_token_id=0,
+                **options,
+            )
+        tokens: list[int] = whole[0, len(prompt) :].tolist()
+        return tokens
+
+    def text_of(self, tokens: list[int], *, skip_special: bool) -> str:
+        return str(self._whole_tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     def facts(self) -> dict[str, Any]:
         threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""

@@ -1,12 +1,11 @@
 """A small OpenAI-style server over `transformers.generate`, for measuring it: static batches, one event per token.
 
 Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
-run by one call of `generate` (greedy, exactly `max_tokens` tokens each) in `transformers_model.py`. Streams are written
-by `streamed_answers.py`, requests without `stream` are answered by `whole_answers.py`.
+run by one call of `generate` (greedy, exactly `max_tokens` tokens each) in `transformers_model.py`; the HTTP side is
+`completion_server.py`.
 """
 
 import argparse
-import hmac
 import json
 import os
 import queue
@@ -16,19 +15,17 @@ import threading
 import time
 import traceback
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-import streamed_answers  # type: ignore[import-not-found]
+import completion_server  # type: ignore[import-not-found]
 import whole_answers  # type: ignore[import-not-found]
-from streamed_answers import Job
+from completion_server import Handler
+from streamed_answers import Job  # type: ignore[import-not-found]
 from transformers_model import QUANTIZE, Model  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
-BATCH_HEADER = "X-Batch-Size"
 # A batch that is not full starts when no further request came for so long. On a busy machine the requests of one
 # batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
 # closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
@@ -58,85 +55,25 @@ class Switch:
         self.done.set()
 
 
-class Handler(BaseHTTPRequestHandler):
-    """GET /health, POST /v1/completions, and /start_profile and /stop_profile as vLLM has them."""
+class ProfilingHandler(Handler):  # type: ignore[misc]
+    """Also /start_profile and /stop_profile, as vLLM has them."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: "Server"
+    more_paths = ("/start_profile", "/stop_profile")
 
-    def do_GET(self) -> None:
-        known = self.path == "/health"
-        self._answer(HTTPStatus.OK if known else HTTPStatus.NOT_FOUND, {"status": "ready" if known else "unknown path"})
-
-    def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path not in ("/v1/completions", "/start_profile", "/stop_profile"):
-            return self._refuse(HTTPStatus.NOT_FOUND, f"unknown path {self.path}")
-        if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.server.key}"):
-            return self._refuse(HTTPStatus.UNAUTHORIZED, "wrong or missing key")
-        if self.path != "/v1/completions":
-            return self._switch_profiler(content)
-        try:
-            body = json.loads(content)
-            whole = isinstance(body, dict) and not body.get("stream")
-            kind = whole_answers if whole else streamed_answers
-            fault = kind.fault_of(body, self.server.model.context_tokens)
-            batch_size = int(self.headers.get(BATCH_HEADER) or 1)
-        except ValueError as error:
-            return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-        if fault:
-            return self._refuse(HTTPStatus.BAD_REQUEST, fault)
-        job: Any = (
-            whole_answers.WholeJob(body)
-            if whole
-            else Job(body, batch_size, self.connection, self.server.model.tokenizer)
-        )
-        self.server.jobs.put(job)
-        job.done.wait()
-        self.close_connection = self.close_connection or job.is_broken or job.error is not None
-        if job.error is not None and job.count == 0:
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, job.error)
-        elif whole:
-            self._answer(HTTPStatus.OK, job.answer)
-        return None
-
-    def _switch_profiler(self, content: bytes) -> None:
+    def answer_more(self, content: bytes) -> None:
         named = str(json.loads(content or b"{}").get("profile_prefix") or "profile")
         switch = Switch(Path(named).name if self.path == "/start_profile" else None)
         self.server.jobs.put(switch)
         switch.done.wait()
         if switch.error is not None:
-            return self._refuse(HTTPStatus.CONFLICT, f"the profiler: {switch.error}")
-        return self._answer(HTTPStatus.OK, {})
-
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        self._answer(status, {"error": {"message": message, "code": status}})
-
-    def _answer(self, status: HTTPStatus, content: dict[str, Any]) -> None:
-        data = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """A line per request would be written while the next batch is computed."""
+            self.refuse(HTTPStatus.CONFLICT, f"the profiler: {switch.error}")
+        else:
+            self.answer(HTTPStatus.OK, {})
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 4096  # a batch of thousands connects at once
-
+class Server(completion_server.Server):  # type: ignore[misc]
     def __init__(self, port: int, key: str, model: Model) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
-        self.key = key
-        self.model = model
-        self.jobs: queue.SimpleQueue[Job | Switch] = queue.SimpleQueue()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
-        print(f"a connection broke: {sys.exc_info()[1]}", flush=True)
+        super().__init__(port, key, model, ProfilingHandler)
 
 
 def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
@@ -163,7 +100,7 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
         try:
             for job in batch:
                 if isinstance(job, whole_answers.WholeJob):
-                    model.answer(job)
+                    whole_answers.answer(job, model)
                     job.done.set()
             if streams := [job for job in batch if not job.done.is_set()]:
                 model.generate(streams)

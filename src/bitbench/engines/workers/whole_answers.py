@@ -1,18 +1,26 @@
 """Requests that want one whole answer and no stream: log-probabilities of a prompt, or a greedy text.
 
-A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours. Speaks what vLLM's
-server does: `prompt_logprobs: K` (each prompt token and the K likeliest at its place), the older `echo` with
+A part of the servers that lie beside it, loaded by path in their environments; imports nothing of ours. Speaks what
+vLLM's server does: `prompt_logprobs: K` (each prompt token and the K likeliest at its place), the older `echo` with
 `logprobs: K`, which lm-eval asks for, and `stop`, `ignore_eos` and `return_token_ids` for a text.
 """
 
 import threading
-from typing import Any
-
-import torch
-
-ROWS_AT_ONCE = 256  # of the logits, in 32 bits: a vocabulary of 128,000 then takes 131 MB
+from typing import Any, Protocol
 
 Place = dict[int, float]  # token -> log-probability: the K likeliest first, then the one that stands there
+
+
+class WholeModel(Protocol):
+    """What answers are made with."""
+
+    def score(self, prompt: list[int], top: int) -> list[Place]:
+        """For each place from the second on, and for the one after the prompt (the likeliest token stands there)."""
+
+    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+        """Greedy tokens; where a text of `stop` appears they may end."""
+
+    def text_of(self, tokens: list[int], *, skip_special: bool) -> str: ...
 
 
 class WholeJob:
@@ -66,46 +74,28 @@ def wanted_top(body: dict[str, Any]) -> int | None:
     return int(body["logprobs"]) if body.get("echo") and body.get("logprobs") is not None else None
 
 
-def answer(job: WholeJob, model: Any, tokenizer: Any, eos: Any) -> None:
+def answer(job: WholeJob, model: WholeModel) -> None:
     """Computes every choice of a request, one after the other: a batch would be padded, and round differently."""
     top = wanted_top(job.body)
     choices = []
     for index, prompt in enumerate(job.prompts):
         if top is not None:
-            choice = _scored(job.body, prompt, score(model, prompt, top), tokenizer)
+            choice = _scored(job.body, prompt, model.score(prompt, top), model)
         else:
-            choice = _written(job.body, prompt, model, tokenizer, eos)
+            choice = _written(job.body, prompt, model)
         choices.append({"index": index, **choice})
     usage = {"prompt_tokens": sum(map(len, job.prompts)), "completion_tokens": sum(map(_length, choices))}
     job.answer = {"object": "text_completion", "model": job.body.get("model", ""), "choices": choices, "usage": usage}
 
 
-def score(model: Any, prompt: list[int], top: int) -> list[Place]:
-    """For each place from the second on, and for the one after the prompt (the likeliest token stands there)."""
-    places: list[Place] = []
-    with torch.inference_mode():
-        logits = model(torch.tensor([prompt], device=model.device), use_cache=False).logits[0]
-        following = torch.tensor([*prompt[1:], int(logits[-1].argmax())], device=logits.device)
-        for first in range(0, len(prompt), ROWS_AT_ONCE):
-            rows = logits[first : first + ROWS_AT_ONCE].float().log_softmax(-1)
-            there = following[first : first + ROWS_AT_ONCE]
-            best = rows.topk(min(top, rows.shape[1]))
-            own = rows.gather(1, there[:, None])[:, 0]
-            for ids, values, token, value in zip(
-                best.indices.tolist(), best.values.tolist(), there.tolist(), own.tolist(), strict=True
-            ):
-                places.append({**dict(zip(ids, values, strict=True)), token: value})
-    return places
-
-
-def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], tokenizer: Any) -> dict[str, Any]:
+def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], model: WholeModel) -> dict[str, Any]:
     following = [*prompt[1:], max(places[-1], key=places[-1].__getitem__)]
     if body.get("prompt_logprobs") is not None:
         shown = [{str(token): {"logprob": value} for token, value in place.items()} for place in places[:-1]]
         return {"text": "", "finish_reason": "length", "token_ids": following[-1:], "prompt_logprobs": [None, *shown]}
     words = [f"token_id:{token}" for token in [prompt[0], *following]]
     return {
-        "text": tokenizer.decode([prompt[0], *following]),
+        "text": model.text_of([prompt[0], *following], skip_special=False),
         "finish_reason": "length",
         "token_ids": following[-1:],
         "logprobs": {
@@ -116,23 +106,11 @@ def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], tokeni
     }
 
 
-def _written(body: dict[str, Any], prompt: list[int], model: Any, tokenizer: Any, eos: Any) -> dict[str, Any]:
+def _written(body: dict[str, Any], prompt: list[int], model: WholeModel) -> dict[str, Any]:
     stop = body.get("stop") or []
     stop = [stop] if isinstance(stop, str) else [word for word in stop if word]
-    ids = torch.tensor([prompt], device=model.device)
-    options: dict[str, Any] = {"stop_strings": stop, "tokenizer": tokenizer} if stop else {}
-    with torch.inference_mode():
-        whole = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=body["max_tokens"],
-            eos_token_id=None if body.get("ignore_eos") else eos,
-            pad_token_id=0,
-            **options,
-        )
-    tokens = whole[0, len(prompt) :].tolist()
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    tokens = model.write(prompt, body["max_tokens"], stop, ignore_eos=bool(body.get("ignore_eos")))
+    text = model.text_of(tokens, skip_special=True)
     ends = [place for word in stop if (place := text.find(word)) >= 0]
     text = text[: min(ends)] if ends else text
     reason = "length" if len(tokens) == body["max_tokens"] and not ends else "stop"

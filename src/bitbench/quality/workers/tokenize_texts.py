@@ -1,8 +1,9 @@
 """Turns texts into token ids with a model's own tokenizer: `python -I tokenize_texts.py JOB.json`.
 
 Run in an environment with transformers; imports nothing of bitbench. The job: `tokenizer` (a folder), `texts`,
-`questions`. It returns the ids of each text without special tokens, those of each question (in the chat template where
-there is one), the tokens that begin every text, and those that are special.
+`questions`, `conversations` (each with what it `asks` for, and the messages of each of its `turns`). It returns the ids
+of each text without special tokens, those of each question and of each turn (in the chat template where there is one),
+the tokens that begin every text, and those that are special.
 """
 
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+
+PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
 
 
 def work(job: Json, _: Reports) -> Json:
@@ -23,6 +26,9 @@ def work(job: Json, _: Reports) -> Json:
     return {
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
         "questions": [ask(tokenizer, question) for question in job["questions"]],
+        "conversations": [
+            [converse(tokenizer, one["asks"], messages) for messages in one["turns"]] for one in job["conversations"]
+        ],
         "begins": begins,
         "special": sorted(tokenizer.all_special_ids),
     }
@@ -31,7 +37,19 @@ def work(job: Json, _: Reports) -> Json:
 def ask(tokenizer: Any, question: str) -> Any:
     if tokenizer.chat_template is None:
         return tokenizer(question)["input_ids"]
-    messages = [{"role": "user", "content": question}]
+    return in_template(tokenizer, [{"role": "user", "content": question}])
+
+
+def converse(tokenizer: Any, asks: str, messages: list[dict[str, str]]) -> Any:
+    """What is asked for stands before the first message: not every template knows a system's part."""
+    if tokenizer.chat_template is None:
+        said = [f"{PLAIN[message['role']]}: {message['content']}\n" for message in messages]
+        return tokenizer(f"{asks}\n\n{''.join(said)}{PLAIN['assistant']}:")["input_ids"]
+    first = {**messages[0], "content": f"{asks}\n\n{messages[0]['content']}"}
+    return in_template(tokenizer, [first, *messages[1:]])
+
+
+def in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 

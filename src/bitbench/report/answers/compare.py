@@ -9,7 +9,9 @@ from bitbench.core.found.metrics import find
 from bitbench.report.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, times, unit_of
 
 MAX_NAMED = 4
@@ -21,14 +23,16 @@ def comparison_document(comparison: Comparison) -> Document:
     limits = [Paragraph(_limits(comparison))] if comparison.gates else []
     conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
     found = [(metric, cells) for metric in comparison.definitions if (cells := _cells_of(comparison, metric))]
+    labels = Labels((cell.candidate.contender for cell in comparison.cells), MAX_NAME)
+    shared = [paragraph(labels.shared)] if labels.shared else []
     notes = bullets(_notes(comparison))
     return Document(
         say(Name(comparison.candidate), " against ", Name(comparison.baseline)),
-        (*bullets(_verdicts(comparison, metric) for metric in comparison.definitions), *limits),
+        (*bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions), *shared, *limits),
         (
-            *(_gate_section(comparison, condition) for condition in conditions),
-            *(_metric_section(comparison, metric, cells) for metric, cells in found),
-            *([_roof_section(comparison)] if comparison.roof_shares else []),
+            *(_gate_section(comparison, condition, labels) for condition in conditions),
+            *(_metric_section(comparison, metric, cells, labels) for metric, cells in found),
+            *([_roof_section(comparison, labels)] if comparison.roof_shares else []),
             *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
         ),
     )
@@ -38,12 +42,16 @@ def _cells_of(comparison: Comparison, metric: str) -> list[ComparedCell]:
     return [cell for cell in comparison.cells if cell.metric == metric]
 
 
-def _verdicts(comparison: Comparison, metric: str) -> Phrase:
-    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`"""
+def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
+    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 cells`"""
     cells = _cells_of(comparison, metric)
     said: list[Words] = []
     for verdict in Verdict:
-        if found := names(cell.candidate.name for cell in cells if cell.verdict is verdict):
+        alike = [cell.candidate for cell in cells if cell.verdict is verdict]
+        if len(alike) == len(cells) > MAX_NAMED:
+            said.append(f"{verdict.value} on all {len(alike)} cells")
+        elif alike:
+            found = names(f"{labels[cell.contender]} · {cell.workload}" for cell in alike)
             said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
     return say(what, joined(said, "; ") or "no cell has a result on both sides", ".")
@@ -68,18 +76,18 @@ class _OfCandidate(Protocol):
 Compared = TypeVar("Compared", bound=_OfCandidate)
 
 
-def _names(rows: Sequence[Compared]) -> Iterator[ColumnOf[Compared]]:
+def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
     """The columns before the figures; without that of the contender where there is only one."""
     if len({row.candidate.contender for row in rows}) > 1:
-        yield words_column("Contender", lambda row: Name(row.candidate.contender.name))
+        yield words_column("Contender", lambda row: Name(labels[row.candidate.contender]))
     yield words_column("Workload", lambda row: Name(row.candidate.workload))
 
 
-def _metric_section(comparison: Comparison, metric: str, cells: Sequence[ComparedCell]) -> Section:
+def _metric_section(comparison: Comparison, metric: str, cells: Sequence[ComparedCell], labels: Labels) -> Section:
     definition = comparison.definitions[metric]
     figures = table(
         cells,
-        *_names(cells),
+        *_names(cells, labels),
         number_column("Before", unit_of(definition), lambda cell: estimated(cell.before, definition)),
         number_column("After", unit_of(definition), lambda cell: estimated(cell.after, definition)),
         ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda cell: times(cell.ratio)),
@@ -90,10 +98,10 @@ def _metric_section(comparison: Comparison, metric: str, cells: Sequence[Compare
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
 
 
-def _roof_section(comparison: Comparison) -> Section:
+def _roof_section(comparison: Comparison, labels: Labels) -> Section:
     shares = table(
         comparison.roof_shares,
-        words_column("Contender", lambda one: Name(one.cell.contender.name)),
+        words_column("Contender", lambda one: Name(labels[one.cell.contender])),
         words_column("Workload", lambda one: Name(one.cell.workload)),
         words_column("Phase", lambda one: one.phase.value),
         number_column("Before", Unit.SHARE, lambda one: one.before),
@@ -103,13 +111,13 @@ def _roof_section(comparison: Comparison) -> Section:
     return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
 
 
-def _gate_section(comparison: Comparison, condition: str) -> Section:
+def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
     """What failed first; below it, what would decide the rest."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
     gates.sort(key=lambda gate: WORST_FIRST.index(gate.outcome))
     outcomes = table(
         gates,
-        *_names(gates),
+        *_names(gates, labels),
         number_column("Change", Unit.SHARE, _change),
         ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
         number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),

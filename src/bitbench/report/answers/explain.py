@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from bitbench.core.found.crossover import Crossover
 from bitbench.core.found.explanation import Explanation, PhaseAccount, PhaseSide, Side, Source
 from bitbench.core.found.model_cost import StepCost
-from bitbench.ground.units import UNKNOWN
 from bitbench.report.answers import explain_sentences as sentences
 from bitbench.report.answers.explain_sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
 from bitbench.report.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
@@ -57,10 +56,15 @@ def explanation_document(of: Explanation) -> Document:
 
 
 def _title(of: Explanation) -> Phrase:
-    """`Why A is 0.83× as fast as B on W`"""
-    speed = shown(Quantity(of.speed.value, Unit.RATIO)) if of.speed else UNKNOWN
+    """`Why A is 0.83× as fast as B on W`; no figure where it may be chance."""
     own, baseline = Name(of.own.contender.name), Name(of.baseline.contender.name)
-    return say("Why ", own, f" is {speed} as fast as ", baseline, " on ", Name(of.workload.name))
+    on = say(" on ", Name(of.workload.name))
+    if of.speed is None:
+        return say(own, " beside ", baseline, on)
+    if sentences.may_be_chance(of.speed):
+        return say("Why ", own, " is not shown to differ in speed from ", baseline, on)
+    speed = shown(Quantity(of.speed.value, Unit.RATIO))
+    return say("Why ", own, f" is {speed} as fast as ", baseline, on)
 
 
 def _sections(of: Explanation, records: _Records) -> Iterator[Section]:

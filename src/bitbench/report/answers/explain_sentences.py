@@ -1,6 +1,7 @@
 """The sentences of an explanation."""
 
 from bitbench.core.found.explanation import Cause, Explanation, Gap, Missing, Part, PhaseAccount, Side
+from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.trial import KernelPath
 from bitbench.report.document.model import Name, Phrase, Quantity, Unit
@@ -47,12 +48,16 @@ def measured(of: Explanation) -> Phrase:
     return say("Measured: ", speed, what, own, " against ", baseline, f"): {_standing(of)}.")
 
 
+def may_be_chance(speed: Ratio) -> bool:
+    return speed.interval is not None and speed.interval.low <= 1 <= speed.interval.high
+
+
 def _standing(of: Explanation) -> str:
     assert of.speed is not None
     interval = of.speed.interval
     if interval is None:
         return "too few trials to say more"
-    if interval.low <= 1 <= interval.high:
+    if may_be_chance(of.speed):
         return "the difference is not significant"
     return "it is significantly slower" if interval.high < 1 else "it is significantly faster"
 

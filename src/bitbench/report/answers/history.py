@@ -20,7 +20,7 @@ NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a contender are clear
 def history_document(found: History) -> Document:
     title = say(Name(found.cell.name), f": {found.definition.name}")
     if not found.points:
-        return Document(title, (paragraph("No study has this figure for this cell."),))
+        return Document(title, (paragraph("No study has this figure for this cell."), *bullets(_absent(found))))
     means = [point.estimate.mean for point in found.points]
     lowest, highest = (number(mean, unit_of(found.definition)) for mean in (min(means), max(means)))
     changes = bullets(
@@ -74,6 +74,10 @@ def _notes(found: History) -> Iterator[Words]:
     yield f"Intervals are at {percent(found.confidence)}; a verdict compares with the study in the line above only."
     if any(point.changes for point in found.points):
         yield "*: a fact changed, which may explain the difference; bitbench compare refuses such a pair."
+    yield from _absent(found)
+
+
+def _absent(found: History) -> Iterator[Words]:
     if found.other_shape:
         yield say(
             "Not applicable, as the workload of this name has another shape: ", listing(names(found.other_shape)), "."

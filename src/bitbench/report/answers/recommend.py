@@ -6,6 +6,7 @@ from functools import partial
 from bitbench.core.found.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, Standing
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.units import show_bytes
+from bitbench.report.answers.deploy import deployment_section
 from bitbench.report.document.model import (
     Block,
     Document,
@@ -24,10 +25,19 @@ from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.document.words import bullets, joined, listing, names, paragraph, say, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import ROUGH, estimated, size, times, unit_of
+from bitbench.report.sections.ranked import LESS_MEMORY
 
 MARKS = {Standing.MET: "✓", Standing.BROKEN: "✗", Standing.UNSURE: "?"}
 VERDICTS = {Standing.MET: "meets", Standing.UNSURE: "inconclusive", Standing.BROKEN: "ruled out"}
 MAX_CAUSE = 160
+_NO_WORKLOADS = say(
+    strong("No contender has a result:"),
+    " the study has no workloads, so nothing was timed. ",
+    Name("bitbench report"),
+    " shows the quality that it measured; ",
+    Name("workloads"),
+    " in its file add speed.",
+)
 ROOM = 90  # characters of a terminal for the first four columns, with a contender's name, and one more
 ROOM_OF_A_FIGURE = 14  # for each further one
 ROOM_FOR_INTERVALS = 180
@@ -39,9 +49,10 @@ def recommendation_document(found: Recommendation) -> Document:
         (
             paragraph("Asked for: ", _asked(found), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
+            *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
             *(Paragraph(words) for words in _on_every_workload(found)),
         ),
-        (*(_section(found, choice) for choice in found.choices), *_what_to_know(found)),
+        (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
     )
 
 
@@ -78,7 +89,6 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
-    failed = f" Caution: {judged.failed_trials} of its {judged.trials} trials failed." if judged.failed_trials else ""
     return say(
         strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
         f" Its {found.headline.name} is ",
@@ -86,14 +96,33 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         _gain(choice, judged),
         ".",
         cost,
-        failed,
+        _caution(judged),
+        _not_flagged(found, choice) if judged.is_flagged else (),
     )
 
 
+def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
+    """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
+    met = (one for one in choice.judged if one.standing is Standing.MET and not one.quality_doubt)
+    sound = next(met, None)
+    if sound is None:
+        return say(" That of the others which meet the limits is flagged or unknown.")
+    best = say(" The best of those whose quality is not flagged is ", Name(sound.contender.name), ", ")
+    return say(best, estimated(sound.figure, found.headline), _gain(choice, sound), ".")
+
+
+def _caution(judged: Judged) -> str:
+    failed = f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
+    quality = f"its quality {plain(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
+    cautions = [caution for caution in (failed, quality) if caution]
+    return f" Caution: {'; '.join(cautions)}." if cautions else ""
+
+
 def _gain(choice: Choice, judged: Judged) -> Phrase:
-    ratio = times(judged.ratio_to_baseline)
+    ratio, fresh = times(judged.ratio_to_baseline), times(judged.confirmed_ratio)
     if ratio is not None and choice.baseline is not None:
-        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name))
+        again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
+        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name), again)
     if judged.contender == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
@@ -106,8 +135,8 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
     gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
     known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
     least: Phrase = ()
-    if len(known) > 1:
-        mean, smallest = min(known, key=lambda pair: pair[0])
+    mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
+    if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.contender.name), " takes the least memory (", size(mean), ")")
     return say(" Tied with ", listing(names(one.contender.name for one in tied)), gain, least, ".")
 
@@ -120,7 +149,15 @@ def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
         return say(strong("No contender meets ", limits, " on ", Name(choice.workload), "."), where)
     count = len(choice.with_standing[Standing.UNSURE])
     may = f" No contender is certain to meet it; {'one' if count == 1 else count} may."
-    return say(strong("Inconclusive: ", limits, " on ", Name(choice.workload), "."), may, where)
+    verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
+    return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
+
+
+def _to_decide(judged: Judged) -> Phrase:
+    open_ones = [finding for finding in judged.findings if finding.standing is Standing.UNSURE]
+    if any(finding.unit == Unit.SHARE and finding.value is None for finding in open_ones):
+        return say("add ", Name("quality: {}"), " to the study and run it again")
+    return say("run the study again with a larger budget or more starts")
 
 
 def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
@@ -240,7 +277,17 @@ def _standing(choice: Choice, judged: Judged) -> str:
         return "use this"
     if judged.contender in choice.ties:
         return "tied with it"
-    return "no result" if judged.figure is None else VERDICTS[judged.standing]
+    if judged.figure is None:
+        return "no result"
+    return VERDICTS[judged.standing] if judged.findings else "behind"
+
+
+def _deployments(found: Recommendation) -> Iterator[Section]:
+    """One for each command, though it may be the choice on several workloads."""
+    commands = {choice.deploy: choice.chosen for choice in found.choices if choice.deploy}
+    for command, contender in commands.items():
+        if contender is not None:
+            yield deployment_section(Name(contender.name), command)
 
 
 def _what_to_know(found: Recommendation) -> tuple[Section, ...]:

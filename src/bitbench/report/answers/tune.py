@@ -1,15 +1,15 @@
 """What a search found: the command to run, what a fresh study says of it, and what became of everything else."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from bitbench.core.asked.tune import Goal
-from bitbench.core.found.recommendation import Cost, Finding, Standing
+from bitbench.core.found.recommendation import QUALITY_LOSS, Cost, Finding, Standing
 from bitbench.core.found.tuning import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.ground.units import show_duration
+from bitbench.report.answers.deploy import deployment_section
 from bitbench.report.answers.recommend import MARKS, asked_for, finding_quantity, limit_text
 from bitbench.report.document.model import (
-    CodeBlock,
     Document,
     Mark,
     Name,
@@ -28,6 +28,9 @@ from bitbench.report.labels import Labels
 from bitbench.report.quantities import ROUGH, estimated, number, times, unit_of
 
 MAX_CAUSE = 160
+_ADVICE = say(
+    " To decide about quality, give ", Name("quality"), " more ", Name("windows"), " or a longer ", Name("corpus"), "."
+)
 FEW = 3  # names in a list that the table repeats
 
 
@@ -39,7 +42,7 @@ def tuning_document(found: Tuning) -> Document:
             Paragraph(_searched(found)),
             Paragraph(_verdict(found)),
         ),
-        (_section(found), *_deployment(found), *_what_to_know(found)),
+        (_section(found), *([deployment_section("it", found.deploy)] if found.deploy else []), *_what_to_know(found)),
     )
 
 
@@ -73,8 +76,17 @@ def _verdict(found: Tuning) -> Phrase:
         return _none_chosen(found)
     if found.confirmed is None:
         about = say(" It is the best of what was searched, so there is no gain to confirm.")
-        return say(strong("Keep the baseline ", Name(found.chosen.name), "."), about, _limits(found))
+        return say(strong("Keep the baseline ", Name(found.chosen.name), _doubt(found), "."), about, _limits(found))
     return say(_confirmed(found, found.confirmed), _limits(found))
+
+
+def _doubt(found: Tuning) -> Phrase:
+    """Said with the verdict, since it is no answer without it."""
+    open_ = [one.name for one in _chosen_findings(found) if one.standing is Standing.UNSURE]
+    if not open_:
+        return ()
+    limits = "limit" if len(open_) == 1 else "limits"
+    return say(f", but whether it meets the {limits} on ", listing(open_), " is inconclusive")
 
 
 def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
@@ -83,14 +95,21 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     ratio = times(confirmed.ratio)
     starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
     figure = estimated(confirmed.figure, found.headline)
-    what = say(f"its {found.headline.name} is ", figure, ", ", ratio, " that of the baseline ", baseline, starts, ".")
+    if figure is None:
+        verdict = strong("Nothing is confirmed: the best of the search, ", chosen, ", has no result in a fresh study.")
+        return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
+    beside = say(", ", ratio, " that of the baseline ", baseline, starts)
+    if ratio is None:
+        beside = say("; the baseline ", baseline, " has too few results there to compare it with")
+    what = say(f"its {found.headline.name} is ", figure, beside, ".")
     if confirmed.standing is Standing.BROKEN:
         verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
         return say(verdict, " In a fresh study, ", what)
     if confirmed.is_gain:
-        return say(strong("Use ", chosen, "."), " In a fresh study, ", what, _cost(confirmed))
+        return say(strong("Use ", chosen, _doubt(found), "."), " In a fresh study, ", what, _cost(confirmed))
     said = strong("The gain of ", chosen, " is not confirmed.")
-    return say(said, " In a fresh study, ", what, " With more budget it may be; until then the baseline is as good.")
+    until = " With more budget it may be; until then the baseline is as good." if ratio else ""
+    return say(said, " In a fresh study, ", what, until)
 
 
 def _cost(confirmed: Confirmed) -> Phrase:
@@ -109,12 +128,22 @@ def _limits(found: Tuning) -> Phrase:
     if not findings:
         return ()
     said = {
-        standing: joined([_held(one) for one in findings if one.standing is standing], "; ") for standing in Standing
+        standing: joined([_held(one, _basis(found, one)) for one in findings if one.standing is standing], "; ")
+        for standing in Standing
     }
     met = say(" It meets ", said[Standing.MET], ".") if said[Standing.MET] else ()
     missed = say(" It misses ", said[Standing.BROKEN], ".") if said[Standing.BROKEN] else ()
     open_ = say(" Inconclusive: ", said[Standing.UNSURE], ".") if said[Standing.UNSURE] else ()
-    return say(met, missed, open_)
+    is_open = any(one.name == QUALITY_LOSS and one.standing is Standing.UNSURE for one in findings)
+    return say(met, missed, open_, _ADVICE if is_open else ())
+
+
+def _basis(found: Tuning, finding: Finding) -> str:
+    """Which text a loss of quality was found on."""
+    if finding.name != QUALITY_LOSS or finding.value is None or found.confirmed is None:
+        return ""
+    fresh = found.confirmed.windows
+    return "on the search's own windows" if fresh is None else f"on {plural(fresh, 'window')} of fresh text"
 
 
 def _chosen_findings(found: Tuning) -> tuple[Finding, ...]:
@@ -123,13 +152,13 @@ def _chosen_findings(found: Tuning) -> tuple[Finding, ...]:
     return next((one.findings for one in found.tried if one.contender == found.chosen), ())
 
 
-def _held(finding: Finding) -> Phrase:
+def _held(finding: Finding, basis: str = "") -> Phrase:
     """`ttft 24 [23, 25] ms against 100 ms`"""
     why = f" ({finding.reason})" if finding.reason else ""
     if finding.value is None:
         return say(f"{finding.name}{why}")
     return say(
-        f"{finding.name} ", finding_quantity(finding), f" against {limit_text(finding.unit, finding.limit)}{why}"
+        f"{finding.name} ", finding_quantity(finding, basis), f" against {limit_text(finding.unit, finding.limit)}{why}"
     )
 
 
@@ -147,7 +176,7 @@ def _none_chosen(found: Tuning) -> Phrase:
 def _section(found: Tuning) -> Section:
     labels = Labels((one.contender for one in found.tried), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
-    reasons = bullets((*_ruled_out(found), *_refused(found)))
+    reasons = bullets((*_passed_over(found), *_ruled_out(found), *_refused(found)))
     return Section(say("What was searched"), (*shared, _table(found, labels), *reasons), in_terminal=True)
 
 
@@ -171,6 +200,25 @@ def _marks(tried: Tried) -> str:
     return ", ".join(f"{one.name} {MARKS[one.standing]}" for one in tried.findings)
 
 
+def _passed_over(found: Tuning) -> Iterator[Phrase]:
+    """Better than the chosen one by its figure, and why it was not chosen all the same."""
+    chosen = next((one for one in found.tried if one.contender == found.chosen), None)
+    if chosen is None or chosen.figure is None:
+        return
+    way = 1 if found.headline.higher_is_better else -1
+    reasons: dict[Phrase, list[str]] = {}
+    for one in found.tried:
+        unmet = [_held(finding) for finding in one.findings if _seems_missed(finding)]
+        if one.fate is Fate.LEFT and unmet and one.figure and way * one.figure.mean > way * chosen.figure.mean:
+            reasons.setdefault(joined(unmet, "; "), []).append(one.contender.name)
+    yield from _by_reason("Not chosen, though it may be better: ", reasons)
+
+
+def _seems_missed(finding: Finding) -> bool:
+    """Its interval may contain the limit; its figure is beyond it, or unknown."""
+    return finding.standing is not Standing.MET and (finding.value is None or finding.value > finding.limit)
+
+
 def _ruled_out(found: Tuning) -> Iterator[Phrase]:
     """One line per reason: several may share one."""
     reasons: dict[Phrase, list[str]] = {}
@@ -183,8 +231,12 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
         else:
             continue
         reasons.setdefault(reason, []).append(one.contender.name)
+    yield from _by_reason("Ruled out: ", reasons)
+
+
+def _by_reason(head: str, reasons: Mapping[Phrase, Sequence[str]]) -> Iterator[Phrase]:
     for reason, contenders in reasons.items():
-        yield say("Ruled out: ", listing(names(contenders), most=FEW), ": ", reason, ".")
+        yield say(head, listing(names(contenders), most=FEW), ": ", reason, ".")
 
 
 def _refused(found: Tuning) -> Iterator[Phrase]:
@@ -193,31 +245,11 @@ def _refused(found: Tuning) -> Iterator[Phrase]:
         yield say(f"Not applicable ({plural(contenders, 'contender')}): {plain(reason, MAX_CAUSE)}")
 
 
-def _deployment(found: Tuning) -> tuple[Section, ...]:
-    if not found.deploy:
-        return ()
-    about = paragraph("As it was measured, prefix caching off; size context and concurrency for your own requests.")
-    return (Section(say("To deploy it"), (about, CodeBlock(tuple(command_lines(found.deploy)))), in_terminal=True),)
-
-
-def command_lines(words: tuple[str, ...]) -> list[str]:
-    """A line for each option, so that it can be read and copied at any width."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    texts = [" ".join(line) for line in lines]
-    return [*(f"{text} \\" for text in texts[:-1]), texts[-1]]
-
-
 def _what_to_know(found: Tuning) -> tuple[Section, ...]:
-    notes: list[Phrase] = [
-        say(
-            "The figures of the search chose the best, so they flatter it; those of the verdict are from a fresh study "
-            "of it and the baseline."
-        )
-    ]
+    notes: list[Phrase] = []
+    if found.confirmed is not None:
+        said = "The figures of the search chose the best, so they flatter it; those of the verdict are from a fresh "
+        notes.append(say(f"{said}study of it and the baseline."))
     if found.goal is Goal.COST:
         notes.append(say("On one machine the lowest cost per token is the highest throughput."))
     took = f"Took {show_duration(found.search_s + found.confirmation_s)} of {show_duration(found.budget_s)}."

@@ -1,4 +1,8 @@
-"""How many greedy texts are still the baseline's after so many tokens, a falling stair per contender."""
+"""How much is left after so long, a falling stair per contender: texts that are still the baseline's, conversations
+without a fault."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import altair as alt
 
@@ -9,25 +13,56 @@ from bitbench.report.document.numbers import percent
 from bitbench.report.labels import Labels
 
 HEIGHT = 280
-NAME = "survival"
-TITLE = "still the baseline's, more is better"
+
+
+@dataclass(frozen=True)
+class _Words:
+    name: str
+    title: str
+    along: str  # the axis of time
+    left: str  # what has not ended
+    counted: str  # in a tooltip
+
+
+TEXTS = _Words(
+    "survival",
+    "Greedy texts that are still the baseline's",
+    "tokens written",
+    "still the baseline's, more is better",
+    "Tokens",
+)
+CONVERSATIONS = _Words(
+    "turns",
+    "Conversations without invalid JSON or tool call",
+    "turns",
+    "still valid, more is better",
+    "Turns",
+)
 
 
 def survival_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
-    curves = summary.behaviour.survival[:MOST_SERIES]
+    return _figure(summary.behaviour.survival, labels, TEXTS)
+
+
+def turns_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
+    return _figure([one.survival for one in summary.behaviour.conversations], labels, CONVERSATIONS)
+
+
+def _figure(every: Sequence[Survival], labels: Labels, words: _Words) -> fig.Figure | None:
+    curves = every[:MOST_SERIES]
     if not curves:
         return None
     rows = [row for curve in curves for row in _stair(curve, labels[curve.contender])]
-    left_out = len(summary.behaviour.survival) - len(curves)
+    left_out = len(every) - len(curves)
     return fig.drawn(
-        NAME,
-        "Greedy texts that are still the baseline's",
+        words.name,
+        words.title,
         (
             "A band is the interval of its curve.",
             f"Without {left_out} further contenders, which are in the table." if left_out else "",
             labels.shared,
         ),
-        _layers([labels[curve.contender] for curve in curves], max(fig.numbers(rows, "x"))),
+        _layers([labels[curve.contender] for curve in curves], max(fig.numbers(rows, "x")), words),
         rows,
         height=HEIGHT,
     )
@@ -38,7 +73,7 @@ def _stair(curve: Survival, label: str) -> list[fig.Row]:
     rows += [
         {
             "series": label,
-            "x": step.tokens,
+            "x": step.at,
             "y": step.share,
             "y_low": step.low,
             "y_high": step.high,
@@ -49,22 +84,22 @@ def _stair(curve: Survival, label: str) -> list[fig.Row]:
     return rows
 
 
-def _layers(names: list[str], longest: float) -> list[alt.Chart]:
+def _layers(names: list[str], longest: float, words: _Words) -> list[alt.Chart]:
     beside = alt.Legend(title=None, orient="top", direction="vertical", columns=1)
     colour = alt.Color("series:N", sort=names, legend=None if len(names) == 1 else beside)
-    x = alt.X("x:Q", title="tokens written", scale=alt.Scale(domain=[0, max(longest, 1.0)], nice=False))
+    x = alt.X("x:Q", title=words.along, scale=alt.Scale(domain=[0, max(longest, 1.0)], nice=False))
     y = alt.Y(
         "y:Q",
-        title=TITLE,
+        title=words.left,
         scale=alt.Scale(domain=[0, 1], nice=False),
         axis=alt.Axis(format="%"),
     )
     base = fig.where("isValid(datum.series)")
     return [
         base.mark_area(interpolate="step-after", opacity=0.12).encode(
-            x=x, y=alt.Y("y_low:Q", title=TITLE), y2="y_high:Q", color=colour
+            x=x, y=alt.Y("y_low:Q", title=words.left), y2="y_high:Q", color=colour
         ),
         base.mark_line(interpolate="step-after", strokeWidth=2).encode(
-            x=x, y=y, color=colour, tooltip=fig.tooltips(series="Contender", x="Tokens", shown="Still the same")
+            x=x, y=y, color=colour, tooltip=fig.tooltips(series="Contender", x=words.counted, shown="Left")
         ),
     ]

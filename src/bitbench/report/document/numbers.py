@@ -124,7 +124,7 @@ def _number(value: float, of: Quantity, scale: Scale) -> str:
     if not isfinite(scaled):
         return "∞" if scaled > 0 else UNKNOWN
     sign = "+" if of.is_signed and value > 0 else ""
-    return f"{sign}{scaled:,.{_decimals(of, scale)}f}"
+    return f"{sign}{scaled:z,.{_decimals(of, scale)}f}"  # never -0
 
 
 def _decimals(of: Quantity, scale: Scale) -> int:
@@ -142,6 +142,8 @@ def _decimals(of: Quantity, scale: Scale) -> int:
         return 3 if half is not None and half < 0.005 else 2
     if of.unit == Unit.SHARE and of.digits is None and half is None:
         return 1
+    if half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS:  # every digit would be a zero
+        return 0
     magnitude = floor(log10(abs(value))) if value else 0
     wanted = (of.digits or DIGITS_WITHOUT_INTERVAL) - 1 - magnitude
     if half and of.digits is None:

@@ -75,8 +75,8 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
             case doc.Heading(words):
                 console.print(Text.assemble(phrase(words), style="dim"))
             case doc.CodeBlock(lines):
-                for line in lines:
-                    console.print(Text(f"  {plain(line, MAX_LOG_LINE)}", style="dim"))
+                for line in lines:  # the terminal itself wraps them, so that what is copied has no breaks of ours
+                    console.print(Text(f"  {plain(line, MAX_LOG_LINE)}"), soft_wrap=True)
             case doc.Table():
                 console.print(_table(block, console))
             case _:

@@ -14,20 +14,21 @@ from bitbench.report.sections.ranked import has_result
 
 
 def remarks(summary: StudySummary) -> Iterator[Words]:
-    if failed := _failed(summary):
+    labels = Labels.of(summary, MAX_NAME)
+    if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
     if not_made := [refusal.cell.contender for refusal in summary.refusals if refusal.was_tried]:
         variants = listing(names(dict.fromkeys(contender.variant for contender in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")
     if refused := [refusal.cell for refusal in summary.refusals if not refusal.was_tried]:
-        contenders = list(dict.fromkeys(cell.contender.name for cell in refused))
+        contenders = list(dict.fromkeys(labels[cell.contender] for cell in refused))
         named = listing(names(contenders)) if len(contenders) <= MAX_NAMED else say(f"{len(contenders)} contenders")
         whole = [one.name for one in summary.study.workloads if not summary.cells_of(one.name)]
         if whole and {cell.workload for cell in refused} <= set(whole):
             named = say("every contender on ", listing(names(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'cell')} of ", named, ".")
     for dtype, noted in grouped([one for one in summary.processor_notes if one.dtype], lambda one: one.dtype).items():
-        affected = list(dict.fromkeys(one.contender.name for one in noted))
+        affected = list(dict.fromkeys(labels[one.contender] for one in noted))
         who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} contenders")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
@@ -46,9 +47,8 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         )
 
 
-def _failed(summary: StudySummary) -> list[Phrase]:
+def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
     """`a and b on all 3 workloads tried (unsupported)`: those that failed alike are named together."""
-    labels = Labels.of(summary, MAX_NAME)
     without = [cell for cell in summary.cells if cell.failures and not has_result(summary, cell)]
     failed = grouped(without, lambda cell: cell.cell.contender)
 

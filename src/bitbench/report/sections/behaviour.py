@@ -8,7 +8,7 @@ from bitbench.report.charts.survival import survival_figure
 from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import with_interval
 
@@ -23,11 +23,13 @@ def behaviour_sentences(summary: StudySummary) -> Iterator[Phrase]:
     if not verdicts:
         return
     margin = _margin(summary)
+    labels = Labels.of(summary, MAX_NAME)
+    shown = {row.name: labels[row.contender] for row in summary.quality}
     for verdict, words in (
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
         ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
     ):
-        alike = [name for name, found in verdicts.items() if found.verdict == verdict]
+        alike = [shown[name] for name, found in verdicts.items() if found.verdict == verdict]
         if alike:
             yield say("Behaviour: ", listing(names(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
 
@@ -98,19 +100,19 @@ def _excess(found: Equivalence | None) -> Quantity | None:
 def _median(curve: Survival | None) -> Quantity | Phrase | None:
     if curve is None:
         return None
-    if curve.median_tokens is None:
-        return say(f"more than {max(step.tokens for step in curve.steps)}")
-    return Quantity(curve.median_tokens, Unit.COUNT, curve.median_low, curve.median_high)
+    if curve.median is None:
+        return say(f"more than {max(step.at for step in curve.steps)}")
+    return Quantity(curve.median, Unit.COUNT, curve.median_low, curve.median_high)
 
 
 def _same(curve: Survival | None) -> str | None:
-    return None if curve is None else f"{curve.texts - curve.diverged} of {curve.texts} texts"
+    return None if curve is None else f"{curve.watched - curve.ended} of {curve.watched} texts"
 
 
 def _pairs(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     """Those that are told apart; the rest in one sentence."""
     pairs = summary.behaviour.pairs
-    apart = [pair for pair in pairs if pair.p_value < SIGNIFICANT][:MOST_PAIRS]
+    apart = [pair for pair in pairs if pair.p_value < SIGNIFICANT]
     if not pairs:
         return
     places = {curve.contender: _rank(curve) for curve in summary.behaviour.survival}
@@ -119,17 +121,20 @@ def _pairs(summary: StudySummary, labels: Labels) -> Iterator[Block]:
         longer, shorter = sorted((one, other), key=lambda contender: places[contender], reverse=True)
         return say(Name(labels[longer]), " stays the baseline's longer than ", Name(labels[shorter]))
 
-    yield from bullets(say(ordered(pair.one, pair.other), f" (log-rank, p = {pair.p_value:.2g}).") for pair in apart)
+    told = [say(ordered(pair.one, pair.other), f" (log-rank, p = {pair.p_value:.2g}).") for pair in apart[:MOST_PAIRS]]
+    more = [say(f"{len(apart) - MOST_PAIRS} more pairs differ significantly.")] if len(apart) > MOST_PAIRS else []
+    yield from bullets([*told, *more])
     if len(apart) < len(pairs):
-        yield small_print(f"{len(pairs) - len(apart)} of {len(pairs)} pairs are not told apart by how long they last.")
+        alike = f"{len(pairs) - len(apart)} of {plural(len(pairs), 'pair')}"
+        yield small_print(f"For {alike} the difference in how long they last is not significant.")
 
 
 def _rank(curve: Survival) -> float:
     """The area under a curve: how many tokens a text stays the baseline's, of those that were watched."""
     area, height, place = 0.0, 1.0, 0
     for step in curve.steps:
-        area += height * (step.tokens - place)
-        height, place = step.share, step.tokens
+        area += height * (step.at - place)
+        height, place = step.share, step.at
     return area
 
 

@@ -10,6 +10,7 @@ from bitbench.core.recorded.trial import NOT_THE_ENGINES, Failure
 from bitbench.report.document.model import Phrase
 from bitbench.report.document.words import joined, listing, names, say
 from bitbench.report.grouping import grouped
+from bitbench.report.labels import Labels
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 
@@ -27,10 +28,10 @@ class Affected:
         alike = grouped(self.workloads, lambda contender: tuple(self.workloads[contender]))
         return [(contenders, list(workloads)) for workloads, contenders in alike.items()]
 
-    def in_words(self) -> Phrase:
+    def in_words(self, labels: Labels) -> Phrase:
         """`a and b on x and y; c on x`"""
         groups = [
-            say(listing(names(contender.name for contender in contenders)), " on ", listing(names(workloads)))
+            say(listing(names(labels[contender] for contender in contenders)), " on ", listing(names(workloads)))
             for contenders, workloads in self.contenders_by_workloads()
         ]
         return joined(groups, "; ")

@@ -11,7 +11,7 @@ from bitbench.core.secrets import is_secret
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.document.model import Block, CodeBlock, Heading, Name, Phrase, Section, Table, Unit
 from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, plural, say, strong
 from bitbench.report.grouping import grouped
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
@@ -74,7 +74,7 @@ def _kernels(one: ContenderSummary) -> Iterator[Words]:
     if not one.kernel_choices:
         yield f"kernels it selected: {'; '.join(one.kernels) or UNKNOWN}"
     for choice in dict.fromkeys(choice for chosen in one.kernel_choices for choice in chosen):
-        layers = f" ({choice.layers} layers)" if choice.layers is not None else ""
+        layers = f" ({plural(choice.layers, 'layer')})" if choice.layers is not None else ""
         path = f" ({PATHS[choice.path]})" if choice.path else ""
         yield f"kernel of {choice.kind}{layers}: {choice.kernel}{path}"
     if len(one.kernel_choices) > 1:

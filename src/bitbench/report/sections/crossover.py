@@ -28,7 +28,7 @@ def crossover_section(summary: StudySummary) -> Section | None:
         small_print(
             f"By {summary.definitions[summary.headline].name}, along workloads that differ in nothing else. A ratio "
             "above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing is "
-            "known only as well as the points around it show (",
+            "known only as well as the points around it show; a workload between them narrows it (",
             Link("how", "how-the-figures-are-made"),
             ").",
         )
@@ -74,10 +74,12 @@ def series_title(axis: Axis, workload: Workload) -> str:
 def verdict(one: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
     if one.crossings:
-        return "; ".join(crossing(found, one.axis) for found in one.crossings)
+        return "; ".join(crossing(found, one) for found in one.crossings)
     side = "faster" if one.points[0].speed > 1 else "slower"
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
     gaps = [stretch for stretch in one.stretches if stretch.standing is Standing.UNSURE]
+    if gaps and {_side(point) for point in one.points} == {side}:
+        return f"none seen: significantly {side} at every point from {reached}, inconclusive between them"
     if len(gaps) == len(one.stretches):
         alone = [f"{_side(point)} at {point.at:,}" for point in one.points if _side(point)]
         but = f", but for single points: {_listed(alone)}" if alone else ""
@@ -86,9 +88,8 @@ def verdict(one: Crossover) -> str:
         return f"inconclusive: it changes sides within its error ({reached})"
     if not gaps:
         return f"none in the range measured: {side} from {reached} ({_confidence(one.none_confidence)} confidence)"
-    unsure = [f"{point.at:,}" for point in one.points if any(gap.low <= point.at <= gap.high for gap in gaps)]
-    where = f"at {_listed(unsure)}" if unsure else "between them"
-    return f"none seen: {side} at every point from {reached}, but not significantly {where}"
+    unsure = [f"{point.at:,}" for point in one.points if not _side(point)]
+    return f"none seen: {side} at every point from {reached}, but not significantly at {_listed(unsure)}"
 
 
 def _side(point: Point) -> str:
@@ -98,15 +99,28 @@ def _side(point: Point) -> str:
     return "faster" if point.low > 1 else "slower"
 
 
-def crossing(found: Crossing, axis: Axis) -> str:
-    """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`"""
-    side = "slower" if found.becomes is Standing.FASTER else "faster"
-    about = f"about {shown(Quantity(found.at, UNITS[axis], found.low, found.high, digits=2))}"
+def crossing(found: Crossing, of: Crossover) -> str:
+    """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`. An interval as wide as the
+    gap between the two points says no more than that it is somewhere between them."""
+    side, unit = "slower" if found.becomes is Standing.FASTER else "faster", UNITS[of.axis]
+    about = f"about {shown(Quantity(found.at, unit, found.low, found.high, digits=2))}"
     points = f"measured at {found.after:,} and {found.before:,}"
+    after = found.becomes.value
+    if found.low <= found.after and found.high >= found.before:
+        where = f"{side} at {found.after:,} and {after} at {found.before:,}"
+        if not found.is_sure:
+            return f"inconclusive: {where}, {_how_sure(found, of)}"
+        return f"{where}; it crosses in between, at about {shown(Quantity(found.at, unit, digits=2))}"
     if not found.is_sure:
-        after = found.becomes.value
-        return f"perhaps at {about}: {side} before, {after} after, neither significantly; {points}"
-    return f"{side} up to {about}, then {found.becomes.value}; {points}"
+        return f"perhaps at {about}: {side} before, {after} after, {_how_sure(found, of)}; {points}"
+    return f"{side} up to {about}, then {after}; {points}"
+
+
+def _how_sure(found: Crossing, of: Crossover) -> str:
+    """Of the points on either side: one may be significant where the other is not."""
+    around = [point for point in of.points if point.at in (found.after, found.before)]
+    sure = [f"{point.at:,}" for point in around if _side(point)]
+    return f"significantly only at {_listed(sure)}" if sure else "neither significantly"
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -3,9 +3,10 @@
 from bitbench.core.found.summary import StudySummary
 from bitbench.report.document.model import Block, CodeBlock, Details, Phrase, Section
 from bitbench.report.document.tables import table, words_column
-from bitbench.report.document.text import plain
-from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
-from bitbench.report.sections.causes import Affected, CauseOfFailure, failures_by_cause, refusals_by_reason
+from bitbench.report.document.text import MAX_NAME, plain
+from bitbench.report.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
+from bitbench.report.labels import Labels
+from bitbench.report.sections.causes import CauseOfFailure, failures_by_cause, refusals_by_reason
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
@@ -15,11 +16,15 @@ MAX_CAUSE = 200  # characters: a line or two of a terminal; what is cut off stan
 def failures_section(summary: StudySummary) -> Section:
     """One bullet per cause; its trials and log lines are folded away behind it."""
     blocks: list[Block] = []
+    labels = Labels.of(summary, MAX_NAME)
     for cause in failures_by_cause(summary):
-        blocks += bullets([_sentence(cause.failure.outcome.value, cause.affected, cause.failure.cause)])
+        many = f" ({plural(len(cause.ids), 'trial')})"
+        blocks += bullets(
+            [_sentence(cause.failure.outcome.value, many, cause.affected.in_words(labels), cause.failure.cause)]
+        )
         blocks.append(_evidence(cause))
     blocks += bullets(
-        _sentence("not made", refused.affected, refused.reason)
+        _sentence("not made", "", refused.affected.in_words(labels), refused.reason)
         for refused in refusals_by_reason(summary.refusals)
         if refused.was_tried
     )
@@ -27,8 +32,8 @@ def failures_section(summary: StudySummary) -> Section:
     return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))
 
 
-def _sentence(outcome: str, affected: Affected, cause: str) -> Phrase:
-    return say(strong(outcome), ": ", affected.in_words(), ": ", plain(cause, MAX_CAUSE))
+def _sentence(outcome: str, many: str, affected: Phrase, cause: str) -> Phrase:
+    return say(strong(outcome), many, ": ", affected, ": ", plain(cause, MAX_CAUSE))
 
 
 def _evidence(cause: CauseOfFailure) -> Details:
@@ -47,10 +52,11 @@ def refusals_section(summary: StudySummary) -> Section | None:
         if not refused.was_tried
         for contenders, workloads in refused.affected.contenders_by_workloads()
     ]
+    labels = Labels.of(summary, MAX_NAME)
     reasons = table(
         alike,
         words_column("Reason", lambda row: row[0]),
-        words_column("Contenders", lambda row: listing(names(one.name for one in row[1]))),
+        words_column("Contenders", lambda row: listing(names(labels[one] for one in row[1]))),
         words_column("Workloads", lambda row: listing(names(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None

@@ -135,11 +135,11 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
     """Per case the middle, least and largest figures over shapes and batches: what one looks for in a long table."""
     on_gpu = summary.machine.device is KernelDevice.CUDA
     workers = 1 if on_gpu else summary.machine.threads
-    text = "Median (least – most) over the shapes"
+    text = "Per case: median (least – most) over the shapes"
     if any(_CODEBOOKS[0] in row.timing.labels for row in timed):
         whose = "the whole device" if on_gpu else "one thread"
         text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
-    yield paragraph(f"{text}:")
+    yield paragraph(f"{text}.")
 
     def spread(
         title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]

@@ -1,11 +1,12 @@
 """The answer before all others: what to use, how sure that is, and what it takes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import AgainstBaseline, MemorySummary, Ranking, Ratio, StudySummary
-from bitbench.core.recorded.trial import Outcome
+from bitbench.core.found.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, Ratio, StudySummary
+from bitbench.core.found.tails import ObjectiveVerdict
+from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
 from bitbench.report.document.model import Name, Phrase, Quantity, Table, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, ratio_column, table, words_column
@@ -13,7 +14,9 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, listing, names, plural, say, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, number, size, unit_of
+from bitbench.report.sections.objectives import in_words
 from bitbench.report.sections.ranked import (
+    LESS_MEMORY,
     NOT_RANKED,
     confirmed_ratio,
     entry_of,
@@ -69,8 +72,11 @@ class _Found:
 def lead(summary: StudySummary) -> Lead | None:
     """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
     significantly behind any other: a contender that is best for one load and worse for another, or fails where another
-    does not, is no answer for both. One whose quality is flagged may be named, but is never recommended.
+    does not, is no answer for both. One whose quality is flagged may be named, but is never recommended: the choice is
+    among the others, if any of them is ahead.
     """
+    if not summary.study.workloads:
+        return _by_behaviour(summary)
     answered = [one for one in summary.rankings if one.entries]
     if not answered:
         return Lead(say("No answer:"), (say("no contender has a result."),))
@@ -80,18 +86,92 @@ def lead(summary: StudySummary) -> Lead | None:
     if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
         why = "Each cell has a single trial, so its spread is unknown; the tables show the best means."
         return Lead(say("No ranking: n = 1."), (say(why),))
-    found = _Found(
+    found = _found(summary, answered)
+    sound = _found(summary, [_without(one, found.flagged) for one in answered])
+    if sound.ahead:
+        chosen = _decided(sound)
+        return Lead(chosen.verdict, (*chosen.reasons, *_faster_but_flagged(found, sound)))
+    return _decided(found)
+
+
+def _by_behaviour(summary: StudySummary) -> Lead | None:
+    """Of a study of quality alone; None where nothing was held against a noise floor."""
+    verdicts = summary.behaviour.equivalence
+    if not verdicts:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    alike = [row for row in summary.quality if row.name in verdicts and verdicts[row.name].verdict == "equivalent"]
+    different = sum(found.verdict == "different" for found in verdicts.values())
+    verb = "differs" if different == 1 else "differ"
+    others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
+    if not alike:
+        return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
+    shown = listing(names(labels[row.contender] for row in alike))
+    does = "predicts" if len(alike) == 1 else "predict"
+    verdict = say(shown, f" {does} tokens as the unquantized model does, but for noise.")
+    reasons = (*_texts(summary, [row.contender for row in alike], labels), *([say(others)] if different else []))
+    return Lead(verdict, reasons)
+
+
+def _texts(summary: StudySummary, alike: Sequence[Contender], labels: Labels) -> Iterator[Phrase]:
+    """What that does not mean: a text takes another way at its first token that differs."""
+    curves = {curve.contender: curve for curve in summary.behaviour.survival}
+    known = [(one, curves[one]) for one in alike if one in curves]
+    counts = [
+        say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[one]))
+        for one, curve in known
+    ]
+    if counts:
+        verb = "is" if len(known) == 1 and known[0][1].watched - known[0][1].ended == 1 else "are"
+        yield say("Written greedily, ", listing(counts, most=MAX_NAMED), f" {verb} the unquantized model's to the end.")
+
+
+def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:
+    return _Found(
         summary,
         Labels.of(summary, MAX_NAME),
         answered,
-        {one.workload: won for one in compared if (won := _ahead(one))},
+        {one.workload: won for one in answered if len(one.entries) > 1 and (won := _ahead(one))},
         {one.contender: one.reason for one in summary.quality if one.flagged},
     )
+
+
+def _decided(found: _Found) -> Lead:
     if not found.ahead:
         return _no_winner(found)
     candidates = _never_behind(found)
     choices = [one for one in candidates if any(one in won for won in found.ahead.values())]
     return _choice(found, candidates, choices) if choices else _by_workload(found)
+
+
+def _without(ranking: Ranking, flagged: Container[Contender]) -> Ranking:
+    """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
+    that only a flagged one beats may be the best of them."""
+    kept = tuple(one for one in ranking.entries if one.contender not in flagged or one.contender == ranking.baseline)
+    if len(kept) == len(ranking.entries):
+        return ranking
+    top = may_be_best(ranking)
+    bests = [one.contender for one in kept if one.contender in top]
+    if len(bests) < len(top):
+        bests = [one.contender for place, one in enumerate(kept) if _leads(one, kept[:place])]
+    return ranking.model_copy(update={"entries": kept, "possible_bests": tuple(bests)})
+
+
+def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
+    """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
+    ranked = [one.contender for one in better if one.rank_low is not None]
+    return entry.rank_low is not None and all(one in entry.tied_with for one in ranked)
+
+
+def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
+    """What would be the fastest, and why it is not the choice."""
+    for one, why in found.flagged.items():
+        won = [ranking for ranking in found.compared if one in found.ahead.get(ranking.workload, ())]
+        if won and all(one not in best for best in sound.ahead.values()):
+            gains = [
+                say(ratio_to_baseline(ranking, one), " on ", Name(ranking.workload)) for ranking in won[:MAX_NAMED]
+            ]
+            yield say(found.name(one), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
 
 
 def best_table(summary: StudySummary) -> Table:
@@ -158,12 +238,46 @@ def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]
     best = max(choices, key=merit)
     tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
     others = [one for one in candidates if one not in choices and one != found.summary.baseline]
-    reasons = [*_against_baseline(found, best), *_takes(found.summary, best)]
+    against = [*_against_baseline(found, best)]
+    if tied and against:
+        against[0] = say(found.name(best), ": ", against[0])
+    reasons = [*against, *_takes(found.summary, best), *_cautions(found, best, found.compared)]
+    reasons += _of_ties(found, best, tied)
     if others:
         verb = "is" if len(others) == 1 else "are"
         doubtful = listing(found.names(others))
-        reasons.insert(1, say(doubtful, f" {verb} not significantly faster than the baseline."))
+        reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
+    reasons += _to_measure_quality(found, [best, *tied])
     return Lead(_verdict(found, best, tied, others), tuple(reasons))
+
+
+def _of_ties(found: _Found, best: Contender, tied: Sequence[Contender]) -> Iterator[Phrase]:
+    """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
+    known = [ranking.workload for ranking in found.compared if ranking.baseline is not None]
+    won = [workload for workload in known if best in found.ahead.get(workload, ())]
+    for one in tied:
+        if doubtful := [workload for workload in won if one not in found.ahead[workload]]:
+            on = listing(names(doubtful))
+            yield say(found.name(one), " is not significantly faster than the baseline on ", on, ".")
+    if least := _least_memory(found, tied, best):
+        yield say("Of these ", least, ".")
+
+
+def _least_memory(found: _Found, among: Sequence[Contender], beside: Contender) -> Phrase:
+    """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
+    memory = {one.contender: one.memory for one in found.summary.contenders}
+
+    def peak(contender: Contender) -> float | None:
+        known = memory[contender].device_peak_bytes or memory[contender].peak_bytes
+        return known.high if known else None
+
+    peaks = {one: value for one in among if (value := peak(one)) is not None}
+    own = peak(beside)
+    least = min(peaks, key=lambda one: peaks[one], default=None)
+    if least is None or own is None or peaks[least] >= (1 - LESS_MEMORY) * own:
+        return ()
+    takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
+    return say(takes, ", ", found.name(beside), " at ", size(own))
 
 
 def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list[Contender]) -> Phrase:
@@ -185,14 +299,18 @@ def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list
     return say(choice, tie, ", but " if caveat else "", caveat, ".")
 
 
-def _unknown_quality(found: _Found, chosen: list[Contender]) -> Phrase:
-    """`its quality was not measured`; nothing where it is known of all, or is what others are compared to."""
-    measured = {one.contender for one in found.summary.quality if one.outcome is Outcome.OK}
-    references = {one.contender for one in found.summary.contenders if one.is_reference}
+def _unknown_quality(found: _Found, chosen: list[Contender], whose_all: str | None = None) -> Phrase:
+    """`its quality was not measured`; nothing where it is known of all, or is what others are compared to, or where
+    weights are random, of which the report speaks before all else.
+
+    `whose_all`: what it is called where it is unknown of all of them.
+    """
+    measured = {one.contender for one in found.summary.quality if one.is_known}
+    references = {one.contender for one in found.summary.contenders if one.is_reference or one.random_weights}
     unknown = [one for one in chosen if one not in measured | references]
     if not unknown:
         return ()
-    whose = say("its quality" if len(chosen) == 1 else "their quality")
+    whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
     if len(unknown) < len(chosen):
         whose = say("the quality of ", listing(found.names(unknown)))
     return say(whose, " is unknown" if found.summary.quality or found.summary.imported_from else " was not measured")
@@ -218,8 +336,11 @@ def _no_winner(found: _Found) -> Lead:
         if rest:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons))
-    reason = say("No contender is significantly faster than the baseline ", own, " ", where, ".")
-    return Lead(say("Tie: speed alone gives no reason to change."), (reason,))
+    reasons = [say("No contender is significantly faster than the baseline ", own, " ", where, ".")]
+    tied = [one for one in _never_behind(found) if one != baseline and one not in found.flagged]
+    if least := _least_memory(found, tied, baseline):
+        reasons.append(say("Of those tied with it, ", least, "."))
+    return Lead(say("Tie: speed alone gives no reason to change."), tuple(reasons))
 
 
 def _by_workload(found: _Found) -> Lead:
@@ -233,25 +354,53 @@ def _by_workload(found: _Found) -> Lead:
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
             gain = ratio_to_baseline(ranking, best)
-            ratio = say(", ", gain, " the baseline") if gain else ()
+            ratio = say(", ", gain, " the baseline", _when_chosen(ranking, best)) if gain else ()
             if best in found.flagged:
                 reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
             else:
                 reasons.append(say(on, "use ", named, ratio, "."))
+                reasons += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].contender), " has a result."))
     if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
         on = say("On ", listing(names(undecided)))
         reasons.append(say(on, " no contender is significantly faster than the baseline."))
+    reasons += _to_measure_quality(found, list(chosen))
     return Lead(say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons))
 
 
+def _when_chosen(ranking: Ranking, best: Contender) -> Phrase:
+    """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
+    entry = entry_of(ranking, best)
+    if confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
+        return ()
+    return say(" in fresh starts (", number(entry.ratio_to_baseline.value, Unit.RATIO), " when it was chosen)")
+
+
+def _cautions(found: _Found, best: Contender, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
+    """A choice may be the fastest and not always answer, or not in the time that the study promises."""
+    for ranking in rankings:
+        cell = next(one for one in found.summary.cells_of(ranking.workload) if one.cell.contender == best)
+        failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in cell.runs)
+        if failed:
+            yield say(f"Caution: {failed} of its {len(cell.runs)} trials on ", Name(ranking.workload), " failed.")
+        if missed := [one.objective for one in cell.objectives if one.verdict is ObjectiveVerdict.MISSED]:
+            where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
+            yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
+
+
+def _to_measure_quality(found: _Found, chosen: list[Contender]) -> Iterator[Phrase]:
+    if not found.summary.quality and not found.summary.imported_from and _unknown_quality(found, chosen):
+        yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it again.")
+
+
 def _caveat(found: _Found, chosen: list[Contender]) -> Phrase:
-    """Of choices that differ by workload: `, and the quality of a is flagged`."""
+    """Of choices that differ by workload: `; the quality of a is flagged`."""
     if flagged := [one for one in chosen if one in found.flagged]:
-        return say(", and the quality of ", listing(found.names(flagged)), " is flagged")
-    unknown = _unknown_quality(found, chosen) if chosen else ()
-    return say(", and ", unknown) if unknown else ()
+        return say("; the quality of ", listing(found.names(flagged)), " is flagged")
+    whose = f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}"
+    unknown = _unknown_quality(found, chosen, whose) if chosen else ()
+    return say("; ", unknown) if unknown else ()
 
 
 def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:

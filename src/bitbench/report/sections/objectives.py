@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from bitbench.core.asked.objective import Objective
 from bitbench.core.found.summary import CellSummary, StudySummary
 from bitbench.core.found.tails import ObjectiveVerdict
 from bitbench.report.document.model import Mark, Name, Phrase, Quantity, Section, Unit
@@ -52,7 +53,10 @@ def objectives_verdict(summary: StudySummary) -> Phrase | None:
 
 def promise(summary: StudySummary) -> Phrase:
     """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
-    objectives = summary.study.objectives
+    return in_words(summary.study.objectives)
+
+
+def in_words(objectives: Sequence[Objective]) -> Phrase:
     return listing([say(Name(one.name), " ≤ ", Quantity(one.limit, Unit.SECONDS, digits=ROUGH)) for one in objectives])
 
 

@@ -22,10 +22,11 @@ def precision_section(summary: StudySummary) -> Section | None:
 
 
 def _sentences(found: Precision) -> list[Phrase]:
-    said = [say(f"{plural(found.blocks, 'start')} of each contender; ratios to the baseline are known to about ± ",
-                _relative(found.half_width), " (median).")]  # fmt: skip
+    least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
+    said = [say(f"{least}{plural(found.blocks, 'start')} of each contender beside the baseline; ratios to it are known "
+                "to about ± ", _relative(found.half_width), " (median).")]  # fmt: skip
     if found.start_sd is not None and found.trial_sd is not None:
-        noise = say("One contender varies by ", _share(found.start_sd), " from start to start and by ")
+        noise = say("A contender varies by ", _share(found.start_sd), " from start to start and by ")
         said.append(say(noise, _share(found.trial_sd), " from trial to trial (standard deviations)."))
     if found.probe_share is not None:
         said.append(say("The machine's own speed, read around each trial, explains ", _share(found.probe_share),

@@ -23,12 +23,13 @@ from bitbench.report.document.model import (
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
 from bitbench.report.grouping import grouped
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, quality_of, unit_of
 
 MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
+FEW = 3  # names of those that share a measurement
 MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
 TASK_DECIMALS = 4
@@ -38,13 +39,21 @@ WIDE, WIDER, WIDEST = 110, 150, 200
 
 def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what lost too much, and what could not be measured."""
+    labels = Labels.of(summary, MAX_NAME)
     for row in summary.quality:
         if row.flagged:
-            yield say("Quality: ", Name(row.name), f" is flagged: {row.reason}.")
+            yield say("Quality: ", Name(labels[row.contender]), f" is flagged: {row.reason}.")
     for row in summary.quality:
         if row.outcome is not Outcome.OK:
-            yield say("Quality: ", Name(row.name), f" has no result ({row.outcome.value}): {row.cause}")
-    fine = [row.name for row in summary.quality if row.baseline not in (None, row.contender) and not _mark(row)]
+            cause = f" has no result ({row.outcome.value}): {row.cause}"
+            yield say("Quality: ", Name(labels[row.contender]), cause)
+    lossless = {one.contender for one in summary.contenders if one.is_reference}
+    measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.contender not in lossless]
+    if alone := [labels[row.contender] for row in measured if not row.is_known]:
+        why = " is unknown: the unquantized model on the same engine has no result to compare it with."
+        yield say("Quality: that of ", listing(names(alone)), why)
+    compared = [row for row in summary.quality if row.baseline not in (None, row.contender)]
+    fine = [labels[row.contender] for row in compared if row.is_known and not _mark(row)]
     if fine:
         verb = "does" if len(fine) == 1 else "do"
         limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
@@ -72,7 +81,21 @@ def _figures(summary: StudySummary) -> Iterator[Block]:
         yield _table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
+        yield from _shared(summary, labels)
         yield Details("What the figures of quality mean", bullets(_definitions(summary)))
+
+
+def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+    rows = [row for row in summary.quality if row.measured_as is not None]
+    if rows:
+        measured = grouped(rows, lambda row: row.measured_as)
+        told = [
+            say(listing(names(labels[row.contender] for row in alike), most=FEW), " as ", Name(labels[one]))
+            for one, alike in measured.items()
+            if one is not None
+        ]
+        reason = "Measured once for settings that change speed and nothing of what a variant says: "
+        yield small_print(reason, joined(told, "; "), ".")
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -167,10 +190,11 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 
 
 def _tasks(summary: StudySummary) -> Iterator[Block]:
-    results = [(row, task) for row in summary.quality for task in row.tasks]
+    rows = [row for row in summary.quality if row.measured_as is None]
+    results = [(row, task) for row in rows for task in row.tasks]
     failures = [
         say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
-        for row in summary.quality
+        for row in rows
         for failure in row.task_failures
     ]
     if results or failures:
@@ -207,7 +231,8 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
     """By question, so that the answers of all contenders stand below each other."""
-    answers = [(row, answer) for row in summary.quality for answer in row.answers if answer.is_question]
+    rows = [row for row in summary.quality if row.measured_as is None]
+    answers = [(row, answer) for row in rows for answer in row.answers if answer.is_question]
     prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
     if answers:
         side_by_side = table(

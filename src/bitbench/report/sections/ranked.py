@@ -20,6 +20,7 @@ from bitbench.report.quantities import figure_of, times, unit_of
 
 SINGLE = "n = 1"
 NOT_RANKED = f"{SINGLE}, not ranked"
+LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among ties
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 

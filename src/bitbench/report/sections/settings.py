@@ -1,5 +1,7 @@
 """What each setting of an engine changes, where the same weights run with several."""
 
+from collections.abc import Callable
+
 from bitbench.core.found.crossover import Axis
 from bitbench.core.found.summary import ContenderQuality, QualityEstimate, SettingSummary, StudySummary
 from bitbench.report.document.model import Block, Heading, Name, Quantity, Section, Unit
@@ -11,11 +13,13 @@ from bitbench.report.quantities import with_interval
 from bitbench.report.sections.crossover import verdict
 
 PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
-MEANING = (
-    "KV/token: keys and values of one token in all layers, as the engine says. Slope: what a token takes longer for "
-    f"each {PER_TOKENS:,} tokens of context, a line through the lengths of each start. Accepted: tokens of a step that "
-    "begins with a draft, mean. Against the baseline: at which length of the input it pays."
+KV_MEANING = "KV/token: keys and values of one token in all layers, as the engine says."
+SLOPE_MEANING = (
+    f"Slope: what a token takes longer for each {PER_TOKENS:,} tokens of context; "
+    "a line through the lengths of each start."
 )
+ACCEPTED_MEANING = "Accepted: tokens of a step that begins with a draft, mean."
+PAYS_MEANING = "Against the baseline: at which length of the input it pays."
 POSITIONS = "Mean KL divergence from the baseline over tokens at these places of a window; intervals over windows."
 
 
@@ -40,7 +44,14 @@ def settings_section(summary: StudySummary) -> Section | None:
         words_column("Against the baseline", pays),
         drop_empty=True,
     )
-    blocks: list[Block] = [figures, small_print(MEANING), *_by_position(summary, labels)]
+    meanings: dict[str, Callable[[SettingSummary], object]] = {
+        KV_MEANING: lambda one: one.kv_bytes_per_token,
+        SLOPE_MEANING: lambda one: one.step_slope_s,
+        ACCEPTED_MEANING: lambda one: one.acceptance_length,
+        PAYS_MEANING: pays,
+    }
+    shown = [words for words, of in meanings.items() if any(of(one) is not None for one in summary.settings)]
+    blocks: list[Block] = [figures, small_print(" ".join(shown)), *_by_position(summary, labels)]
     return Section(say("What each setting changes"), tuple(blocks), in_terminal=True)
 
 

@@ -118,28 +118,52 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
         sentences.append(_highest_met(summary))
     flawed = [cell for cell in _points(summary) if _errors(cell)]
     if flawed:
-        cause = flawed[0].failures[0].failure.cause if flawed[0].failures else ""
-        sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), f": {cause}"))
+        causes = [group.failure.cause for cell in flawed for group in cell.failures]
+        why = f": {causes[0]}" if causes else "."
+        sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), why))
     return [*sentences, *(say(note) for note in sorted({note for one in summary.contenders for note in one.notes}))]
 
 
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     limits = promise(summary)
+    if found.rate is None and found.high is None:
+        return say("No rate was tested against ", limits, ": ", _why_untested(summary))
     if found.rate is None:
         lowest = setting(found.high or 0.0, REQUESTS)
-        return say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
+        said = say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
+        return say(said, _not_at_an_end(found, "lower"))
     if found.high is None:
         advice = "; --max-rate allows more" if found.stop is SearchStop.HIGHEST else ""
-        return say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
+        said = say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
+        return say(said, _not_at_an_end(found, "higher"))
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
     return say("The highest rate that meets ", limits, ": ", rate, f" ({percent(found.confidence)} CI). ", _end(found))
+
+
+def _why_untested(summary: StudySummary) -> str:
+    """Trials that the machine spoiled say nothing about a rate."""
+    runs = [run for cell in summary.cells for run in cell.runs]
+    why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
+    return f"{why}. The same command with --into resumes the search."
+
+
+def _not_at_an_end(found: RateAnswer, way: str) -> str:
+    """Of a search that knows one side only, where it might have gone on."""
+    if found.stop is SearchStop.TRIALS:
+        return f" It has used all its trials; more --trials try {way} rates."
+    return f" {_interrupted(found)}" if found.stop is None else ""
+
+
+def _interrupted(found: RateAnswer) -> str:
+    trials = plural(found.trials, "trial")
+    return f"The search was interrupted after {trials}; the same command with --into resumes it."
 
 
 def _end(found: RateAnswer) -> str | Phrase:
     """Why no more trials were run, of a search that knows both ends of its interval."""
     trials = plural(found.trials, "trial")
     if found.stop is None:
-        return f"The search was interrupted after {trials}; the same command with --into resumes it."
+        return _interrupted(found)
     if found.stop is SearchStop.TRIALS and found.rate and found.low is not None and found.high is not None:
         precision = share((found.high - found.low) / 2 / found.rate)
         return say(f"All {trials} were used, and it is known to ± ", precision, "; more --trials narrow it.")

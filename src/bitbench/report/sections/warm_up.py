@@ -1,6 +1,6 @@
-"""How each contender starts, and how slow its first trial is: kept apart from the figures."""
+"""How each contender starts, and how slow its first tokens are: kept apart from the figures."""
 
-from bitbench.core.found.summary import StudySummary
+from bitbench.core.found.summary import CellSummary, StudySummary
 from bitbench.report.document.model import Block, Name, Section, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import paragraph, say
@@ -29,9 +29,15 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         words_column("Contender", lambda cell: Name(cell.cell.contender.name)),
         words_column("Workload", lambda cell: Name(cell.cell.workload)),
         number_column("Warm-up trials", Unit.COUNT, lambda cell: cell.warm_up.trials),
-        number_column("First", Unit.SECONDS, lambda cell: cell.warm_up.first_latency_s),
-        number_column("Later", Unit.SECONDS, lambda cell: cell.warm_up.later_latency_s),
+        number_column("First", Unit.SECONDS, lambda cell: cell.warm_up.first_ttft_s),
+        number_column("Later", Unit.SECONDS, _later),
     )
     if first.rows:
-        blocks += [paragraph("Latency of the first trial in each instance and of the trials that count:"), first]
+        blocks += [paragraph("TTFT in the warm-up of each instance and in the trials that count:"), first]
     return Section(say("Warm-up"), tuple(blocks))
+
+
+def _later(cell: CellSummary) -> float | None:
+    """As in the table of its workload, where a start counts once however many trials it has."""
+    counted = cell.metrics.get("ttft_s")
+    return counted.mean if counted else cell.warm_up.later_ttft_s

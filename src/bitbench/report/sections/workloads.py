@@ -24,7 +24,7 @@ from bitbench.report.document.model import (
 )
 from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import Words, bullets, listing, paragraph, say
+from bitbench.report.document.words import Words, bullets, listing, paragraph, plural, say
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import estimated, half_width, mean_of, unit_of
 from bitbench.report.sections import ranked
@@ -166,7 +166,7 @@ def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: La
     measure = summary.study.measure
     reasons = {
         StopReason.DECIDED: "every question about it is decided",
-        StopReason.LIMIT: f"limit of {measure.instances.max} starts",
+        StopReason.LIMIT: f"limit of {plural(measure.instances.max, 'start')}",
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",

@@ -1,0 +1,149 @@
+"""OpenVINO: GenAI's continuous batching on a CPU, behind a small HTTP server that runs in its environment."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from bitbench.core.asked.quality import Scoring
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.use import Use
+from bitbench.core.asked.workload import Workload
+from bitbench.core.base import Json, Spec
+from bitbench.core.environment import Environment
+from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.core.recorded.variant import Variant, is_dense
+from bitbench.engines.limits import refuse_long_context, refuse_text
+from bitbench.engines.options import argument_uses, check_arguments, spelled
+from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
+from bitbench.ground.errors import EngineEnvironmentError, ModelError
+
+_PINNED = Path(__file__).with_name("pinned")
+_SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
+_FORM = "openvino"
+# The server prints what OpenVINO throws on one line.
+UNSUPPORTED = re.compile(
+    r"^RuntimeError: .*(not supported|[Uu]nsupported|not implemented|NOT_IMPLEMENTED|does(n't| not) support)"
+)
+_LINEAR = "FullyConnected"  # what OpenVINO calls a linear layer whose weights are constant
+
+CachePrecision = Literal["u8", "u4", "f16", "bf16", "f32"]
+
+
+class OpenvinoArguments(Spec):
+    """`args:` of an OpenVINO engine in a study file. What is not given is OpenVINO's own choice."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="what it computes in")
+    threads: int | None = Field(default=None, ge=1, description="threads that compute")
+    kv_cache_precision: CachePrecision | None = Field(default=None, description="what the KV cache holds")
+    dynamic_quantization_group_size: int | None = Field(
+        default=None, ge=0, description="activations that share a scale where weights are quantized; 0: not rounded"
+    )
+    max_num_batched_tokens: int | None = Field(
+        default=None, ge=1, description="of all requests together, in one step; longer prompts are split"
+    )
+    enable_prefix_caching: bool = Field(default=False, description="keep the cache of prompts for others")
+
+
+_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
+    "auto": {},
+    **{name: {"kv-cache-precision": name} for name in ("u8", "u4", "f16", "bf16", "f32")},
+}
+# Not `max_num_batched_tokens`: what is split is rounded otherwise where the cache is quantized.
+_SPEED_ONLY = frozenset({"threads"})
+
+
+class OpenvinoEngine:
+    """`core.ports.Engine` over `workers/openvino_server.py`."""
+
+    name = "openvino"
+    own_environment: Environment | None = Environment(
+        name="openvino",
+        locks={"cpu": _PINNED / "openvino-cpu.txt"},
+        import_check="import openvino_genai, tokenizers, optimum.intel",
+        main_packages=("openvino-genai", "openvino", "optimum-intel", "nncf", "transformers", "torch"),
+    )
+    environment: str | None = "openvino"
+    needs_model = True
+    scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
+    start_s = 10.0
+    overhead_bytes = 300 * 2**20
+    can_profile = False
+    quick_args = NO_ARGUMENTS
+    kv_cache_types = _KV_CACHE_TYPES
+    speed_only = _SPEED_ONLY
+
+    def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
+        check_arguments(_named(setup), OpenvinoArguments, who="openvino", whose="openvino's")
+        if variant.form is not None and variant.form.partition("/")[0] != _FORM:
+            return (
+                "OpenVINO runs only models in its own format; add the recipe openvino-bf16 or another openvino-… one."
+            )
+        return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
+
+    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
+        return argument_uses(setup, spelled(dict.fromkeys(OpenvinoArguments.model_fields, "")))
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
+
+    def start(self, launch: Launch) -> Instance:
+        port, key = free_port(), random_key()
+        return ServerInstance(
+            ServerPlan(
+                command=command_line(launch, port),
+                env={**launch.setup.env, "BITBENCH_API_KEY": key},
+                endpoint=Endpoint(
+                    url=f"http://127.0.0.1:{port}",
+                    model=launch.variant.name,
+                    api_key=key,
+                    extra_body={"ignore_eos": True},
+                ),
+                log_file=launch.log_file,
+                read_facts=lambda log: read_facts(log, launch.variant),
+                unsupported=UNSUPPORTED,
+            )
+        )
+
+
+def command_line(launch: Launch, port: int) -> list[str]:
+    if launch.python is None:
+        raise EngineEnvironmentError("OpenVINO needs its environment; create it with: bitbench env create openvino")
+    if launch.variant.path is None:
+        raise ModelError("OpenVINO needs a model; add one under `models` in the study.")
+    chosen = _named(launch.setup)
+    if launch.dtype is not None:
+        chosen.setdefault("dtype", launch.dtype)
+    if not chosen.get("enable_prefix_caching"):
+        chosen.pop("enable_prefix_caching", None)
+    options = [
+        f"--{name.replace('_', '-')}" if value is True else f"--{name.replace('_', '-')}={value}"
+        for name, value in sorted(chosen.items())
+    ]
+    return [
+        *(str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}"),
+        *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
+    ]
+
+
+def _named(setup: EngineSetup) -> dict[str, Argument]:
+    """Arguments under the names of `OpenvinoArguments`, however they are spelled."""
+    return {name.replace("-", "_"): value for name, value in spelled(setup.args).items()}
+
+
+def read_facts(log: str, variant: Variant) -> InstanceFacts:
+    said = printed_facts(log.splitlines())
+    choices = tuple(_choice(kernel, variant) for kernel in said.pop("kernels", ()))
+    facts = {**said, "kernels": tuple(choice.shown for choice in choices), "kernel_choices": choices}
+    return InstanceFacts.model_validate(facts)
+
+
+def _choice(kernel: Json, variant: Variant) -> KernelChoice:
+    """Whether quantized weights are expanded within the product or multiplied as they are depends on the processor and
+    on the properties, and the name of a primitive does not tell."""
+    dense = kernel["kind"] == _LINEAR and variant.form is not None and is_dense(variant.form)
+    return KernelChoice(**kernel, path=KernelPath.DENSE if dense else None, source="modules")

@@ -1,0 +1,187 @@
+"""A model in OpenVINO: how it is loaded, how it generates, and what it says about itself.
+
+A part of `openvino_server.py`, loaded by path in its environment; imports nothing of ours. Requests are computed by
+GenAI's ContinuousBatchingPipeline. It gives no distributions over tokens, so texts are scored by OpenVINO's runtime on
+the same file and with the same properties, in one pass each.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+from openvino_settings import IR, feeds, resolved  # type: ignore[import-not-found]
+from streamed_answers import Job  # type: ignore[import-not-found]
+from tokenizers import Tokenizer  # type: ignore[import-not-found]
+
+KERNELS = Path(__file__).with_name("openvino_kernels.py")
+BLOCK = 32  # tokens of a block of the KV cache on a CPU
+DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+RUNNING = openvino_genai.GenerationStatus.RUNNING
+ROWS_AT_ONCE = 256  # of the logits, in 64 bits: a vocabulary of 128,000 then takes 262 MB
+
+
+class Model:
+    """The loaded model and what it says about itself."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._folder: Path = arguments.model
+        self._properties = properties_of(arguments)
+        self._kernels = kernels_of(self._folder, self._properties)
+        self._caching: bool = arguments.enable_prefix_caching
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_seqs = arguments.concurrency
+        # Room for every request at its full length, so that none waits for another's cache.
+        scheduler.num_kv_blocks = arguments.concurrency * (math.ceil(arguments.context_tokens / BLOCK) + 1)
+        scheduler.enable_prefix_caching = self._caching
+        if arguments.max_num_batched_tokens:
+            scheduler.max_num_batched_tokens = arguments.max_num_batched_tokens
+        self._batched_tokens: int = scheduler.max_num_batched_tokens
+        self._blocks: int = scheduler.num_kv_blocks
+        began = time.perf_counter()
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            str(self._folder), scheduler, "CPU", self._properties
+        )
+        self._load_s = time.perf_counter() - began
+        self._numbers = count()
+        self._streams: list[tuple[Job, Any]] = []
+        self._scorer: Any = None
+        self.tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+        config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
+        self.context_tokens: int | None = config.get("max_position_embeddings")
+        self._eos = end_tokens(self._folder)
+        self.write([self._eos[0] if self._eos else 0], 1, [], ignore_eos=True)  # sets the KV cache aside
+
+    def begin(self, job: Job) -> None:
+        self._streams.append((job, self._add(job.prompt, job.max_tokens, ignore_eos=True)))
+
+    def step(self) -> None:
+        """One token for each request that is past its prompt, sent at once."""
+        if self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        for job, handle in self._streams:
+            for token in read(handle):
+                job.add(token)
+            if job.is_broken:
+                handle.cancel()
+                job.done.set()
+            elif not job.done.is_set() and handle.get_status() != RUNNING:
+                raise RuntimeError(f"a request ended after {job.count} of {job.max_tokens} tokens: {ended(handle)}")
+        self._streams = [(job, handle) for job, handle in self._streams if not job.done.is_set()]
+
+    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+        """As `whole_answers.WholeModel` says; the streams that are there go on meanwhile."""
+        handle = self._add(prompt, max_tokens, ignore_eos=ignore_eos)
+        tokens: list[int] = []
+        while handle.get_status() == RUNNING:
+            self.step()
+            tokens += read(handle)
+            if stop and any(word in self.text_of(tokens, skip_special=True) for word in stop):
+                handle.stop()
+                break
+        if not tokens:
+            raise RuntimeError(f"a request ended without a token: {ended(handle)}")
+        return tokens
+
+    def text_of(self, tokens: list[int], *, skip_special: bool) -> str:
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=skip_special))
+
+    def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
+        """As `whole_answers.WholeModel` says."""
+        if self._scorer is None:
+            self._scorer = openvino.Core().compile_model(str(self._folder / IR), "CPU", self._properties)
+        logits = self._scorer.create_infer_request().infer(feeds(self._scorer, prompt))[0][0]
+        following = [*prompt[1:], int(logits[-1].argmax())]
+        places: list[dict[int, float]] = []
+        for first in range(0, len(prompt), ROWS_AT_ONCE):
+            rows = log_softmax(logits[first : first + ROWS_AT_ONCE])
+            for row, token in zip(rows, following[first : first + ROWS_AT_ONCE], strict=True):
+                best = np.argsort(-row, kind="stable")[:top].tolist()
+                places.append({**{one: float(row[one]) for one in best}, token: float(row[token])})
+        return places
+
+    def facts(self) -> dict[str, Any]:
+        settings = resolved(self._properties)
+        cache_bytes = self._pipeline.get_metrics().kv_cache_size_in_bytes
+        tokens = self._blocks * BLOCK
+        return {
+            "engine_version": version_of(openvino_genai),
+            "versions": {
+                "openvino-genai": version_of(openvino_genai),
+                "openvino": version_of(openvino),
+                "python": ".".join(map(str, sys.version_info[:3])),
+            },
+            "kernels": self._kernels,
+            "kv_cache_bytes": cache_bytes or None,
+            "kv_cache_tokens": tokens,
+            "kv_bytes_per_token": cache_bytes // tokens or None,
+            "weight_load_s": round(self._load_s, 3),
+            "prefix_caching": self._caching,
+            "notes": [
+                f"computes in {settings['INFERENCE_PRECISION_HINT']}, KV cache {settings['KV_CACHE_PRECISION']}, "
+                f"dynamic quantization in groups of {settings['DYNAMIC_QUANTIZATION_GROUP_SIZE']}, "
+                f"{settings['INFERENCE_NUM_THREADS']} threads, at most {self._batched_tokens} tokens in a step",
+            ],
+        }
+
+    def _add(self, prompt: list[int], max_tokens: int, *, ignore_eos: bool) -> Any:
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = max_tokens
+        config.do_sample = False
+        config.ignore_eos = ignore_eos
+        if not ignore_eos:
+            config.stop_token_ids = set(self._eos)
+        ids = openvino.Tensor(np.array([prompt], dtype=np.int64))
+        return self._pipeline.add_request(next(self._numbers), ids, config)
+
+
+def properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Of OpenVINO's CPU plugin; what is not asked for is its own choice."""
+    asked = {
+        "INFERENCE_PRECISION_HINT": DTYPES.get(arguments.dtype),
+        "INFERENCE_NUM_THREADS": arguments.threads,
+        "KV_CACHE_PRECISION": arguments.kv_cache_precision,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": arguments.dynamic_quantization_group_size,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def kernels_of(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
+    """Found out by a process of its own, whose memory is not the server's. Empty where it fails."""
+    command = [sys.executable, "-I", str(KERNELS), str(folder), json.dumps(properties)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+
+
+def version_of(package: Any) -> str:
+    """2026.4.1 of 2026.4.1-22982-e213a147257-releases/2026/4."""
+    return str(package.get_version()).partition("-")[0]
+
+
+def end_tokens(folder: Path) -> list[int]:
+    file = folder / "generation_config.json"
+    found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
+    return found if isinstance(found, list) else [] if found is None else [found]
+
+
+def read(handle: Any) -> list[int]:
+    """The tokens that came since the last call."""
+    return [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
+
+
+def ended(handle: Any) -> str:
+    """IGNORED: the request does not fit into the KV cache."""
+    return str(handle.get_status()).rpartition(".")[2]
+
+
+def log_softmax(logits: Any) -> Any:
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -1,0 +1,88 @@
+"""A small OpenAI-style server over OpenVINO GenAI's continuous batching, for measuring it: one event per token.
+
+Run by path in the openvino environment; imports nothing of ours. One thread makes step after step for all requests that
+are there, in `openvino_model.py`, and writes each token to its stream at once; the HTTP side is `completion_server.py`.
+"""
+
+import argparse
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
+import whole_answers  # type: ignore[import-not-found]
+from completion_server import Server  # type: ignore[import-not-found]
+from openvino_model import Model  # type: ignore[import-not-found]
+
+FACTS = "bitbench-facts: "
+
+
+def serve(model: Model, jobs: "queue.SimpleQueue[Any]") -> None:
+    """Steps for ever. After an error the state of the pipeline is unknown, so the process ends with it in its log."""
+    taken: list[Any] = []
+    while True:
+        try:
+            taken = [job for job in taken if not job.done.is_set()]
+            for job in arrived(jobs, wait=not taken):
+                taken.append(job)
+                take(job, model)
+            model.step()
+        except Exception as error:
+            traceback.print_exc()
+            for job in taken:
+                job.error = f"{type(error).__name__}: {error}"
+                job.done.set()
+            time.sleep(0.2)  # for the answers to go out
+            os._exit(1)
+
+
+def take(job: Any, model: Model) -> None:
+    if isinstance(job, whole_answers.WholeJob):
+        whole_answers.answer(job, model)
+        job.done.set()
+    else:
+        model.begin(job)
+
+
+def arrived(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
+    """All that came; where nothing else is to be done, the next one is waited for."""
+    found = [jobs.get()] if wait else []
+    while True:
+        try:
+            found.append(jobs.get_nowait())
+        except queue.Empty:
+            return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True, type=Path)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--context-tokens", type=int, required=True, help="of the longest request")
+    parser.add_argument("--concurrency", type=int, required=True, help="requests computed at once")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--kv-cache-precision")
+    parser.add_argument("--dynamic-quantization-group-size", type=int)
+    parser.add_argument("--max-num-batched-tokens", type=int)
+    parser.add_argument("--enable-prefix-caching", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        model = Model(arguments)
+    except RuntimeError as error:  # of OpenVINO, over several lines; the last of a log is read for the reason
+        print(f"RuntimeError: {' '.join(str(error).split())}", flush=True)
+        sys.exit(1)
+    server = Server(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
+    print(FACTS + json.dumps(model.facts()), flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(model, server.jobs)
+
+
+if __name__ == "__main__":
+    main()

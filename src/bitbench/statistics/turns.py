@@ -1,0 +1,114 @@
+"""Turns until the first invalid JSON or tool call: curves of each contender, and each variant beside its baseline.
+
+A conversation breaks at its first answer with a fault; one without a fault was watched to its last turn and is censored
+there. All contenders are asked the same prompts in every turn. The unquantized model breaks some conversations, too:
+only the difference from it says something about quantization, by a log-rank test, and by how many valid turns are lost
+conversation by conversation.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from zlib import crc32
+
+import numpy as np
+
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.found.summary import (
+    ConversationSurvival,
+    QualityEstimate,
+    Survival,
+    TurnComparison,
+    TurnFault,
+    TurnVerdict,
+)
+from bitbench.core.recorded.quality import ConversationRecord
+from bitbench.statistics.intervals import Resampler, sample
+from bitbench.statistics.quality import baseline_of, with_interval
+from bitbench.statistics.survival import Lifetimes, compare_survival, survival
+
+# Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
+# told apart (6 against 0 of 24: p = 0.02); with fewer, not even that is.
+LEAST_VALID = 0.25
+MOST_FAULTS = 3  # kinds that are told
+
+Conversations = Sequence[ConversationRecord]
+
+
+def summarize_turns(of: Mapping[Contender, Conversations], plan: Plan) -> tuple[ConversationSurvival, ...]:
+    """Of those with conversations enough for a curve, in the order given."""
+    lives = {contender: _lifetimes(own) for contender, own in of.items() if own}
+    confidence = plan.study.measure.confidence
+    curves = {contender: survival(contender, one, confidence) for contender, one in lives.items()}
+    drawn = {contender: curve for contender, curve in curves.items() if curve is not None}
+    pairs = list(_pairs(of, drawn, plan))
+    p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
+    against = {
+        one: _against(drawn[baseline], p_value, _fewer(one, of[one], of[baseline], plan), 1 - confidence)
+        for (one, baseline), p_value in zip(pairs, p_values, strict=True)
+    }
+    return tuple(
+        ConversationSurvival(
+            contender=contender,
+            turns=max(one.turns for one in of[contender]),
+            survival=curve,
+            valid_turns=float(np.mean([one.valid_turns for one in of[contender]])),
+            faults=tuple(_faults(of[contender])),
+            against=against.get(contender),
+        )
+        for contender, curve in drawn.items()
+    )
+
+
+def _lifetimes(conversations: Conversations) -> Lifetimes:
+    return Lifetimes(
+        ended=tuple(one.broke_at for one in conversations if one.broke_at is not None),
+        lasted=tuple(one.turns for one in conversations if one.broke_at is None),
+    )
+
+
+def _pairs(
+    of: Mapping[Contender, Conversations], drawn: Mapping[Contender, Survival], plan: Plan
+) -> Iterator[tuple[Contender, Contender]]:
+    for contender in drawn:
+        baseline = baseline_of(contender, plan)
+        if baseline not in (None, contender) and baseline in drawn and _same(of[contender], of[baseline]):
+            yield contender, baseline
+
+
+def _same(one: Conversations, other: Conversations) -> bool:
+    """The same scripts: what is compared conversation by conversation."""
+    return {(script.name, script.turns) for script in one} == {(script.name, script.turns) for script in other}
+
+
+def _fewer(contender: Contender, own: Conversations, others: Conversations, plan: Plan) -> QualityEstimate:
+    """Valid turns that the others have more, mean over conversations."""
+    valid = {one.name: one.valid_turns for one in own}
+    lost = [float(one.valid_turns - valid[one.name]) for one in others]
+    resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(contender.name.encode())]))
+    return with_interval(sample([lost], resampler), plan.study.measure.confidence, float)
+
+
+def _against(baseline: Survival, p_value: float, fewer: QualityEstimate, alpha: float) -> TurnComparison:
+    verdict = _verdict(p_value, fewer.value, _left_after_first(baseline), alpha)
+    return TurnComparison(baseline=baseline.contender, p_value=p_value, fewer=fewer, verdict=verdict)
+
+
+def _verdict(p_value: float, fewer: float, left: float, alpha: float) -> TurnVerdict:
+    if left < LEAST_VALID:
+        return "inconclusive"
+    if p_value >= alpha:
+        return "no difference found"
+    return "sooner" if fewer > 0 else "later"
+
+
+def _left_after_first(curve: Survival) -> float:
+    return next((step.share for step in reversed(curve.steps) if step.at <= 1), 1.0)
+
+
+def _faults(conversations: Conversations) -> Iterator[TurnFault]:
+    answers = (answer for one in conversations for answer in one.answers)
+    broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
+    counted = Counter(fault for fault, _ in broken)
+    for fault, count in counted.most_common(MOST_FAULTS):
+        example = next(text for one, text in broken if one == fault)
+        yield TurnFault(fault=fault, conversations=count, example=example)

@@ -1,0 +1,24 @@
+"""The catalogue of many studies in an object store."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from bitbench.store.catalog import TABLES, write_table
+from bitbench.store.objects import ObjectStore
+from bitbench.store.query import Studies
+from tests.unit.card_folders import TWINS
+
+ROWS_EACH = 20
+ALL_TRIALS = "SELECT count(DISTINCT folder), count(*) FROM trials JOIN studies USING (folder)"
+
+
+def write_studies(store: ObjectStore, count: int) -> None:
+    """What so many runs write when they end, without compacting."""
+    source = Studies(str(TWINS))
+    tables = {table: source.arrow(table).slice(0, ROWS_EACH) for table in TABLES}
+
+    def write(number: int) -> None:
+        for table, rows in tables.items():
+            write_table(store, table, f"study-{number:04d}", rows)
+
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(write, range(count)))

@@ -1,0 +1,36 @@
+"""What eight and four bits cost in quality on real vLLM. tests/e2e/test_quality.py has four bits on transformers alone.
+
+Slow, because each contender is a start of vLLM. Needs: bitbench env create vllm, quantize; bitbench model get
+smollm2-135m.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bitbench.lab.study import Lab
+from bitbench.store.folder import StudyFolder
+from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
+
+
+@pytest.mark.timeout(1800)
+def test_fewer_bits_diverge_more(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "bitbench",
+        "quality",
+        MODEL,
+        "--recipes",
+        "w8a8-rtn,w4a16-rtn",
+        "--engine",
+        "vllm",
+    ]
+    command += ["--windows", "32", "--window-tokens", "128", "--no-answers", "--into", "out"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=1500)
+    summary = Lab().summary(StudyFolder.existing(tmp_path / "out"))
+    eight = assert_diverges_little(summary, "w8a8-rtn @ vllm", "bf16 @ vllm")
+    four = assert_diverges_much(summary, "w4a16-rtn @ vllm", "bf16 @ vllm")
+    assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
