@@ -58,12 +58,19 @@ class Contrasts:
 
         Sets without a link are what is left of a block whose baseline crashed.
         """
-        linked: list[set[int]] = []
-        for first, second in zip(self.first[chosen].tolist(), self.second[chosen].tolist(), strict=True):
-            touched = [members for members in linked if first in members or second in members]
-            linked = [members for members in linked if members not in touched]
-            linked.append({first, second}.union(*touched))
-        return sum(len(members) - 1 for members in linked)
+        first, second = self.first[chosen], self.second[chosen]
+        size = max(self.second, default=-1) + 1
+        met = np.zeros((size, size), dtype=np.bool_)
+        met[first, second] = met[second, first] = True
+        left = np.any(met, axis=1)
+        free = 0
+        while left.any():
+            linked = np.arange(size) == left.argmax()
+            while (grown := linked | np.any(met[linked], axis=0)).sum() > linked.sum():
+                linked = grown
+            free += int(linked.sum()) - 1
+            left &= ~linked
+        return free
 
 
 def find_contrasts(speeds: LogSpeeds, baseline: Contender | None = None) -> dict[Way, Contrasts]:

@@ -98,14 +98,14 @@ def _claimed(
     asked: Sequence[PairedRatio | None], alpha: float, equal_within: float | None
 ) -> tuple[list[PairedRatio], list[PairedRatio]]:
     """Pairs that differ, and pairs that are equal. One that cannot be compared counts as asked all the same."""
-    p_values = [1.0 if pair is None else pair.p_value for pair in asked]
     if equal_within is None:
-        adjusted = holm(p_values)
+        adjusted = holm([1.0 if pair is None else pair.p_value for pair in asked])
         return [pair for pair, p_value in zip(asked, adjusted, strict=True) if pair and p_value < alpha], []
     level = alpha / max(len(asked), 1)
-    apart = [pair for pair, p_value in zip(asked, p_values, strict=True) if pair and p_value < level]
-    known = [pair for pair in asked if pair and pair not in apart]
-    return apart, [pair for pair in known if _is_within(pair, equal_within, 1 - level)]
+    known = [pair for pair in asked if pair]
+    apart = [pair for pair in known if pair.p_value < level]
+    near = [pair for pair in known if pair.p_value >= level and _is_within(pair, equal_within, 1 - level)]
+    return apart, near
 
 
 def _is_within(pair: PairedRatio, margin: float, confidence: float) -> bool:
