@@ -15,7 +15,7 @@ from bitbench.store.folder import StudyFolder
 from tests.busy_machine import LEFT_OVER_S
 from tests.chain.conftest import BITBENCH
 
-KILLS = 10  # 200 in tests/slow
+KILLS = 6  # 200 in tests/slow
 STUDY = """
 name: killed
 engines:
@@ -108,5 +108,5 @@ def check_complete(folder: StudyFolder) -> None:
     assert all(name in report for name in ("one", "four", "a", "b", "c"))
 
 
-def test_ten_kills(tmp_path: Path) -> None:
+def test_six_kills(tmp_path: Path) -> None:
     assert kill_until(tmp_path, KILLS, random.Random(10)) >= 1

@@ -17,7 +17,7 @@ from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check
 from tests.unit.object_servers import BUCKET, serving, why_not
 
-KILLS = 20
+KILLS = 8  # 100 in tests/slow
 BLOCKS, TRIALS = 2, 5
 STUDY = f"""
 name: stored

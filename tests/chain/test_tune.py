@@ -7,6 +7,7 @@ import pytest
 
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.store.folder import StudyFolder
+from tests.busy_machine import CALLS
 from tests.command_line import Answer, bitbench
 
 # The fastest of all answers too late; of the others the one with 2 ms per token and no penalty per stream is the best.
@@ -44,7 +45,10 @@ def tune(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 def test_the_known_best_wins_and_is_confirmed(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = tune(place, capsys, monkeypatch)
+    for _ in range(CALLS):  # the same command measures again what it gave up for a busy machine
+        said = tune(place, capsys, monkeypatch)
+        if said.exit_code != ExitCode.INCONCLUSIVE:
+            break
     assert said.exit_code == ExitCode.DONE, said.out + said.err
     text = " ".join(said.out.split())
     assert f"Use {BEST}. In a fresh study, its output throughput is" in text

@@ -331,7 +331,14 @@ ANSWERS = {
         with_confirmed(baseline_figure=None, ratio=None, is_gain=False),
         ExitCode.INCONCLUSIVE,
     ),
-    "Keep the baseline a.": (FOUND.model_copy(update={"chosen": A, "confirmed": None}), ExitCode.DONE),
+    "Keep the baseline a. It is the best": (
+        FOUND.model_copy(update={"chosen": A, "confirmed": None}),
+        ExitCode.DONE,
+    ),
+    "Inconclusive. Keep the baseline a for now. Some that may be better have too few results beside it": (
+        FOUND.model_copy(update={"chosen": A, "confirmed": None, "shortfall": None}),
+        ExitCode.INCONCLUSIVE,
+    ),
     "No contender meets the limits.": (
         NONE_CHOSEN.model_copy(
             update={

@@ -100,7 +100,7 @@ class Tuning(Record):
 
     @property
     def exit_code(self) -> ExitCode:
-        """DONE: the best meets every limit, and its gain is confirmed or it is the baseline itself."""
+        """DONE: the best meets every limit, and its gain is confirmed, or it is the baseline and was compared."""
         if not any(one.figure for one in self.tried):
             return ExitCode.NOTHING_MEASURED
         if self.chosen is None:
@@ -108,5 +108,5 @@ class Tuning(Record):
             return ExitCode.INCONCLUSIVE if open_ else ExitCode.FAILED
         if self.chosen_standing is Standing.BROKEN:
             return ExitCode.FAILED
-        is_sure = self.chosen_standing is Standing.MET and (self.confirmed is None or self.confirmed.is_gain)
-        return ExitCode.DONE if is_sure else ExitCode.INCONCLUSIVE
+        is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
+        return ExitCode.DONE if is_best and self.chosen_standing is Standing.MET else ExitCode.INCONCLUSIVE

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from bitbench.core.asked.tune import Goal
+from bitbench.core.cell import Contender
 from bitbench.core.found.recommendation import QUALITY_LOSS, Cost, Finding, Standing
 from bitbench.core.found.tuning import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.ground.units import show_duration
@@ -75,9 +76,16 @@ def _verdict(found: Tuning) -> Phrase:
     if found.chosen is None:
         return _none_chosen(found)
     if found.confirmed is None:
-        about = say(" It is the best of what was searched, so there is no gain to confirm.")
-        return say(strong("Keep the baseline ", Name(found.chosen.name), _doubt(found), "."), about, _limits(found))
+        return say(_kept(found, found.chosen), _limits(found))
     return say(_confirmed(found, found.confirmed), _limits(found))
+
+
+def _kept(found: Tuning, baseline: Contender) -> Phrase:
+    keep = say("Keep the baseline ", Name(baseline.name), _doubt(found))
+    if found.shortfall is not None:
+        return say(strong(keep, "."), " It is the best of what was searched, so there is no gain to confirm.")
+    why = " Some that may be better have too few results beside it to be compared; the same command measures on."
+    return say(strong("Inconclusive. ", keep, " for now."), why)
 
 
 def _doubt(found: Tuning) -> Phrase:
