@@ -59,7 +59,7 @@ class Contrasts:
         Sets without a link are what is left of a block whose baseline crashed.
         """
         first, second = self.first[chosen], self.second[chosen]
-        size = max(self.second, default=-1) + 1
+        size = int(self.second.max(initial=-1)) + 1
         met = np.zeros((size, size), dtype=np.bool_)
         met[first, second] = met[second, first] = True
         left = np.any(met, axis=1)
