@@ -6,16 +6,30 @@ written by `streamed_answers.py`, requests without `stream` are answered by `who
 
 import hmac
 import json
+import os
 import queue
 import sys
+import time
+import traceback
+from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import streamed_answers  # type: ignore[import-not-found]
 import whole_answers  # type: ignore[import-not-found]
 
 BATCH_HEADER = "X-Batch-Size"
+
+
+def end_with(error: Exception, jobs: Iterable[Any]) -> NoReturn:
+    """For an error of the thread that computes: it is in the log and in the answers, and the process ends."""
+    traceback.print_exc()
+    for job in jobs:
+        job.error = f"{type(error).__name__}: {error}"
+        job.done.set()
+    time.sleep(0.2)  # for the answers to go out
+    os._exit(1)
 
 
 class ServedModel(Protocol):

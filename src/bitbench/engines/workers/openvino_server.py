@@ -10,14 +10,12 @@ import os
 import queue
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
 import whole_answers  # type: ignore[import-not-found]
-from completion_server import Server  # type: ignore[import-not-found]
+from completion_server import Server, end_with  # type: ignore[import-not-found]
 from openvino_model import Model  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
@@ -34,12 +32,7 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Any]") -> None:
                 take(job, model)
             model.step()
         except Exception as error:
-            traceback.print_exc()
-            for job in taken:
-                job.error = f"{type(error).__name__}: {error}"
-                job.done.set()
-            time.sleep(0.2)  # for the answers to go out
-            os._exit(1)
+            end_with(error, taken)
 
 
 def take(job: Any, model: Model) -> None:

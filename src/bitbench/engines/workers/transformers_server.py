@@ -13,14 +13,13 @@ import resource
 import sys
 import threading
 import time
-import traceback
 from http import HTTPStatus
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
 import completion_server  # type: ignore[import-not-found]
 import whole_answers  # type: ignore[import-not-found]
-from completion_server import Handler
+from completion_server import Handler, end_with
 from streamed_answers import Job  # type: ignore[import-not-found]
 from transformers_model import QUANTIZE, Model  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
@@ -107,12 +106,7 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
             if not all(job.done.is_set() for job in batch):
                 raise RuntimeError("generate ended before every answer had its length")
         except Exception as error:
-            traceback.print_exc()
-            for job in batch:
-                job.error = f"{type(error).__name__}: {error}"
-                job.done.set()
-            time.sleep(0.2)  # for the answers to go out
-            os._exit(1)
+            end_with(error, batch)
         took = time.perf_counter() - began
         print(f"batch of {len(batch)}: {took:.3f} s, peak {peak_bytes() / 2**20:.0f} MiB", flush=True)
 

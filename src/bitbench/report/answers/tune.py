@@ -81,11 +81,11 @@ def _verdict(found: Tuning) -> Phrase:
 
 
 def _kept(found: Tuning, baseline: Contender) -> Phrase:
-    keep = say("Keep the baseline ", Name(baseline.name), _doubt(found))
+    keep, doubt = say("Keep the baseline ", Name(baseline.name)), _doubt(found)
     if found.shortfall is not None:
-        return say(strong(keep, "."), " It is the best of what was searched, so there is no gain to confirm.")
+        return say(strong(keep, doubt, "."), " It is the best of what was searched, so there is no gain to confirm.")
     why = " Some that may be better have too few results beside it to be compared; the same command measures on."
-    return say(strong("Inconclusive. ", keep, " for now."), why)
+    return say(strong("Inconclusive. ", keep, " for now", doubt, "."), why)
 
 
 def _doubt(found: Tuning) -> Phrase:
