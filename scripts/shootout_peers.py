@@ -52,7 +52,7 @@ class Peer:
 
 def version_of(python: Path, package: str) -> str:
     code = f"from importlib.metadata import version; print(version({package!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _vllm(python: Path, target: Target) -> list[str]:
@@ -138,13 +138,16 @@ def _read_own(folder: Path) -> Figures:
     return Figures(told["ttft_p50_s"], told["ttft_p99_s"], told["tpot_p50_s"])
 
 
-PEERS = (
-    Peer("vLLM bench", "vllm", _vllm, _read_vllm),
-    Peer("AIPerf", "aiperf", _aiperf, _read_aiperf),
-    Peer("guidellm", "guidellm", _guidellm, _read_guidellm),
-    Peer("genai-bench", "genai-bench", _genai_bench, _read_genai_bench),
-    Peer("locust", "locust", _locust, _read_own),
-)
+PEERS = {
+    peer.package: peer
+    for peer in (
+        Peer("vLLM bench", "vllm", _vllm, _read_vllm),
+        Peer("AIPerf", "aiperf", _aiperf, _read_aiperf),
+        Peer("guidellm", "guidellm", _guidellm, _read_guidellm),
+        Peer("genai-bench", "genai-bench", _genai_bench, _read_genai_bench),
+        Peer("locust", "locust", _locust, _read_own),
+    )
+}
 
 
 def environment(target: Target) -> Mapping[str, str]:

@@ -1,22 +1,18 @@
-"""Writes the tables of docs/accuracy.md from the rows of docs/accuracy.json."""
+"""The tables of docs/accuracy.md, from the rows of docs/accuracy.json."""
 
-import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shootout_peers import PEERS
+from written import between
 
 BEGIN, END = "<!-- written by scripts/loadgen_shootout -->", "<!-- end -->"
 Row = dict[str, Any]
 
 
-def write_table(rows: Sequence[Row], document: Path) -> None:
-    """Replaces what stands between the two marks."""
-    text = document.read_text(encoding="utf-8")
-    tables = "\n\n".join([_ttft(rows), _off(rows), _tpot(rows), _cost(rows), *_problems(rows)])
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    document.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", text), encoding="utf-8")
+def with_tables(page: str, rows: Sequence[Row]) -> str:
+    parts = [_ttft(rows), _off(rows), _tpot(rows), _cost(rows), *_beside_the_reader(rows), *_problems(rows)]
+    return between(page, BEGIN, END, "\n\n" + "\n\n".join([*parts, *_processors(rows)]) + "\n\n")
 
 
 def _ttft(rows: Sequence[Row]) -> str:
@@ -46,14 +42,37 @@ def _cost(rows: Sequence[Row]) -> str:
     )
 
 
+def _beside_the_reader(rows: Sequence[Row]) -> list[str]:
+    """At the most streams, in words."""
+    good = {(row["client"], row["streams"]): row for row in rows if not row["problem"]}
+    most = max((streams for client, streams in good if client == "ours"), default=0)
+    if not {("ours", most), ("reader", most)} <= good.keys():
+        return []
+    ours, reader = good["ours", most], good["reader", most]
+    share = ours["tokens_per_cpu_s"] / reader["tokens_per_cpu_s"]
+    return [
+        f"At {most:,} streams bitbench reads {share:.2f} of the C++ reader's tokens per CPU-second. Counted from the "
+        f"moment at which a stream was free, its TTFT p50 is {1e3 * ours['ttft_from_planned_p50_s']:.0f} ms there."
+    ]
+
+
+def _processors(rows: Sequence[Row]) -> list[str]:
+    """Of rows that say where they were measured."""
+    clients: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if "processor" in row:
+            clients.setdefault(row["processor"], {})[_name(row)] = None
+    return [f"{', '.join(found)}: measured on {name}." for name, found in clients.items()]
+
+
 def _problems(rows: Sequence[Row]) -> list[str]:
     lines = [f"- {_name(row)} at {row['streams']:,}: {row['problem']}" for row in rows if row["problem"]]
     return ["\n".join(["**What failed**", "", *lines])] if lines else []
 
 
-def _table(rows: Sequence[Row], cell: Any, *, with_truth: bool) -> str:
+def _table(rows: Sequence[Row], cell: Callable[[Row], str], *, with_truth: bool) -> str:
     levels = sorted({row["streams"] for row in rows})
-    order = ["ours", "reader", *(peer.package for peer in PEERS)]
+    order = ["ours", "reader", *PEERS]
     lines = [
         "| client | " + " | ".join(f"{level:,} streams" for level in levels) + " |",
         "|---" * (len(levels) + 1) + "|",
@@ -72,7 +91,7 @@ def _table(rows: Sequence[Row], cell: Any, *, with_truth: bool) -> str:
     return "\n".join(lines)
 
 
-def _cell(row: Row | None, cell: Any) -> str:
+def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
     if row is None:
         return "–"
     return "failed" if row["problem"] else cell(row)
@@ -83,5 +102,7 @@ def _line(name: str, cells: list[str]) -> str:
 
 
 def _name(row: Row) -> str:
-    names = {peer.package: peer.name for peer in PEERS} | {"ours": "**bitbench**", "reader": "C++ reader (the limit)"}
-    return names[row["client"]] + (f" {row['version']}" if row.get("version") and row["client"] != "ours" else "")
+    client = row["client"]
+    if client in PEERS:
+        return PEERS[client].name + (f" {row['version']}" if row.get("version") else "")
+    return {"ours": "**bitbench**", "reader": "C++ reader (the limit)"}[client]

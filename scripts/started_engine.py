@@ -1,34 +1,46 @@
 """An engine that runs while a script measures."""
 
+import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, Engine, Launch
-from bitbench.core.recorded.variant import Variant
+from bitbench.core.ports import Endpoint, Launch, Load
+from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.engines.registry import engine
+from bitbench.environments import python_of
+from bitbench.ground.units import show_about
+from bitbench.lab.study import default_home
+from bitbench.models.library import resolve
 
 START_TIMEOUT_S = 600.0
+NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+
+
+def unquantized(model: str) -> Variant:
+    found = resolve(model, default_home())
+    return Variant(name=f"{found.name}/bf16", model=model, recipe="bf16", path=found.path, facts=found.facts)
 
 
 @contextmanager
 def running(
-    chosen: Engine, setup: EngineSetup, variant: Variant, workload: Workload, python: Path | None
+    setup: EngineSetup, load: Load, variant: Variant = NOTHING, *, core: int | None = None
 ) -> Iterator[Endpoint]:
-    """Started with room for the workload, and stopped in the end."""
+    """Started with room for the load, and stopped in the end. `core`: the only one that it may use."""
+    chosen = engine(setup.engine)
+    python = python_of(chosen.environment, default_home()) if chosen.environment else None
+    if chosen.needs_model:
+        print(f"{setup.name} starts, in about {show_about(chosen.start_s)}", file=sys.stderr, flush=True)
+    ours = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
-        launch = Launch(
-            setup=setup,
-            variant=variant,
-            python=python,
-            log_file=Path(folder) / "engine.log",
-            context_tokens=workload.context_tokens,
-            concurrency=workload.concurrency,
-            seed=0,
-        )
-        instance = chosen.start(launch)
+        os.sched_setaffinity(0, ours if core is None else {core})  # whatever is started inherits it
+        try:
+            instance = chosen.start(Launch(setup, variant, python, Path(folder) / "engine.log", (load,), seed=0))
+        finally:
+            os.sched_setaffinity(0, ours)
         try:
             yield instance.wait_ready(START_TIMEOUT_S)
         finally:

@@ -16,6 +16,7 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.busy_machine import LEFT_OVER_S, expected_exit_code
+from tests.left_behind import alive_in, marked
 
 BITBENCH = [sys.executable, "-m", "bitbench"]
 TRIALS = 4
@@ -38,7 +39,7 @@ class Ended:
 
 
 class FaultyRun:
-    """`bitbench run` of the study in a folder of its own, which is the working directory of all its processes."""
+    """`bitbench run` of the study in a folder of its own."""
 
     def __init__(self, place: Path, prefix: Sequence[str] = (), study: str = STUDY) -> None:
         self.place = place
@@ -47,7 +48,11 @@ class FaultyRun:
         self._output = place / "said.txt"
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [*prefix, *BITBENCH, "run", "study.yaml", "--into", "out"], cwd=place, stdout=output, stderr=output
+                [*prefix, *BITBENCH, "run", "study.yaml", "--into", "out"],
+                cwd=place,
+                env=marked(place),
+                stdout=output,
+                stderr=output,
             )
 
     def trials(self) -> list[TrialRecord]:
@@ -72,19 +77,9 @@ class FaultyRun:
     def left_over(self) -> list[psutil.Process]:
         """Its processes that are still alive some seconds after its end."""
         deadline = time.monotonic() + LEFT_OVER_S
-        while (alive := self._alive()) and time.monotonic() < deadline:
+        while (alive := alive_in(self.place)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return alive
-
-    def _alive(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == self.place:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
     def _tree(self) -> dict[str, int]:
         """By role, as far as they are there; the engine's own children too."""

@@ -1,6 +1,5 @@
 """A study on null engines that runs on several machines, and who its processes are."""
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.busy_machine import LEFT_OVER_S
+from tests.left_behind import alive_in, marked
 
 BITBENCH = [sys.executable, "-m", "bitbench"]
 BLOCKS, TRIALS = 4, 3
@@ -31,7 +31,7 @@ _TIMEOUT_S = 180.0
 
 
 class FleetRun:
-    """`bitbench run --on` in a folder of its own, which is the working directory of all its processes here."""
+    """`bitbench run --on` in a folder of its own."""
 
     def __init__(self, place: Path, on: str, study: str = STUDY, environment: dict[str, str] | None = None) -> None:
         self.place, self.folder = place, StudyFolder(place / "out")
@@ -43,7 +43,7 @@ class FleetRun:
                 cwd=place,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(environment or {})},
+                env={**marked(place), **(environment or {})},
             )
 
     @property
@@ -78,19 +78,9 @@ class FleetRun:
     def left_over(self) -> list[psutil.Process]:
         """Its processes that are still alive some seconds after its end."""
         deadline = time.monotonic() + LEFT_OVER_S
-        while (alive := self._alive()) and time.monotonic() < deadline:
+        while (alive := alive_in(self.place)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return alive
-
-    def _alive(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == self.place:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
 
 
 def check_complete(folder: StudyFolder, blocks: int = BLOCKS, trials: int = TRIALS, engines: str = "ab") -> None:

@@ -5,13 +5,13 @@ import os
 import pty
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.forked import command, start
 
 COLUMNS = 240
 
@@ -37,30 +37,21 @@ def on_terminal(
     variables = {**os.environ, "TERM": "xterm-256color", **(env or {})}
     for name in ("COLUMNS", "NO_COLOR"):
         variables.pop(name, None)
-    with subprocess.Popen(
-        [sys.executable, "-m", "bitbench", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd,
-        env=variables, start_new_session=True,
-    ) as process:  # fmt: skip
+    streams = dict.fromkeys((0, 1, 2), Path(os.ttyname(theirs)))
+    process = start(command, arguments, cwd=cwd, env=variables, streams=streams)
+    output, end = b"", time.monotonic() + limit_s
+    try:
+        while process.is_alive() or select.select([ours], [], [], 0)[0]:
+            assert time.monotonic() < end, f"it did not end in time; it showed {output[-2000:]!r}"
+            if select.select([ours, process.sentinel], [], [], 1)[0] and select.select([ours], [], [], 0)[0]:
+                output += os.read(ours, 65536)
+            if answer and question in output:
+                os.write(ours, answer)
+                answer = b""
+    finally:
+        process.kill()
+        process.join()
+        os.close(ours)
         os.close(theirs)
-        try:
-            output = _read(ours, time.monotonic() + limit_s, answer, question)
-            process.wait(timeout=limit_s)
-        finally:
-            process.kill()
-            os.close(ours)
-    return Shown(process.returncode, output)
-
-
-def _read(terminal: int, end: float, answer: bytes, question: bytes) -> bytes:
-    output = b""
-    while (left := end - time.monotonic()) > 0:
-        if not select.select([terminal], [], [], left)[0]:
-            break
-        try:
-            output += os.read(terminal, 65536)
-        except OSError:  # the last one who had it open has gone
-            return output
-        if answer and question in output:
-            os.write(terminal, answer)
-            answer = b""
-    raise AssertionError(f"it did not end in time; it showed {output[-2000:]!r}")
+    assert process.exitcode is not None
+    return Shown(process.exitcode, output)

@@ -16,6 +16,7 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.recorded.profile import ProfileGroup
 from bitbench.engines import processes
 from bitbench.ground.errors import BitbenchError
+from bitbench.lab import drawing
 from bitbench.lab.quality_study import QualityOptions, run_quality
 from bitbench.lab.report import write_profiles
 from bitbench.lab.study import Lab
@@ -50,6 +51,7 @@ def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], No
                 around.enter_context(patch.dict(os.environ, {"BITBENCH_HOME": str(place / "home")}))
                 maker = Maker("quantize", ("llmcompressor",), StandIn().compress)
                 around.enter_context(patch.dict(backends.MAKERS, {Backend.LLMCOMPRESSOR: maker}))
+                around.enter_context(patch.object(drawing, "_COMMAND", ("true",)))  # so that the stand-ins draw
                 for module, drawn in DRAWING:
                     around.enter_context(patch.object(module, drawn, lambda *_, **__: "<svg/>"))
                 action(place)

@@ -1,14 +1,11 @@
 """A real slowdown, measured by the whole chain: null engines whose schedule is known."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from bitbench.ground.exit_codes import ExitCode
-from tests.chain.conftest import BITBENCH
-
-pytestmark = pytest.mark.alone
+from tests.forked import bitbench_process
 
 STUDY = """
 name: gate
@@ -20,10 +17,6 @@ measure: {{instances: 4, trials: 3}}
 """
 
 
-def bitbench(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*BITBENCH, *arguments], cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("gate")
@@ -31,7 +24,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # A second each: a busy machine that stalls a process for 100 ms hides no 10 %, and rejects few trials.
         text = STUDY.format(ttft=f"{700 * slower:.1f}ms", tpot=f"{300 * slower:.1f}ms")
         (place / f"{name}.yaml").write_text(text)
-        done = bitbench("run", f"{name}.yaml", "--into", name, cwd=place)
+        done = bitbench_process("run", f"{name}.yaml", "--into", name, cwd=place)
         assert done.returncode == 0, done.stdout + done.stderr
     return place
 
@@ -40,18 +33,18 @@ LIMIT = ("--fail-if", "output_throughput < -3%", "--format", "markdown")
 
 
 def test_the_schedule_is_an_argument_and_must_be_allowed(place: Path) -> None:
-    refused = bitbench("compare", "before", "slower", *LIMIT, cwd=place)
+    refused = bitbench_process("compare", "before", "slower", *LIMIT, cwd=place)
     assert refused.returncode == ExitCode.REFUSED
     assert "--allow kernel --allow arguments" in refused.stderr
 
 
 def test_a_real_slowdown_of_ten_percent_fails(place: Path) -> None:
     allowed = ("--allow", "arguments", "--allow", "kernel")  # the null engine calls its schedule its kernel
-    found = bitbench("compare", "before", "slower", *allowed, *LIMIT, cwd=place)
+    found = bitbench_process("compare", "before", "slower", *allowed, *LIMIT, cwd=place)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "slower (`engine · single`)" in found.stdout
 
 
 def test_the_same_again_does_not(place: Path) -> None:
-    found = bitbench("compare", "before", "same", *LIMIT, cwd=place)
+    found = bitbench_process("compare", "before", "same", *LIMIT, cwd=place)
     assert found.returncode in (0, 2), found.stdout + found.stderr

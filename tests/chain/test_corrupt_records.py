@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from bitbench.lab.observer import LogObserver
 from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
 from tests.command_line import Answer, bitbench
+from tests.length import IS_LONG
 from tests.unit.test_model_cost import ROOF
 
 STUDY = """
@@ -52,6 +54,11 @@ class Corruption:
     said: str
     by: tuple[str, ...] = ("report", "compare", "recommend", "explain", "history", "run")
     is_skipped_by_query: bool = False
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The commands that say something about it."""
+        return (*self.by, "query") if self.is_skipped_by_query else self.by
 
 
 def put(content: str | bytes) -> Callable[[Path], object]:
@@ -189,6 +196,16 @@ HARMLESS: dict[str, Callable[[StudyFolder], None]] = {
 }
 
 
+def in_turn(readers: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Each with two of its readers, so that all have their share; in the long form with every command."""
+    if IS_LONG:
+        return list(product(readers, READERS))
+    turns = [(name, by, number % len(by)) for number, (name, by) in enumerate(readers.items())]
+    return [
+        (name, command) for name, by, turn in turns for command in dict.fromkeys((by[turn], by[turn - len(by) // 2]))
+    ]
+
+
 def _lines(folder: StudyFolder) -> list[bytes]:
     return (folder.path / TRIAL).read_bytes().splitlines(keepends=True)
 
@@ -219,8 +236,7 @@ def ask(command: str, folder: StudyFolder, whole: Path, capsys: pytest.CaptureFi
     return bitbench(capsys, *(places.get(word, word) for word in READERS[command]))
 
 
-@pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(("name", "command"), in_turn({name: one.readers for name, one in CORRUPTIONS.items()}))
 def test_what_is_damaged_is_named(
     name: str, command: str, damaged: StudyFolder, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,8 +257,7 @@ def test_what_is_damaged_is_named(
         assert f"1 damaged line left out: {path}:2; " in answer.err
 
 
-@pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize(("name", "command"), in_turn(dict.fromkeys(HARMLESS, tuple(READERS))))
 def test_what_is_no_damage_changes_nothing(
     name: str, command: str, damaged: StudyFolder, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,4 @@
-"""Faults of the machine while a study runs: never an engine's outcome, never called a bug, and no process is left.
-
-The short form of `tests/slow/test_faults.py`.
-"""
+"""Faults of the machine while a study runs: never an engine's outcome, never called a bug, and no process is left."""
 
 import http.server
 import json
@@ -20,15 +17,27 @@ from bitbench.store.folder import StudyFolder
 from tests.busy_machine import expected_exit_code
 from tests.command_line import bitbench
 from tests.fault_study import ROLES, STUDY, FaultyRun, check_complete, check_no_blame, kill_and_resume
+from tests.length import by_length
 
 MANY_STREAMS = STUDY.replace("concurrency: 1", "concurrency: 200")
+IN_A_TRIAL_S = 0.1  # after the one before
+MOMENTS_S = by_length([IN_A_TRIAL_S], [IN_A_TRIAL_S, *(0.09 * number for number in range(10))])
+DISKS = by_length([120], [*range(8, 208, 8)])  # kilobytes; whatever is the first to be refused: lock, log, rows, report
+SAID_OF_A_FULL_DISK: dict[int, str] = {
+    ExitCode.DONE: "",
+    ExitCode.REFUSED: "No space left on device; free some space and repeat the command",  # it names the file
+    ExitCode.UNAVAILABLE: "the disk is full; free some space, then repeat the command",
+}
 
 
+@pytest.mark.parametrize("wait_s", MOMENTS_S)
 @pytest.mark.parametrize("role", ROLES)
-def test_one_of_its_processes_is_killed(role: str, tmp_path: Path) -> None:
-    trials = kill_and_resume(tmp_path, role, wait_s=0.1)
+def test_one_of_its_processes_is_killed(role: str, wait_s: float, tmp_path: Path) -> None:
+    trials = kill_and_resume(tmp_path, role, wait_s)
     disturbed = [trial for trial in trials if trial.outcome is Outcome.DISTURBED]
     if role in ("engine", "guardian", "keeper"):
+        if wait_s != IN_A_TRIAL_S and not disturbed:
+            return  # between two trials nothing was lost
         assert [trial.cause for trial in disturbed] == [
             "It was killed by signal 9 from outside: the kernel reports no lack of memory, and its log no error."
         ]
@@ -91,12 +100,56 @@ def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
     assert not run.left_over()
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    run = FaultyRun(tmp_path, in_own_mounts("mount -t tmpfs -o size=120k tmpfs out"))
+@pytest.mark.parametrize("kilobytes", DISKS)
+def test_a_full_disk(kilobytes: int, tmp_path: Path) -> None:
+    run = FaultyRun(tmp_path, in_own_mounts(f"mount -t tmpfs -o size={kilobytes}k tmpfs out"))
     ended = run.wait()
-    assert ended.exit_code == ExitCode.REFUSED, ended.said
-    assert "No space left on device; free some space and repeat the command" in ended.said
+    if kilobytes == 120:
+        assert ended.exit_code == ExitCode.REFUSED, ended.said
+    assert SAID_OF_A_FULL_DISK[ended.exit_code] in ended.said
     check_no_blame([], ended.said)
+    assert "crashed" not in ended.said
+    assert not run.left_over()
+
+
+# Once there are two trials the disk fills while the next one runs. Then there is room again, and the same command runs.
+FILLED = """mount -t tmpfs -o size=4m tmpfs out || exit 1
+(
+    until [ "$(grep -c . out/trials.jsonl 2> /dev/null)" = 2 ]; do sleep 0.02; done
+    sleep {wait_s}
+    cat /dev/zero > out/filler 2> /dev/null
+) &
+"$@"
+echo "first: $?"
+cp -r out full
+rm out/filler
+"$@"
+code=$?
+cp -r out kept
+exit $code; true"""
+
+
+@pytest.mark.parametrize("wait_s", MOMENTS_S)
+def test_a_disk_that_fills_in_the_middle_of_a_trial(wait_s: float, tmp_path: Path) -> None:
+    """What was written before is there, nothing half is taken for a record, and the same command completes it."""
+    run = FaultyRun(tmp_path, in_own_mounts(FILLED.format(wait_s=wait_s)))
+    ended = run.wait()
+    said_first, _, rest = ended.said.partition("first: ")
+    first = int(rest.split()[0])
+    assert SAID_OF_A_FULL_DISK.get(first), ended.said
+    assert SAID_OF_A_FULL_DISK[first] in said_first
+    kept = StudyFolder(tmp_path / "kept")
+    assert ended.exit_code == expected_exit_code(kept), ended.said
+    trials = kept.trials()
+    check_no_blame(trials, ended.said)
+    check_complete(trials)
+    before = StudyFolder(tmp_path / "full").trials()
+    assert len(before) >= 2
+    assert {trial.id for trial in before} <= {trial.id for trial in trials}
+    assert len(trials) == len({trial.id for trial in trials})
+    for trial in trials:
+        if trial.outcome is Outcome.OK:
+            assert kept.requests_of(trial).num_rows == trial.requests
     assert not run.left_over()
 
 

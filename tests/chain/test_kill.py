@@ -8,14 +8,17 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from bitbench.core.recorded.trial import Outcome
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.busy_machine import LEFT_OVER_S
 from tests.chain.conftest import BITBENCH
+from tests.length import by_length
 
-KILLS = 6  # 200 in tests/slow
+KILLS = by_length(4, 50)
+SEEDS = range(10, 10 + by_length(1, 4))
 STUDY = """
 name: killed
 engines:
@@ -108,5 +111,6 @@ def check_complete(folder: StudyFolder) -> None:
     assert all(name in report for name in ("one", "four", "a", "b", "c"))
 
 
-def test_six_kills(tmp_path: Path) -> None:
-    assert kill_until(tmp_path, KILLS, random.Random(10)) >= 1
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kills(seed: int, tmp_path: Path) -> None:
+    assert kill_until(tmp_path, KILLS, random.Random(seed)) >= 1

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +23,8 @@ from bitbench.lab.study import Lab
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.folder import StudyFolder
 from tests.busy_machine import wait_for
-from tests.chain.conftest import BITBENCH
+from tests.forked import bitbench_process, command, start
 from tests.unit.null_instance import running
-
-pytestmark = pytest.mark.alone
 
 # Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
 SERVED_AT_ONCE, TRUE_RATE = 4, 40.0
@@ -47,15 +44,8 @@ def null(tmp_path: Path) -> Iterator[Endpoint]:
 
 
 def load(endpoint: Endpoint, folder: Path, *options: str, key: str | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*BITBENCH, "load", endpoint.url, *options],
-        cwd=folder,
-        env={**os.environ, "OPENAI_API_KEY": endpoint.api_key if key is None else key},
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
+    variables = {**os.environ, "OPENAI_API_KEY": endpoint.api_key if key is None else key}
+    return bitbench_process("load", endpoint.url, *options, cwd=folder, env=variables, timeout_s=540)
 
 
 def load_all(endpoint: Endpoint, folder: Path, *options: str, trials: int) -> "subprocess.CompletedProcess[str]":
@@ -82,7 +72,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
     ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
     assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
     assert "bitbench did not start this server" in done.stdout
-    again = subprocess.run([*BITBENCH, "report", "out"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    again = bitbench_process("report", "out", cwd=tmp_path)
     assert again.returncode == 0
     assert "In flight" in again.stdout
     for path in (tmp_path / "out").rglob("*"):
@@ -125,15 +115,8 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         "objectives: {ttft_p99: 10s}\n"
         "measure: {instances: 2, trials: 2}\n"
     )
-    done = subprocess.run(
-        [*BITBENCH, "run", "study.yaml", "--into", "out", "--trust"],
-        cwd=tmp_path,
-        env={**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    variables = {**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")}
+    done = bitbench_process("run", "study.yaml", "--into", "out", "--trust", cwd=tmp_path, env=variables)
     # So few requests do not carry a p99, and no gate takes that for a pass.
     assert done.returncode == ExitCode.INCONCLUSIVE, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
@@ -161,19 +144,18 @@ def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path:
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.alone
 def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endpoint, tmp_path: Path) -> None:
     # Above what the stalls of a busy machine add below the capacity; beyond it the queue grows, whatever the limit.
-    command = [*BITBENCH, "load", null.url, "--slo", "ttft_p99=900ms", "--duration", "6s", "--into", "out", *SHAPE]
-    environment = {**os.environ, "OPENAI_API_KEY": null.api_key}
-    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    asked = ["--slo", "ttft_p99=900ms", "--duration", "6s", "--into", "out", *SHAPE]
+    variables = {**os.environ, "OPENAI_API_KEY": null.api_key}
+    first = start(command, ["load", null.url, *asked], cwd=tmp_path, env=variables, streams={1: Path(os.devnull)})
     lines = tmp_path / "out" / "trials.jsonl"
     assert wait_for(lambda: lines.exists() and lines.read_text().count('"outcome":"ok"') > 1, 300)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    first.kill()
+    first.join()
     kept = lines.read_text().splitlines()[:2]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=540, check=False
-    )
+    done = load(null, tmp_path, *asked)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resuming after" in done.stdout
     folder = StudyFolder.existing(tmp_path / "out")
@@ -238,6 +220,7 @@ def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
     assert "is not met, not even at" in " ".join(done.stdout.split())
 
 
+@pytest.mark.alone
 def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: Endpoint, tmp_path: Path) -> None:
     asked = ["--concurrency", "1,16", "--requests", "64", "--trials", "3", "--slo", "latency_p50=150ms"]
     done = load_all(null, tmp_path / "out", *asked, "--json", *ANSWER, trials=6)
@@ -257,8 +240,6 @@ def test_a_twice_slower_endpoint_fails_a_gate_on_its_trials(tmp_path: Path) -> N
             done = load_all(endpoint, tmp_path / name, *asked, trials=3)
         assert done.returncode == 0, done.stdout + done.stderr
     limit = ["--fail-if", "output_throughput < -3%", "--allow", "arguments"]  # another port is another argument
-    found = subprocess.run(
-        [*BITBENCH, "compare", "before", "after", *limit], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    found = bitbench_process("compare", "before", "after", *limit, cwd=tmp_path)
     assert found.returncode == ExitCode.FAILED, found.stdout + found.stderr
     assert "do not cover a restart" in " ".join(found.stdout.split())

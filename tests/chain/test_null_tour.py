@@ -1,6 +1,5 @@
 """The tour that a new user runs first: its true answer is known, and a busy machine must give it, too."""
 
-import subprocess
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from bitbench.core.found.summary import AgainstBaseline, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
-from tests.chain.conftest import BITBENCH
+from tests.forked import bitbench_process
 
 TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"
 
@@ -18,14 +17,7 @@ TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     place = tmp_path_factory.mktemp("tour")
-    done = subprocess.run(
-        [*BITBENCH, "run", str(TOUR), "--into", "out"],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = bitbench_process("run", str(TOUR), "--into", "out", cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
     return StudyFolder.existing(place / "out")
 

@@ -2,7 +2,10 @@
 
 import http.client
 import json
+import socket
 import threading
+import time
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -95,3 +98,22 @@ def test_only_a_browser_of_this_machine_gets_only_what_was_published() -> None:
         assert port is not None
         with pytest.raises(UsageError, match="give another, or none"):
             LiveServer(port)
+
+
+def test_a_page_of_another_name_that_was_bent_to_this_machine_gets_nothing() -> None:
+    """A name that its owner lets point to 127.0.0.1: a browser takes what comes for that site's own."""
+    with LiveServer() as server:
+        server.publish("/", "text/html", "<p>here</p>")
+        server.publish("/progress.json", "application/json", "{}")
+        port = urlsplit(server.url).port
+        before = time.monotonic()
+        near = ("127.0.0.1.evil.example", "localhost.", "localhost.evil", "0.0.0.0", "[::1]", "evil.example")
+        odd = (f"127.0.0.1:{port}@evil.example", f"evil.example, 127.0.0.1:{port}", "127.0.0.1:80")
+        hosts = ("", "127.0.0.1", "localhost", *odd, *near, *(f"{name}:{port}" for name in near))
+        for path, host in product(("/", "/progress.json", "/report", "http://127.0.0.1/"), hosts):
+            assert ask(server.url, path, host=host)[0] == 421, (path, host)
+        with socket.create_connection(("127.0.0.1", port)) as old:  # HTTP/1.0 names no host
+            old.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert b" 421 " in old.makefile("rb").readline()
+        assert not server.was_asked_since(before)  # nor is anybody waited for because of it
+        assert ask(server.url, host=f"localhost:{port}")[0] == 200

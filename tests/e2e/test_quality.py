@@ -1,5 +1,5 @@
-"""What compression costs in quality, with real vLLM and transformers: against a plain computation, against itself, with
-fewer bits, and with a layer that was damaged on purpose. Four bits on vLLM: tests/slow/test_quality_vllm.py."""
+"""What compression costs in quality, with real vLLM and transformers: against a plain computation, against itself, and
+with a layer that was damaged on purpose. Four bits are in tests/touched, on vLLM in tests/slow."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def summary(recipes_study: StudyFolder) -> StudySummary:
 
 @pytest.fixture(scope="module")
 def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    """On transformers: four bits, and W8A8 with doubled scales in one layer; all else is as in the other study."""
+    """On transformers: W8A8 with doubled scales in one layer; all else is as in the other study."""
     del recipes_study  # it has made the variant
     place = tmp_path_factory.mktemp("damaged")
     home, there = place / "home", Lab().home
@@ -58,7 +58,7 @@ def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(variant, home / "variants" / variant.name)
     (weights,) = (home / "variants" / variant.name).rglob("*.safetensors")
     double_scales(weights, DAMAGED_LAYER)
-    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
+    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn"]
     subprocess.run(
         [*command, "--windows", str(WINDOWS), "--window-tokens", "128", "--no-answers", "--into", "out"],
         cwd=place,
@@ -113,25 +113,16 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
         assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
 
 
-def test_quality_is_measured_once_for_each_contender_also_where_speed_is_refused(
-    recipes_study: StudyFolder, summary: StudySummary
-) -> None:
+def test_quality_is_measured_once_for_each_contender_also_where_speed_is_refused(recipes_study: StudyFolder) -> None:
     names = [one.contender.name for one in recipes_study.quality_records() if one.outcome is Outcome.OK]
     assert len(names) == len(set(names))
     expected = {f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn") for engine in ("vllm", "transformers")}
-    assert {f"{MODEL}/{name}" for name in expected | {"w8a16-rtn @ transformers"}} == set(names)
-    assert quality(summary, "w8a16-rtn @ vllm").outcome is Outcome.UNSUPPORTED
+    assert {f"{MODEL}/{name}" for name in expected} == set(names)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_eight_bits_diverge_little(summary: StudySummary, engine: str) -> None:
     assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
-
-
-def test_four_bits_diverge_more(summary: StudySummary, damaged: StudyFolder) -> None:
-    four = assert_diverges_much(Lab().summary(damaged), "w4a16-rtn @ transformers", "bf16 @ transformers")
-    eight = quality(summary, "w8a8-rtn @ transformers")
-    assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
 
 
 def assert_diverges_little(summary: StudySummary, name: str, baseline: str) -> ContenderQuality:

@@ -1,8 +1,12 @@
-"""Variants that a recipe makes run in a study like any other; what an engine cannot run is a result."""
+"""Variants that a recipe makes run in a study like any other."""
+
+import json
 
 import pytest
 
 from bitbench.core.recorded.trial import KernelChoice, KernelPath, Outcome
+from bitbench.lab.study import Lab
+from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
@@ -36,10 +40,15 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
     assert "kernel of CompressedTensorsW8A8Int8" in (folder.report / "report.md").read_text(encoding="utf-8")
 
 
-def test_what_the_engine_cannot_run_is_a_result_in_its_own_words(folder: StudyFolder) -> None:
-    assert outcomes(folder, "w8a16-rtn @ vllm") == {Outcome.UNSUPPORTED}
-    report = (folder.report / "report.md").read_text(encoding="utf-8")
-    assert "uint8b128" in report
+def test_what_was_made_is_what_the_recipe_says(folder: StudyFolder) -> None:
+    made = variants.get("smollm2-135m--w8a8-rtn--", Lab().home)
+    manifest = made.manifest
+    assert manifest.bits_per_weight.linear_layers == pytest.approx(8.0, abs=0.06)
+    assert manifest.calibration is None
+    assert manifest.work.peak_memory_bytes
+    config = json.loads((made.path / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    assert (config["format"], config["ignore"]) == ("int-quantized", ["lm_head"])
+    assert (made.path / "tokenizer.json").exists()
 
 
 def test_what_would_be_meaningless_is_refused_with_its_reason(folder: StudyFolder) -> None:

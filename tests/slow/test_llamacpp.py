@@ -32,7 +32,7 @@ from bitbench.models.words import word_token_ids
 from bitbench.quantize import variants
 from bitbench.store.folder import StudyFolder
 from tests.e2e.test_quality import AGREES
-from tests.e2e.test_quality_llamacpp import plain_logprobs
+from tests.slow.test_quality_llamacpp import plain_logprobs
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
@@ -49,7 +49,9 @@ BITS_PER_WEIGHT = {
     "q5_k_m": (5.5, 7.5),
     "q6_k": (7, 8.5),
 }
-ANSWERS_LIKE_BF16 = ("bf16", "q8_0")
+# The first word of the answer is nearly a tie: "The" 0.16, "L" 0.14. With activations in 8 bits the rounding of kernels
+# decides it, so only unquantized weights are held to it.
+ANSWERS_LIKE_BF16 = ("bf16",)
 STUDY = """
 name: gguf
 models: [smollm2-135m]

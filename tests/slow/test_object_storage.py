@@ -1,6 +1,5 @@
-"""An object store for long: a hundred kills of drivers, a thousand of writers, queries over a thousand studies."""
+"""A thousand studies in an object store are queried in a second."""
 
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ import pytest
 from bitbench.store.catalog import compact
 from bitbench.store.objects import ObjectStore
 from bitbench.store.query import Studies
-from tests.chain.test_object_storage import kill_drivers
-from tests.killed_writers import kill_writers
 from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
 from tests.unit.object_servers import BUCKET, serving, why_not
 
@@ -28,16 +25,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         yield variables
-
-
-def test_a_hundred_killed_drivers(server: dict[str, str], tmp_path: Path) -> None:
-    studies = kill_drivers(f"s3://{BUCKET}/drivers", tmp_path, 100, random.Random(100))
-    print(f"100 kills, {studies} complete studies")
-
-
-def test_a_thousand_killed_writers(server: dict[str, str], tmp_path: Path) -> None:
-    studies = kill_writers(f"s3://{BUCKET}/writers", tmp_path, server, 1000, random.Random(1000))
-    print(f"1000 kills, {studies} complete studies")
 
 
 def test_a_thousand_studies_are_queried_in_a_second(server: dict[str, str]) -> None:

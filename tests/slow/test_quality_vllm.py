@@ -1,4 +1,4 @@
-"""What eight and four bits cost in quality on real vLLM. tests/e2e/test_quality.py has four bits on transformers alone.
+"""What eight and four bits cost in quality on real vLLM.
 
 Slow, because each contender is a start of vLLM. Needs: bitbench env create vllm, quantize; bitbench model get
 smollm2-135m.
@@ -15,22 +15,16 @@ from bitbench.store.folder import StudyFolder
 from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
 
 
+def assert_fewer_bits_diverge_more(engine: str, place: Path) -> None:
+    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
+    command += ["--engine", engine, "--windows", "32", "--window-tokens", "128", "--no-answers", "--into", "out"]
+    subprocess.run(command, cwd=place, check=True, timeout=1500)
+    summary = Lab().summary(StudyFolder.existing(place / "out"))
+    eight = assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
+    four = assert_diverges_much(summary, f"w4a16-rtn @ {engine}", f"bf16 @ {engine}")
+    assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
+
+
 @pytest.mark.timeout(1800)
 def test_fewer_bits_diverge_more(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "bitbench",
-        "quality",
-        MODEL,
-        "--recipes",
-        "w8a8-rtn,w4a16-rtn",
-        "--engine",
-        "vllm",
-    ]
-    command += ["--windows", "32", "--window-tokens", "128", "--no-answers", "--into", "out"]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=1500)
-    summary = Lab().summary(StudyFolder.existing(tmp_path / "out"))
-    eight = assert_diverges_little(summary, "w8a8-rtn @ vllm", "bf16 @ vllm")
-    four = assert_diverges_much(summary, "w4a16-rtn @ vllm", "bf16 @ vllm")
-    assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
+    assert_fewer_bits_diverge_more("vllm", tmp_path)

@@ -32,6 +32,9 @@ class HubServer:
     break_after: dict[str, int] = field(default_factory=dict)  # file: its next download ends after so many bytes
     damaged: set[str] = field(default_factory=set)  # files of which other bytes are sent than the hash is of
     sizes: dict[str, int] = field(default_factory=dict)  # that it claims in its list of files
+    gone: set[str] = field(default_factory=set)  # files that it lists, and has not
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)  # file: what it says of it besides, or instead
+    listed: dict[str, object] = field(default_factory=dict)  # what it says of a revision instead
     url: str = ""
 
     def downloads(self, name: str) -> list[str]:
@@ -101,21 +104,30 @@ class _Handler(BaseHTTPRequestHandler):
         if (commit := self._commit(name, revision)) is None:
             return
         files = self.hub.repositories[name].commits[commit]
-        content = {"id": name, "sha": commit, "siblings": [self._sibling(*item) for item in files.items()]}
+        content: dict[str, object] = {
+            "id": name,
+            "sha": commit,
+            "siblings": [self._sibling(*item) for item in files.items()],
+        }
+        content |= self.hub.listed
         self._send(200, json.dumps(content).encode(), {})
 
     def _file(self, name: str, revision: str, file: str) -> None:
         if (commit := self._commit(name, revision)) is None:
             return
         files = self.hub.repositories[name].commits[commit]
-        if file not in files:
-            self._refuse(404, "EntryNotFound", {"X-Repo-Commit": commit})
+        if file not in files or file in self.hub.gone:
+            self._refuse(404, "EntryNotFound", {"X-Repo-Commit": commit, **self.hub.headers.get(file, {})})
             return
         content = files[file]
         headers = {"X-Repo-Commit": commit, "ETag": f'"{_stored_hash(file, content)}"'}
         if file.endswith(LARGE):
             headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(len(content))}
-        self._send_file(file, content, headers)
+        headers |= self.hub.headers.get(file, {})
+        if "Location" in headers:
+            self._send(302, b"", headers)
+        else:
+            self._send_file(file, content, headers)
 
     def _sibling(self, name: str, content: bytes) -> dict[str, object]:
         size = self.hub.sizes.get(name, len(content))

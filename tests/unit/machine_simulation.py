@@ -80,8 +80,11 @@ class Simulation:
         self._mood = np.concatenate([[0.0], np.cumsum(_log_speed(machine, rng, seconds + 60))])
         self.clock_s = 0
 
-    def block(self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0) -> tuple[Floats, Floats]:
+    def block(
+        self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0, start_s: int = START_S
+    ) -> tuple[Floats, Floats]:
         """Log speeds and the probe's view of the machine, contender × round; NaN for those that are not live."""
+        self.clock_s += len(live) * (start_s - START_S)
         baseline, *others = live
         shifts = [[baseline, *others[first : first + shift]] for first in range(0, len(others), shift or len(others))]
         parts = [self._shift(present, rounds, alternate=alternate) for present in (shifts if shift else [live])]

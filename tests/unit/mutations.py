@@ -23,10 +23,10 @@ SHARE = st.integers(min_value=0, max_value=2**20 - 1)
 def mutations(original: bytes) -> st.SearchStrategy[bytes]:
     """One to four changes: of bytes, and of values where the file is JSON (one object per line, too)."""
     change = st.tuples(st.sampled_from(KINDS), SHARE, SHARE, SHARE)
-    return st.lists(change, min_size=1, max_size=4).map(lambda changes: _changed(original, changes))
+    return st.lists(change, min_size=1, max_size=4).map(lambda changes: changed(original, changes))
 
 
-def _changed(content: bytes, changes: list[tuple[str, int, int, int]]) -> bytes:
+def changed(content: bytes, changes: list[tuple[str, int, int, int]]) -> bytes:
     for kind, first, second, third in changes:
         if kind in ("lie", "drop"):
             content = _lied(content, kind, first, second)

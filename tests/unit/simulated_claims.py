@@ -1,4 +1,4 @@
-"""Simulated studies through the real analysis, and how often it was right: few in tests/unit, many in tests/slow."""
+"""Simulated studies through the real analysis, and how often it was right."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import numpy as np
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline
 from bitbench.statistics.adjustment import adjust
-from bitbench.statistics.budget_plan import Design, plan_blocks
+from bitbench.statistics.budget_plan import Design, measured_components, plan_blocks
+from bitbench.statistics.components import VarianceComponents
 from bitbench.statistics.families import Claims, claim, nothing_claimed
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import continuing, looks
@@ -18,6 +19,7 @@ from tests.unit.machine_simulation import (
     MACHINES,
     START_S,
     TRIAL_S,
+    Floats,
     Machine,
     Schedule,
     Simulation,
@@ -104,23 +106,33 @@ def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) ->
     return study
 
 
-def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Study:
-    """Blocks as the plan for the budget has them, a look after each, and only those with an open question go on."""
+def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_start_s: int = START_S) -> Study:
+    """Blocks as what is left of the budget plans them, a look after each, and only those with an open question go on.
+
+    `first_start_s`: of each contender in the first block, where later starts are quicker.
+    """
     everyone = contenders(len(speeds))
-    design = Design(len(speeds), starts_s=START_S * len(speeds), round_s=TRIAL_S * len(speeds))
-    plan = plan_blocks(design, budget_s, CONFIDENCE)
-    assert plan is not None
 
     def study(seed: int) -> Outcome:
-        running = Simulation(machine, speeds, np.random.default_rng(seed), budget_s)
+        running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
         claims = nothing_claimed(everyone, everyone[0])
-        blocks, ends = [], []
+        blocks: list[tuple[Floats, Floats]] = []
+        ends: list[float] = []
+        figures: LogSpeeds | None = None
         while live := [everyone.index(one) for one in continuing(claims, everyone[0])]:
-            blocks.append(running.block(live, plan.rounds, alternate=True))
+            expected_s = first_start_s if len(blocks) < 2 else START_S
+            start_s = START_S if blocks else first_start_s
+            rounds = rounds_of_block(
+                [design_of(len(live), seconds) for seconds in (expected_s, start_s)],
+                [values.shape[1] for values, _ in blocks],
+                budget_s - running.clock_s,
+                measured_components({"workload": figures} if figures else {}),
+            )
+            blocks.append(running.block(live, rounds, alternate=True, start_s=start_s))
             ends.append(float(running.clock_s))
-            figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
+            figures = figures_of(everyone, blocks)
             made = looks(ends, budget_s, ALPHA)
-            table = _table(adjust(LogSpeeds(everyone, figures), probe).speeds)
+            table = _table(figures)
             if made:
                 claims = claim(table, everyone[0], made[-1].alpha, earlier=claims)
             if made and made[-1].is_last:
@@ -128,6 +140,37 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int) -> Stud
         return Outcome(table, claims, dict(zip(everyone, speeds, strict=True)))
 
     return study
+
+
+def design_of(count: int, start_s: int = START_S) -> Design:
+    return Design(max(count, 2), starts_s=start_s * count, round_s=TRIAL_S * count)
+
+
+def rounds_of_block(
+    designs: Sequence[Design], done: Sequence[int], left_s: float, components: VarianceComponents
+) -> int:
+    """As `lab.block_rounds` has them: the fewest by the designs that were known before and after the starts; then as
+    many as fit, where no other block does."""
+    plans = [plan_blocks(design, left_s, CONFIDENCE, components, done=done) for design in designs]
+    rounds = min(plan.rounds if plan else 1 for plan in plans)
+    block_s = designs[-1].starts_s + rounds * designs[-1].round_s
+    more_s = left_s - block_s
+    is_last = bool(done) and more_s < block_s
+    return rounds + max(0, int(more_s // designs[-1].round_s)) if is_last else rounds
+
+
+def figures_of(
+    everyone: tuple[Contender, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
+) -> LogSpeeds:
+    """Of blocks with different numbers of rounds."""
+    most = max(values.shape[1] for values, _ in blocks)
+    padded = [
+        [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in block]
+        for block in blocks
+    ]
+    values, probe = (np.stack(parts, axis=1) for parts in zip(*padded, strict=True))
+    chosen = list(range(len(everyone))) if rows is None else list(rows)
+    return adjust(LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen]), probe[chosen]).speeds
 
 
 def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:

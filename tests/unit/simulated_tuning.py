@@ -1,4 +1,4 @@
-"""Simulated searches through the real race and the real confirmation: few in tests/unit, 200 in tests/slow."""
+"""Simulated searches through the real race and the real confirmation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from bitbench.core.cell import Contender
-from bitbench.statistics.adjustment import adjust
-from bitbench.statistics.budget_plan import Design, measured_components, plan_blocks, plan_confirmation
+from bitbench.statistics.budget_plan import measured_components, plan_confirmation
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.looks import Look, looks
 from bitbench.statistics.pairs import PairTable, paired_ratios
 from bitbench.statistics.race import Admission, Race, race
-from tests.unit.machine_simulation import START_S, TRIAL_S, Floats, Machine, Simulation, contenders
-from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, share
+from tests.unit.machine_simulation import Floats, Machine, Simulation, contenders
+from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
 
 BUDGET_S = 1800
 CONFIRM = 0.3
@@ -51,48 +50,38 @@ def searched(
     able = frozenset(one for place, one in enumerate(everyone) if place not in broken)
     running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
     search_s = int((1 - CONFIRM) * budget_s)
-    blocks, ends, looked = [], list[float](), list[tuple[Look, PairTable]]()
+    blocks, ends, looked = list[tuple[Floats, Floats]](), list[float](), list[tuple[Look, PairTable]]()
+    figures: LogSpeeds | None = None
     found = race((), everyone, Admission(able, able), within=WITHIN)
     while found.end is None:
         live = range(len(everyone)) if len(ends) < 2 else [everyone.index(one) for one in found.left]
-        plan = plan_blocks(_design(len(live)), search_s, CONFIDENCE)
-        blocks.append(running.block(live, plan.rounds if plan else 1, alternate=True))
+        rounds = rounds_of_block(
+            [design_of(len(live))],
+            [values.shape[1] for values, _ in blocks],
+            search_s - running.clock_s,
+            measured_components({"workload": figures} if figures else {}),
+        )
+        blocks.append(running.block(live, rounds, alternate=True))
         ends.append(float(running.clock_s))
-        figures = _figures(everyone, blocks)
+        figures = figures_of(everyone, blocks)
         made = looks(ends, search_s, ALPHA)
         if made:
             looked = [*looked, (made[-1], _table(figures))]
         found = race(looked, everyone, Admission(able, able), within=WITHIN)
     assert found.leader is not None
+    assert figures is not None
     pair = [0, everyone.index(found.leader)]
     components = measured_components({"workload": figures})
-    fresh = plan_confirmation(_design(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN)
+    fresh = plan_confirmation(design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN)
     confirming = [running.block(pair, fresh.rounds, alternate=True) for _ in range(fresh.blocks)] if pair[1] else []
     is_gain = False
     if confirming:
         two = (everyone[0], found.leader)
-        confirmed = _table(_figures(everyone, confirming, pair)).between(*reversed(two))
+        confirmed = _table(figures_of(everyone, confirming, pair)).between(*reversed(two))
         assert confirmed is not None
         interval = confirmed.ratio(CONFIDENCE).interval
         is_gain = interval is not None and interval.low > 1
     return Found(found, dict(zip(everyone, speeds, strict=True)), able, is_gain)
-
-
-def _design(count: int) -> Design:
-    return Design(max(count, 2), starts_s=START_S * count, round_s=TRIAL_S * count)
-
-
-def _figures(
-    everyone: tuple[Contender, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
-) -> LogSpeeds:
-    most = max(values.shape[1] for values, _ in blocks)
-    padded = [
-        [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in block]
-        for block in blocks
-    ]
-    values, probe = (np.stack(parts, axis=1) for parts in zip(*padded, strict=True))
-    chosen = list(range(len(everyone))) if rows is None else list(rows)
-    return adjust(LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen]), probe[chosen]).speeds
 
 
 def _table(figures: LogSpeeds) -> PairTable:

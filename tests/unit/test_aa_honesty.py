@@ -8,9 +8,10 @@ import pytest
 
 from bitbench.core.asked.study import Count, Measure
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from tests.length import by_length
 from tests.unit.synthetic import make_plan, measured_trials, summarize
 
-STUDIES = 200
+STUDIES = by_length(100, 400)
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
 

@@ -1,14 +1,14 @@
 """Study files that want to take all memory or all time: one sentence each, within five seconds and 500 MB."""
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from bitbench.ground.exit_codes import ExitCode
+from tests.forked import bitbench_process, forked
+from tests.unit.limited import plan_within
 
 LIMIT_S = 5
 LIMIT_BYTES = 500 * 10**6
@@ -17,23 +17,6 @@ WORKLOAD = (
     "name: x\nengines: ['null']\nworkloads: [{{name: w, concurrency: {}, input_tokens: {}, output_tokens: 8{}}}]\n"
 )
 LETTERS = "abcdefghi"
-# In a process of its own, whose memory is limited before anything is read; what Python and its libraries have mapped
-# before that does not count.
-CHILD = """
-import resource, sys, time
-from pathlib import Path
-from bitbench.cli import app
-from bitbench.ground.errors import BitbenchError
-from bitbench.lab.study import Lab
-lab, before = Lab(Path("home")), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (before + int(sys.argv[2]),) * 2)
-began = time.process_time()
-try:
-    lab.trust(Path(sys.argv[1]))
-    lab.plan(Path(sys.argv[1]))
-except BitbenchError as error:
-    print(f"{time.process_time() - began:.3f}", error)
-"""
 
 
 def chained(first: str, form: str) -> str:
@@ -103,8 +86,7 @@ def explode(study: str, place: Path) -> str:
     os.truncate(place / "sparse", 2**40)
     (place / "deep.json").write_text("[" * 200_000)
     (place / "infinite.jsonl").write_text('{"timestamp": 0, "input_length": 1e400, "output_length": 1}\n')
-    command = [sys.executable, "-c", CHILD, study, str(LIMIT_BYTES)]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
+    done = forked(plan_within, [Path(study), LIMIT_BYTES], cwd=place, timeout_s=120)
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, _, sentence = done.stdout.partition(" ")
     assert sentence, "nothing was wrong with it"
@@ -162,11 +144,8 @@ def test_a_study_file_that_is_none(study: str, sentence: str, tmp_path: Path) ->
 )
 def test_an_option_that_is_no_number_or_no_file_is_one_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(HEAD)
-    command = [sys.executable, "-m", "bitbench", *arguments]
     variables = {**os.environ, "BITBENCH_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = bitbench_process(*arguments, cwd=tmp_path, env=variables, timeout_s=120)
     assert done.returncode in (ExitCode.USAGE, ExitCode.REFUSED, ExitCode.UNAVAILABLE), done.stderr
     assert "bug in bitbench" not in done.stderr
     assert "Traceback" not in done.stderr

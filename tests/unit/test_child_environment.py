@@ -1,6 +1,8 @@
-"""What a process that bitbench starts gets of our environment variables: decided in one place, for every child."""
+"""What a process that bitbench starts gets of our environment variables and of our working folder, and how a Python is
+started: decided in one place each, for every child."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,13 +57,35 @@ def test_an_engine_counts_gpus_as_nvml_does_unless_it_is_told_otherwise(monkeypa
     assert engine_environment({})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
-def test_every_process_is_started_with_such_an_environment() -> None:
+def test_bitbench_finds_its_packages_and_its_home_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ":/packages:src:")  # an empty entry would be the working folder
+    monkeypatch.setenv("BITBENCH_HOME", "home")
+    made = bitbench_environment()
+    assert made["PYTHONPATH"] == f"/packages:{tmp_path}/src"
+    assert made["BITBENCH_HOME"] == f"{tmp_path}/home"
+
+
+def test_every_process_is_started_with_such_an_environment_in_a_folder_that_is_named() -> None:
     """Workers are left out: they run in one already, and pass it on."""
     sources = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "workers" and path.name != "guardian.py"]
     calls = [(path.name, call) for path in sources for call in process_calls(path)]
     assert len(calls) > 5
     for name, call in calls:
-        assert "env" in {keyword.arg for keyword in call.keywords}, f"{name}, line {call.lineno}"
+        assert {"env", "cwd"} <= {keyword.arg for keyword in call.keywords}, f"{name}, line {call.lineno}"
+
+
+def test_no_other_place_says_how_a_python_is_started() -> None:
+    """Workers are left out: they cannot import it, and are started in a folder that was named."""
+    begins_a_command = re.compile(r"(?:\[|[=*] ?\()(?:str\()?(?:sys\.executable|(?:\w+\.)*python)\)?,")
+    spelling = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "workers" and begins_a_command.search(path.read_text(encoding="utf-8"))
+    }
+    assert spelling == {"ground/child_python.py"}
 
 
 def process_calls(path: Path) -> Iterator[ast.Call]:

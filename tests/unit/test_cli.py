@@ -8,34 +8,72 @@ from pathlib import Path
 import pytest
 
 from bitbench.ground.exit_codes import ExitCode
+from tests.forked import bitbench_process
+
+NULL_TOUR = Path(__file__).parent.parent.parent / "examples" / "null-tour.yaml"
 
 
-def bitbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bitbench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60, check=False)
+def bitbench(*arguments: str, cwd: Path = Path()) -> subprocess.CompletedProcess[str]:
+    return bitbench_process(*arguments, cwd=cwd)
+
+
+# What takes a tenth of a second to import, or much more.
+HEAVY = {"altair", "duckdb", "jinja2", "numpy", "pandas", "pyarrow", "scipy", "torch", "transformers", "uvloop", "vllm",
+         "vl_convert"}  # fmt: skip
+
+
+def packages_after(code: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_after(code)}
+
+
+def modules_after(code: str) -> set[str]:
+    """What is imported once this has run in a Python of its own."""
+    script = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def command_code(*arguments: str) -> str:
+    return f"from bitbench.cli.app import app\napp({list(arguments)}, standalone_mode=False)"
 
 
 def test_help_imports_nothing_that_takes_time() -> None:
     """Standard library and typer alone: pydantic takes as long as all of that, numpy and rich not much less."""
-    script = (
-        "import sys\n"
-        "from bitbench.cli.app import app\n"
-        "app(['--help'], standalone_mode=False)\n"
-        "print(*{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "kernels" in done.stdout
-    assert not {"pydantic", "numpy", "pyarrow", "rich", "yaml"} & set(done.stderr.split())
+    assert not (HEAVY | {"pydantic", "rich", "yaml"}) & packages_after(command_code("--help"))
 
 
-def test_importing_bitbench_imports_neither_torch_nor_an_engine() -> None:
-    script = (
-        "import sys, bitbench.lab.study\n"
-        "heavy = {'torch', 'transformers', 'vllm', 'scipy.stats', 'pandas'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import bitbench.lab.study",
+        command_code("plan", str(NULL_TOUR)),
+        command_code("recipes"),
+        command_code("env", "list"),
+    ],
+)
+def test_what_only_plans_or_lists_imports_nothing_heavy(code: str) -> None:
+    assert not HEAVY & packages_after(code)
+
+
+def test_what_measures_imports_neither_what_reports_nor_scipy() -> None:
+    """scipy is imported by the first interval that is computed, what draws by the report."""
+    measuring = packages_after("import bitbench.lab.runner")
+    assert {"numpy", "pyarrow"} <= measuring
+    assert not HEAVY - {"numpy", "pyarrow", "uvloop"} & measuring
+
+
+def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
+    """scipy.stats takes a second."""
+    code = "import bitbench.cli.outcome, bitbench.lab.report, bitbench.report.study, bitbench.statistics.distributions"
+    modules = modules_after(f"{code}\nbitbench.statistics.distributions.t_quantile(3, 0.9)")
+    assert "scipy.special" in modules
+    assert not {"scipy.stats", "altair", "duckdb", "bitbench.lab.runner", "bitbench.load.client"} & modules
+
+
+def test_a_load_worker_imports_what_it_sends_and_writes_with() -> None:
+    worker = packages_after("import bitbench.load.worker_process")
+    assert {"numpy", "pyarrow", "uvloop"} <= worker
+    assert not (HEAVY | {"rich", "typer", "yaml", "psutil"}) - {"numpy", "pyarrow", "uvloop"} & worker
 
 
 def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Path) -> None:

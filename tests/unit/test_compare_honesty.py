@@ -3,9 +3,10 @@
 import pytest
 
 from bitbench.core.asked.study import Count, Measure
+from tests.length import by_length
 from tests.unit.test_compare import SLOWER_BY_3, against, side
 
-PAIRS = 200
+PAIRS = by_length(100, 400)
 FOUR_STARTS = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
 UNTIL_PRECISE = Measure(instances=Count(min=3, max=8), trials=Count(min=3, max=5))
 

@@ -11,11 +11,12 @@ from bitbench.report.document.markdown import markdown
 from bitbench.report.study import study_document
 from bitbench.statistics.recommend import recommend
 from bitbench.statistics.summarize import summarize
+from tests.length import by_length
 from tests.unit.confirmed_studies import assert_unbiased, confirmed_study
 from tests.unit.synthetic import make_lock, make_plan, make_records, make_trial, speed_metrics
 from tests.unit.test_compare import WORKLOADS
 
-STUDIES = 120
+STUDIES = by_length(120, 1200)
 
 
 def test_the_choice_looks_better_than_it_is_and_the_confirmation_does_not() -> None:

@@ -90,6 +90,14 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     assert [known.name for known in list_environments(home) if known.complete] == ["transformers"]
 
 
+def test_a_source_is_meant_from_where_the_command_was_given(
+    uv: FakeUv, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create(home, find_links=["wheels", "https://one/wheels"], index_url="index")
+    assert f"--find-links={tmp_path}/wheels --find-links=https://one/wheels --index-url={tmp_path}/index" in uv.calls[1]
+
+
 def test_what_is_there_is_not_made_again_unless_the_lock_changed(uv: FakeUv, home: Path, tmp_path: Path) -> None:
     first = create(home)
     assert create(home) == first
@@ -197,6 +205,42 @@ def test_what_no_package_brings_is_built_between_the_packages_and_the_import(uv:
 
     create(home, replace(TRANSFORMERS, build=build), on_step=steps.append)
     assert steps[-2:] == ["building in transformers with cuda=False", "importing it once"]
+
+
+def built_or_taken(prebuilt: str | None, builds: list[bool]) -> Environment:
+    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
+        builds.append(cuda)
+
+    return replace(TRANSFORMERS, build=build, prebuilt=lambda *_: prebuilt)
+
+
+def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, home: Path) -> None:
+    builds: list[bool] = []
+    described = built_or_taken("b1, prebuilt for avx2", builds)
+    made = create(home, described)
+    assert made.prebuilt == "b1, prebuilt for avx2"
+    assert create(home, described) == made
+    assert builds == []
+
+    compiled = create(home, described, compiled=True)
+    assert compiled.prebuilt is None
+    assert create(home, described) == create(home, described, compiled=True) == compiled
+    assert builds == [False]
+    assert len(uv.calls) == 4
+
+
+@pytest.mark.usefixtures("uv")
+def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
+    builds: list[bool] = []
+    assert create(home, built_or_taken(None, builds)).prebuilt is None
+    assert environments.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
+    assert builds == [False, True]
+
+
+def test_where_nothing_is_prebuilt_compiling_cannot_be_asked_for(uv: FakeUv, home: Path) -> None:
+    with pytest.raises(EngineEnvironmentError, match=r"transformers has nothing prebuilt .*; leave out --compile"):
+        create(home, compiled=True)
+    assert uv.calls == []
 
 
 def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home: Path, tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
 """How long a trial will take, before anything was measured."""
 
+from itertools import permutations
+
 import pytest
 
+from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
-from bitbench.core.recorded.trial import TrialMetrics
+from bitbench.core.recorded.processor import Level
+from bitbench.core.recorded.trial import Outcome, TrialMetrics
 from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.engines.null import NullEngine
-from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, guess_trial_s
+from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, assumed, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
-from tests.unit.synthetic import make_plan, make_trial
+from tests.unit.synthetic import make_instance, make_plan, make_trial
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))
@@ -67,6 +71,43 @@ def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:
     asked: Json = {"arrival": {"kind": "constant", "rate": 1000}, "requests": 640, "concurrency": 64}
     assert guess(LARGE, **asked) == pytest.approx(closed)
     assert guess(LARGE, **asked) > 10 * guess(NOTHING, **asked)
+
+
+SMALL = Variant(name="s", model="s", recipe="bf16", weight_bytes=269_000_000, facts=ModelFacts(parameters=134_515_008))
+
+
+@pytest.mark.parametrize("level", [None, *Level])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_trial_takes_about_what_was_measured_on_such_a_processor(level: Level | None, concurrency: int) -> None:
+    """SmolLM2-135M on vLLM and transformers: the gallery's cpu-shootout, on amx and on avx512."""
+    plan = make_plan(["a"], [Workload(name="w", input_tokens=128, output_tokens=32, concurrency=concurrency)])
+    plan = plan.model_copy(update={"variants": (SMALL.model_copy(update={"name": NO_MODEL}),)})
+    has_bf16 = level is None or level in {Level.AMX, Level.AVX512_BF16, Level.NEON_BF16}
+    measured_s = {(1, True): 1.0, (8, True): 1.5, (1, False): 3.4, (8, False): 8.5}[concurrency, has_bf16]
+    guessed_s = Estimator(plan, {"null": NullEngine()}, level).trial_s(plan.cells[0])
+    assert measured_s / 1.6 < guessed_s < 1.6 * measured_s
+
+
+def test_quality_takes_longer_without_bf16_instructions() -> None:
+    slow_s, quick_s = (
+        guess_quality_s(SMALL, Quality(windows=8, window_tokens=128), Scoring.PROMPT_LOGPROBS, assumed(level))
+        for level in (Level.AVX512_VNNI, Level.AMX)
+    )
+    assert 1.5 * quick_s < slow_s < 6 * quick_s
+
+
+def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> None:
+    plan = make_plan(["a"], [Workload(name="w", input_tokens=100, output_tokens=50, concurrency=1)])
+    contender = plan.contenders[0]
+    starts = [(0, 50.0), (0, 60.0), (1, 20.0), (2, 7.0), (2, 5.0)]
+    for order in permutations(starts):
+        estimator = Estimator(plan, {"null": NullEngine()})
+        assert estimator.start_s("a") == estimator.first_start_s("a") == NullEngine.start_s
+        for block, ready_s in order:
+            estimator.add(make_instance(contender, block, ready_s=ready_s))
+        estimator.add(make_instance(contender, 3, ready_s=None, outcome=Outcome.CRASHED))
+        assert estimator.start_s("a") == pytest.approx(6.0)
+        assert estimator.first_start_s("a") == pytest.approx(55.0)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,9 @@ def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], mon
     assert "this is a bug in bitbench" in said.err
 
 
-def test_ctrl_c_is_told_as_such(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_told_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -171,6 +173,8 @@ def test_ctrl_c_is_told_as_such(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert said.exit_code == ExitCode.STOPPED
     assert said.err == "error: stopped\n"
     monkeypatch.setattr(Lab, "trust", stopped)
+    monkeypatch.chdir(tmp_path)
+    Path("study.yaml").write_text("name: stopped\nengines: [null]\nworkloads: [interactive]\n")
     said = bitbench(capsys, "run", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert "the same command resumes" in said.err

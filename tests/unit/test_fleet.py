@@ -19,15 +19,19 @@ from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Memory, Outcome, TrialMetrics
 from bitbench.engines import registry
 from bitbench.fleet.address import FixedRoster, roster_of
-from bitbench.fleet.channel import Channel, ChannelClosed
+from bitbench.fleet.channel import MOST_WAITING, Channel, ChannelClosed, PipeChannel
 from bitbench.fleet.machine_lock import MachineBusy, MachineLock
 from bitbench.fleet.messages import Message, decode, encode, message
 from bitbench.ground.errors import FleetError, NotComparableError, UsageError
-from bitbench.lab.deliveries import unpack
+from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.executor import ENDED, Machine, RunLost
 from bitbench.lab.fleet import MOST_LOSSES, QUARANTINE_S, FleetExecutor, Station
+from bitbench.lab.incoming import BlockResults
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences, make_order
-from bitbench.lab.study import Lab, _class_of, refuse_on_a_fleet
+from bitbench.lab.quality import QualityDraft, new_draft
+from bitbench.lab.runner import _class_of, refuse_on_a_fleet
+from bitbench.lab.study import Lab
 from bitbench.lab.trial import TrialDraft
 from bitbench.planning.schedule import LOST_REPEATS, Progress, excused
 from bitbench.planning.write_study import study_text
@@ -38,6 +42,7 @@ from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import FixedPace, plan_of, trial
 
+LONG_S = 3600.0
 STUDY = {
     "name": "fleet",
     "engines": [
@@ -53,7 +58,7 @@ def order_of(folder: Path, order_id: str = "o1", **changes: object) -> Order:
     plan = Lab().plan(Study.model_validate(STUDY))
     engines = Lab().engines_of(plan.study)
     order = make_order(
-        order_id, Lock(plan=plan), str(folder), Lab().pace(plan, engines), [], block=0, rounds=1, quality=()
+        order_id, Lock(plan=plan), str(folder), Lab().runner.pace(plan, engines), [], block=0, rounds=1, quality=()
     )
     return order.model_copy(update=changes)
 
@@ -141,10 +146,10 @@ def test_a_node_says_what_it_is_and_works_step_by_step(driver: Driver, tmp_path:
     order = order_of(tmp_path)
     assert driver.start(order).header.kind == "started"
     assert driver.start(order).header.kind == "started"  # the same again changes nothing
-    kinds, seq, trials = [], 0, []
+    kinds, seq, trials, results = [], 0, [], BlockResults(order, {})
     while (result := driver.next(order, seq)).header.kind == "draft":
         assert result == driver.next(order, seq)  # asked for twice, it comes twice and is not run twice
-        draft, _ = unpack(result)
+        draft, _ = results.take(result, LONG_S)
         kinds.append(result.header.draft)
         if isinstance(draft, TrialDraft):
             trials.append((draft.record.cell.name, draft.record.kind, draft.record.index))
@@ -202,7 +207,7 @@ def test_one_block_per_machine(driver: Driver, tmp_path: Path) -> None:
 def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
     plan, _, _ = planned(instances={"min": 3, "max": 8}, trials=1)
     engines = Lab().engines_of(plan.study)
-    pace = Lab().pace(plan, engines, at_once=4)
+    pace = Lab().runner.pace(plan, engines, at_once=4)
     progress = Progress(plan, pace)
     assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
     for block in range(3):
@@ -346,6 +351,72 @@ def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
         assert node.wait(60) is not None
 
 
+FLOOD = """
+import sys
+from bitbench.fleet.messages import encode, message
+from bitbench.ground.frames import write_frame
+while True:
+    write_frame(sys.stdout.buffer, encode(message("pong", b"x" * 100)))
+"""
+
+
+def test_a_node_that_says_more_than_it_is_asked_is_not_listened_to() -> None:
+    channel = PipeChannel([sys.executable, "-c", FLOOD], os.environ, lambda: None)
+    channel._reader.join(60)
+    for _ in range(MOST_WAITING):
+        assert channel.receive() is not None
+    with pytest.raises(ChannelClosed, match="more than it is asked for"):
+        channel.receive()
+    channel._process.kill()
+    channel.close()
+
+
+class QualityThenGone:
+    """An executor whose machine measures quality, says so and goes away before the end; the next one ends at once."""
+
+    def __init__(self, draft: QualityDraft) -> None:
+        self._results: list[QualityDraft | RunLost] = [draft, RunLost("cable")]
+
+    def machines(self) -> list[Machine]:
+        return [Machine("m", HOST)]
+
+    def start(self, order: Order, machine: Machine) -> "QualityThenGone":
+        return self
+
+    def next(self, seq: int) -> object:
+        found = self._results.pop(0) if self._results else ENDED
+        if isinstance(found, RunLost):
+            raise found
+        return found
+
+    def knows(self, host: str) -> bool:
+        return True
+
+    def lost(self, machine: Machine, cause: str) -> None: ...
+    def stop(self) -> None: ...
+    def wait(self) -> None: ...
+
+
+def test_quality_that_came_before_its_machine_was_lost_is_kept(tmp_path: Path) -> None:
+    plan = plan_of()
+    plan = plan.model_copy(update={"cells": (), "quality": plan.contenders[:1]})
+    measured = QualityDraft(new_draft(plan.quality[0], "i0001", "2026-11-02T10:00:00.000+00:00"))
+    folder = StudyFolder(tmp_path)
+    with folder.writing() as writer:
+        writer.write_lock(Lock(plan=plan))
+        schedule = Schedule(plan, lambda: Lab().runner.pace(plan, Lab().engines_of(plan.study)), folder)
+        executor = QualityThenGone(measured)
+        StudyDriver(
+            Lock(plan=plan),
+            folder="/",
+            writer=writer,
+            observer=LogObserver(),
+            executor=executor,  # type: ignore[arg-type]
+            schedule=schedule,
+        ).run()
+    assert [record.outcome for record in folder.quality_records()] == [Outcome.OK]
+
+
 def test_without_machines_it_says_why(tmp_path: Path) -> None:
     seat = replace(
         roster_of("local:1").seats()[0], connect=lambda _: (_ for _ in ()).throw(ChannelClosed("no such host"))
@@ -421,3 +492,20 @@ def test_a_token_that_ray_refuses_is_said_to_be_the_reason(monkeypatch: pytest.M
     monkeypatch.setattr("bitbench.fleet.ray_cluster._ray", WithAnotherToken)
     with pytest.raises(FleetError, match="head:6379 cannot be reached: it refuses the token; RAY_AUTH_TOKEN_PATH must"):
         roster_of("ray://head:6379")
+
+
+class NotingTheFolder:
+    def init(self, **_: object) -> None:
+        raise ConnectionError(f"started in {Path.cwd()}")
+
+
+def test_workers_of_ray_do_not_import_from_the_folder_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray puts the folder that it is started in first on the path of its workers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setattr("bitbench.fleet.ray_cluster._ray", NotingTheFolder)
+    with pytest.raises(FleetError, match=r"started in /$"):
+        roster_of("ray://head:6379")
+    assert Path.cwd() == tmp_path

@@ -71,6 +71,22 @@ def test_the_machine_is_a_factor_of_the_report() -> None:
     assert "between machines" in text
 
 
+def test_a_machine_that_is_ten_times_too_fast_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be: what it says fits together and takes no longer than it can have taken."""
+    assert "reports" not in machines_text()
+    monkeypatch.setitem(SPEED, "fast", 10.0)
+    text = machines_text()
+    assert "**`fast` reports 9." in text
+    assert "check both" in text
+
+
+def machines_text() -> str:
+    trials, instances = study(1, naive=False)
+    records = make_records(PLAN, trials, instances)
+    text = markdown(study_document(summarize(PLAN, trials, instances), records.lock, instances=instances))
+    return text.split("## Machines")[1].split("\n## ")[0]
+
+
 def test_one_machine_is_no_factor() -> None:
     trials, instances = study(1, naive=False)
     alone = [instance.model_copy(update={"host": "slow"}) for instance in instances]

@@ -2,8 +2,6 @@
 
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,15 +15,19 @@ from bitbench.ground.tensor_files import read_header
 from bitbench.imports.choices import Starts
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
+from tests.forked import forked
 from tests.in_memory import MEMORY
+from tests.length import IS_LONG, by_length
 from tests.unit.hostile_inputs import DATA, INPUTS, TOOLS, is_read
+from tests.unit.limited import read_input
 from tests.unit.mutations import mutations
 from tests.unit.test_quantize_gguf import text
 
-EXAMPLES = 2_000  # of all kinds together; 100,000 in tests/slow
-short = settings(
+EXAMPLES = by_length(2_000, 100_000)  # of all kinds together
+REPORTS = by_length(2, 200)  # of each kind
+mutated = settings(
     max_examples=EXAMPLES // len(INPUTS),
-    derandomize=True,
+    derandomize=not IS_LONG,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -36,7 +38,7 @@ def test_an_honest_file_is_read(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@short
+@mutated
 @given(data=st.data())
 def test_a_mutated_file_is_read_or_refused_in_a_sentence(kind: str, data: st.DataObject) -> None:
     is_read(kind, data.draw(mutations(INPUTS[kind].honest)))
@@ -47,7 +49,7 @@ def test_an_architecture_with_an_endless_name_is_refused_in_a_sentence() -> None
 
 
 @pytest.mark.parametrize("kind", TOOLS)
-@settings(short, max_examples=6)
+@settings(mutated, max_examples=REPORTS)
 @given(data=st.data())
 def test_what_is_imported_can_be_reported(kind: str, data: st.DataObject) -> None:
     assert_reported(kind, data.draw(mutations((DATA / kind).read_bytes())))
@@ -157,20 +159,6 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
         lambda path: path.write_text("| **Backend** | a |\n| **Model** | m |\n| **TTFT** | " + "9" * 9_900 + "x |\n"),
     ),
 }
-CHILD = """
-import resource, sys, time
-from pathlib import Path
-from bitbench.ground.errors import BitbenchError
-from tests.unit.hostile_inputs import INPUTS
-before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-try:
-    INPUTS[sys.argv[1]].read(Path(sys.argv[2]))
-except BitbenchError as error:
-    assert "\\n" not in str(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)
-"""
-
-
 SLOWEST = 2.0  # of a processor of 2.5 GHz that is shared with other work, to one of 2023 at rest
 
 
@@ -179,9 +167,7 @@ def test_a_bomb_takes_neither_memory_nor_time(bomb: str, tmp_path: Path) -> None
     kind, write = BOMBS[bomb]
     path = tmp_path / INPUTS[kind].name
     write(path)
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, kind, path], capture_output=True, text=True, check=False, timeout=120
-    )
+    child = forked(read_input, [kind, path], cwd=tmp_path, timeout_s=120)
     assert child.returncode == 0, child.stderr[-2_000:]
     kibibytes, seconds = child.stdout.split()
     assert int(kibibytes) < 500 * 1024

@@ -16,10 +16,8 @@ from bitbench.load import limits, table
 from bitbench.load.client import run_job
 from bitbench.load.verdict import judge
 from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
-from tests.unit.native_or_python import WAYS, choose
+from tests.unit.native_or_python import BOTH, WAYS, choose
 from tests.unit.raw_server import flood, serving
-
-pytestmark = pytest.mark.alone
 
 PATIENT_S = 40.0  # for what ends by itself, also where a busy machine gives this process and its servers little time
 
@@ -80,7 +78,7 @@ def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None
     assert unusable.value.failure.cause.isprintable()
 
 
-@pytest.mark.parametrize("native", WAYS)
+@pytest.mark.parametrize("native", BOTH)
 def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may be 42 MB long, all four together 20 MB."""
     choose(native, monkeypatch)

@@ -1,8 +1,6 @@
 """`--json`: exactly one document on stdout, which the published schema describes, whatever happens."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.answers import ANSWERS, answer_schema, answer_text, load_answer
 from bitbench.lab.choices import Described
 from tests.command_line import bitbench
+from tests.forked import bitbench_process
 from tests.unit.study_folders import write_folder
 from tests.unit.test_recommend_tails import even, study
 
@@ -122,12 +121,7 @@ def test_every_schema_can_be_printed(what: Described, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_completion_of_a_shell_can_be_printed(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bitbench", "--show-completion", shell],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "PYTHONPATH": ":".join(sys.path)},
-    )
+    variables = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = bitbench_process("--show-completion", shell, cwd=Path(), env=variables)
     assert done.returncode == 0, done.stderr
     assert "_BITBENCH_COMPLETE" in done.stdout or "bitbench" in done.stdout

@@ -8,7 +8,8 @@ import pytest
 from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab.study import Lab, default_home, refuse_other_facts, refuse_other_file, refuse_other_study
+from bitbench.lab.runner import refuse_other_facts, refuse_other_file, refuse_other_study
+from bitbench.lab.study import Lab, default_home
 from bitbench.quantize.catalog import built_in_file
 from bitbench.store.folder import StudyFolder
 from tests.unit.quantize_stand_in import write_tensors

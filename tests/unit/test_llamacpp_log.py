@@ -71,6 +71,21 @@ def test_types_and_buffers_of_a_quantized_model() -> None:
     assert facts.prefix_caching is True
 
 
+def test_facts_of_a_start_of_the_prebuilt_server() -> None:
+    facts = llamacpp_log.read_facts(recorded("prebuilt-q4_k_m"), prefix_caching=False)
+    assert facts.engine_version == "86a2835"  # it does not know its number
+    assert facts.versions == {"compiler": "GNU 14.2.1"}
+    assert facts.kv_cache_tokens == 3 * 256
+    assert facts.kv_cache_bytes == round(16.88 * 2**20)
+    assert facts.weight_load_s is not None
+    assert facts.kernels == (
+        "weights Q4_K - Medium: 61 tensors f32, 166 tensors q5_0, 15 tensors q8_0, 16 tensors q4_K, 14 tensors q6_K",
+        "CPU_Mapped buffer: 98.9 MiB of weights",
+        "CPU_REPACK buffer: 7.59 MiB of weights",
+        "CPU features SSE3, SSSE3, AVX, AVX2, F16C, FMA, BMI2, LLAMAFILE, OPENMP, REPACK",
+    )
+
+
 def test_one_cache_for_all_requests_is_counted_once() -> None:
     line = "llama_kv_cache: size =  180.00 MiB (  8192 cells,  30 layers,  4/1 seqs), K (f16):   90.00 MiB, V (f16): 90"
     assert llamacpp_log.read_facts(line, prefix_caching=False).kv_cache_tokens == 8192

@@ -14,10 +14,8 @@ from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.load.client import run_job
 from tests.unit.certificate import make_certificate
-from tests.unit.native_or_python import WAYS, choose
+from tests.unit.native_or_python import BOTH, WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
-
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(params=WAYS, autouse=True)
@@ -72,6 +70,7 @@ def good_with_a_pause(connected: socket.socket, number: int) -> None:
     connected.sendall(TOKEN + USAGE + END)
 
 
+@pytest.mark.parametrize("way", BOTH, indirect=True)
 def test_a_good_stream_gives_ordered_times_and_the_engines_counts(serve: Callable[[Script], ScriptedServer]) -> None:
     (row,) = run(serve(good_with_a_pause).port)
     assert (row["status"], row["http_status"], row["input_tokens"], row["output_tokens"]) == ("ok", 200, 4, 2)
@@ -92,6 +91,7 @@ def test_a_batch_sends_all_at_once_with_fresh_prompts(serve: Callable[[Script], 
     assert len({tuple(prompt) for prompt in server.prompts}) == 5
 
 
+@pytest.mark.parametrize("way", BOTH, indirect=True)
 def test_a_closed_loop_plans_each_request_at_the_end_of_the_one_before(
     serve: Callable[[Script], ScriptedServer],
 ) -> None:
@@ -270,6 +270,7 @@ def test_a_conversation_thinks_between_its_turns(serve: Callable[[Script], Scrip
     assert server.connections == 2
 
 
+@pytest.mark.parametrize("way", BOTH, indirect=True)
 def test_an_encrypted_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = make_certificate(tmp_path)
     server = ScriptedServer(good, certificate.server_context())

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +24,6 @@ from bitbench.fleet.address import FixedRoster, roster_of
 from bitbench.fleet.channel import Channel, Seat
 from bitbench.fleet.messages import Message, message
 from bitbench.ground.errors import FleetError, LoadError, UsageError
-from bitbench.lab import load_fleet
-from bitbench.lab.fleet import MOST_LOSSES
 from bitbench.lab.load_fleet import LoadFleet, load_client
 from bitbench.lab.load_part import LoadPart
 from bitbench.lab.observer import LogObserver
@@ -38,10 +35,9 @@ from bitbench.load.sketch import RELATIVE_ERROR
 from bitbench.load.verdict import judge
 from bitbench.load.workers import LoadWorkers
 from bitbench.rows.request_rows import RequestRows, statistic
+from tests.length import by_length
 from tests.unit.canary import KEY, traces
 from tests.unit.null_instance import running
-
-pytestmark = pytest.mark.alone
 
 SERVER = {"ttft": "30ms", "tpot": "4ms", "vary": "20%"}
 PATIENT = 60.0
@@ -69,7 +65,7 @@ def node_programs() -> list[psutil.Process]:
     return sorted(children, key=lambda child: child.cmdline()[-1])
 
 
-@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("nodes", by_length([2], [2, 4]))
 def test_nodes_share_one_plan_and_their_sketches_merge(nodes: int, tmp_path: Path) -> None:
     with running(SERVER, tmp_path) as endpoint:
         asked = on_schedule(endpoint)
@@ -110,17 +106,6 @@ def test_a_node_with_several_workers_sends_the_same_part(tmp_path: Path) -> None
         result = workers.run_part(asked, WorkerPart(1, 3), lambda: time.monotonic() + 0.1)
     assert len(result.health.workers) == 2
     assert result.requests["request"].to_pylist() == [number for number in range(20) if number % 3 == 1]
-
-
-def test_how_it_goes_is_told_of_all_nodes_together(tmp_path: Path) -> None:
-    told: list[LoadProgress] = []
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, fleet(2) as client:
-        client.run(job(endpoint, concurrency=4, output_tokens=40, requests=12), told.append)
-    assert len(told) >= 3
-    assert {progress.requests for progress in told} == {12}
-    assert max(progress.running for progress in told) == 4
-    assert (told[-1].succeeded, told[-1].failed) == (12, 0)
-    assert told[-1].ttft is not None
 
 
 def killing(place: int, gone: list[psutil.Process]) -> Callable[[LoadProgress], None]:
@@ -193,29 +178,6 @@ def test_a_lost_trial_is_recorded_does_not_count_and_is_repeated(
     assert not [path for path in held if endpoint.api_key.encode() in path.read_bytes()]
 
 
-def test_a_load_worker_killed_on_a_node_is_said_too(tmp_path: Path) -> None:
-    gone: list[int] = []
-
-    def kill_worker(progress: LoadProgress) -> None:
-        if not gone and progress.sent:
-            gone.append(node_programs()[0].children()[0].pid)
-            os.kill(gone[0], signal.SIGKILL)
-
-    with running({"ttft": "300ms", "tpot": "20ms"}, tmp_path) as endpoint, fleet(2) as client:
-        with pytest.raises(LoadLost, match=r"local-1 was lost .*load worker was ended by signal 9"):
-            client.run(job(endpoint, output_tokens=20), kill_worker)
-        assert client.run(job(endpoint, requests=6)).requests.num_rows == 6
-
-
-def test_a_node_that_is_lost_again_and_again_ends_it(tmp_path: Path) -> None:
-    with running({"ttft": "300ms", "tpot": "20ms"}, tmp_path) as endpoint, fleet(2) as client:
-        for _ in range(MOST_LOSSES - 1):
-            with pytest.raises(LoadLost):
-                client.run(job(endpoint, output_tokens=20), killing(0, []))
-        with pytest.raises(FleetError, match=r"local-1 was lost 3 times .*--into resumes"):
-            client.run(job(endpoint, output_tokens=20), killing(0, []))
-
-
 class WrongClock:
     """A channel to a machine whose monotonic clock is `ahead_s`: every time that goes over it is that machine's."""
 
@@ -265,6 +227,7 @@ def test_a_clock_that_is_wrong_is_corrected(tmp_path: Path) -> None:
     assert failure is None or failure.outcome is Outcome.CLIENT_BOUND  # a busy machine; not the clocks
 
 
+@pytest.mark.alone
 def test_a_clock_that_moves_during_the_trial_makes_it_not_count(tmp_path: Path) -> None:
     began = threading.Event()
     with running(SERVER, tmp_path) as endpoint:
@@ -277,19 +240,6 @@ def test_a_clock_that_moves_during_the_trial_makes_it_not_count(tmp_path: Path) 
     # 20 ms, and what is not known of its offset; that is more on a busy machine.
     assert re.match(r"the clock of local-2 may be off by 2\d\.", failure.cause)
     assert "limit" in failure.cause
-
-
-def test_a_clock_that_cannot_be_read_well_makes_it_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question takes 15 ms to get there, so nothing is known better than to 7.5 ms."""
-    monkeypatch.setattr(load_fleet, "EXCHANGES", 5)
-    with running(SERVER, tmp_path) as endpoint:
-        asked = job(endpoint, requests=24)
-        with fleet_with_clocks(lambda: 0.0, lambda: 0.0, way_s=0.015) as client:
-            result = client.run(asked)
-    assert all(node.clock_before.bound_s >= 0.0075 for node in result.health.nodes)
-    failure = judge(result.requests, asked.workload, result.health)
-    assert failure is not None
-    assert failure.outcome is Outcome.DISTURBED
 
 
 class NoWay:

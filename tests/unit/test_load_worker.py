@@ -23,8 +23,6 @@ from bitbench.load.workers import LoadWorkers, workers_for
 from tests.busy_machine import LEFT_OVER_S
 from tests.unit.null_instance import running
 
-pytestmark = pytest.mark.alone
-
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
 
 
@@ -54,6 +52,7 @@ def test_a_job_that_cannot_run_is_said_and_the_next_one_runs(tmp_path: Path) -> 
         assert worker.run(job(endpoint)).requests.num_rows == 9
 
 
+@pytest.mark.alone
 def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None:
     with running({"ttft": "50ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
         workload = Workload(name="w", concurrency=6, input_tokens=16, output_tokens=5)
@@ -72,6 +71,7 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
     assert max(row["sent_s"] for row in rows) < 0.05 + 1.1 * result.health.send_lateness_p99_s
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("part", [WorkerPart(0, 1), WorkerPart(0, 2)], ids=["alone", "one of two"])
 def test_a_core_that_was_taken_away_at_time_zero_delays_the_trial_where_no_other_worker_shares_it(
     part: WorkerPart, tmp_path: Path
@@ -83,6 +83,7 @@ def test_a_core_that_was_taken_away_at_time_zero_delays_the_trial_where_no_other
     assert all(late_s < 1.0 if part.workers == 1 else late_s >= 2.0 for late_s in late)
 
 
+@pytest.mark.alone
 def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
     workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=40, requests=12, arrival="closed_loop")
     told: list[LoadProgress] = []
@@ -126,6 +127,7 @@ def test_a_worker_that_died_is_an_error_and_the_next_job_gets_a_new_one(tmp_path
     assert children() == before
 
 
+@pytest.mark.alone
 def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
     """Stopped over the time at which its first token comes, it reports a time that is its own, not the engine's."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=20)

@@ -19,6 +19,7 @@ from bitbench.store.query import Studies
 from bitbench.store.remote_folder import RemoteFolder, RemoteWriter, pull
 from tests.command_line import bitbench
 from tests.killed_writers import kill_writers
+from tests.length import by_length
 from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
 from tests.unit.card_folders import TWINS
 from tests.unit.object_servers import BUCKET, careless_server, serving, why_not
@@ -120,7 +121,7 @@ def test_who_was_stopped_for_longer_than_the_lease_writes_nothing_more(
 
 
 def test_killed_writers_lose_nothing_and_double_nothing(place: str, tmp_path: Path, server: dict[str, str]) -> None:
-    assert kill_writers(place, tmp_path, server, 20, random.Random(18)) >= 1
+    assert kill_writers(place, tmp_path, server, by_length(20, 1000), random.Random(18)) >= 1
 
 
 def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,20 +239,24 @@ def resumed(names: str, records: Iterable[TrialRecord | InstanceRecord], **measu
     return pace
 
 
-def test_the_rounds_of_a_block_are_fixed_when_it_begins() -> None:
-    """Whatever its own trials take: a complete study has nothing left to do for the same command."""
-    plan, pace, progress = made = planned(budget="2m", instances=2)
-    second = run_block(made, 0, 0, took_s=4.0)
-    wanted = pace.rounds(1)
-    run_block(made, 1, second, took_s=1.0)  # quicker than expected
-    records: list[TrialRecord | InstanceRecord] = [
-        make_instance(one, block, started_at=at(began), ready_s=1.0)
-        for block, began in enumerate((0, second))
-        for one in plan.contenders
-    ]
-    records += [one for cell in plan.cells for block in range(2) for one in progress.trials_of(cell, block)]
-    assert 1 < wanted == pace.rounds(1) == resumed("ab", records, budget="2m", instances=2).rounds(1)
-    assert progress.next_group() is None
+def test_a_block_is_as_long_for_a_later_call_of_the_same_command() -> None:
+    """A complete study has nothing left to do, whatever its trials took."""
+    for took_s, measure in ((1.0, {"budget": "2m", "instances": 2}), (6.0, {"budget": "2m", "instances": 2})):
+        plan, pace, progress = made = planned(**measure)
+        second = run_block(made, 0, 0, took_s=4.0)
+        wanted = pace.rounds(1)
+        run_block(made, 1, second, took_s=took_s)
+        records: list[TrialRecord | InstanceRecord] = [
+            make_instance(one, block, started_at=at(began), ready_s=1.0)
+            for block, began in enumerate((0, second))
+            for one in plan.contenders
+        ]
+        records += [one for cell in plan.cells for block in range(2) for one in progress.trials_of(cell, block)]
+        found = pace.rounds(1)
+        assert (found > wanted) is (took_s < 4.0)
+        assert (found < wanted) is (took_s > 4.0)
+        assert resumed("ab", records, **measure).rounds(1) == found
+        assert progress.next_group() is None
 
 
 def test_a_confirmation_that_has_begun_keeps_the_rounds_that_fit() -> None:

@@ -210,9 +210,9 @@ class Waking(http.server.BaseHTTPRequestHandler):
     answers = 0
     def do_GET(self):
         type(self).answers += 1
+        print("answered", flush=True)
         self.send_response(200 if type(self).answers > 2 else 503)
         self.end_headers()
-        print("answered", flush=True)
     def log_message(self, *_): ...
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Waking).serve_forever()
 """

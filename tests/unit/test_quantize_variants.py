@@ -1,4 +1,4 @@
-"""Variants are made once, by one, and never half. The backend is a stand-in; tests/e2e has the real one."""
+"""Variants are made once, by one, and never half. The backend is a stand-in; tests/touched has the real one."""
 
 import json
 import shutil

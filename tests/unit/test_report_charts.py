@@ -234,6 +234,15 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
         assert "#" not in str(figure.spec)
 
 
+def test_a_name_stands_in_no_expression() -> None:
+    summary = eight_summary()
+    (figure,) = load_figures(summary, labels_of(summary))
+    filters = [step["filter"] for layer in figure.spec["layer"] for step in layer.get("transform", ())]
+    named = {str(row["series"]) for row in figure.rows if row.get("series")}
+    assert [one for one in filters if not isinstance(one, str)]  # by a name, which is a value there
+    assert not [one for one in filters if isinstance(one, str) and any(name in one for name in named)]
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]

@@ -224,8 +224,8 @@ def test_every_start_is_folded_away() -> None:
     (fold,) = section.blocks
     assert isinstance(fold, Details)
     rows = rows_of(fold.blocks[0])
-    assert rows["quick-0"][:4] == ["quick", 0, "ok", 4.0]
-    assert rows["broken-0"][3:] == [None, "1.0", None, None, None]
+    assert rows["quick-0"][:5] == ["quick", 0, "ok", "spawned", 4.0]
+    assert rows["broken-0"][4:] == [None, "1.0", None, None, None]
     assert instances_section([]) is None
 
 

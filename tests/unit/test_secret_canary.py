@@ -20,9 +20,6 @@ from tests.unit.native_or_python import WAYS, choose
 from tests.unit.raw_server import Asked, models, plain, send, serving
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, event
 
-pytestmark = pytest.mark.alone
-
-
 # Where a server can put a text into its answer to a request.
 FIELDS: dict[str, Callable[[str], bytes]] = {
     "reason": lambda text: plain(b"", f"401 {text}"),

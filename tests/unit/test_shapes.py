@@ -14,9 +14,10 @@ from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.tensor_files import StoredTensor, read_headers
 from bitbench.lab.models import get_model
 from bitbench.lab.study import Lab
-from bitbench.models import library, shape_checkpoint
-from bitbench.models.shape_checkpoint import make_checkpoint, random_pieces, shards, stored_bytes
+from bitbench.models import library, shape_checkpoint, shape_weights
+from bitbench.models.shape_checkpoint import make_checkpoint, shards, stored_bytes
 from bitbench.models.shape_tokenizer import tokenizer_files
+from bitbench.models.shape_weights import random_pieces
 from bitbench.models.shapes import SHAPES, Shape, find_shape, published_shape
 from bitbench.report.document.markdown import markdown
 from bitbench.report.study import study_document
@@ -97,7 +98,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypat
 
 
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_checkpoint, "_PIECE", 1_000)
+    monkeypatch.setattr(shape_weights, "_PIECE", 1_000)
     tensor = StoredTensor("BF16", (33, 101), 2 * 33 * 101)
     pieces = list(random_pieces(small(), "model.layers.0.mlp.up_proj.weight", tensor))
     assert [piece.size for piece in pieces] == [1_000, 1_000, 1_000, 333]

@@ -1,15 +1,16 @@
 """Would the claims be the same tomorrow? Simulated studies whose truth is known.
 
-tests/slow has ten times as many, of every design on every machine; here each design is on two of them, in turn.
+In the long form ten times as many, of every design on every machine; in the short one each design is on two, in turn.
 """
 
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, product
 
 import pytest
 
 from bitbench.core.found.summary import AgainstBaseline
 from bitbench.statistics.families import claim
+from tests.length import by_length
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule
 from tests.unit.simulated_claims import (
     ALPHA,
@@ -28,23 +29,30 @@ from tests.unit.simulated_claims import (
     share,
 )
 
-STUDIES = 250
-LONG_STUDIES = 100  # with several looks each
+STUDIES = by_length(250, 2500)
+LONG_STUDIES = by_length(100, 1000)  # with several looks each
 
 
-def on_two_machines(designs: Sequence[tuple[int, Schedule]]) -> list[tuple[str, int, Schedule]]:
+def on_machines(designs: Sequence[tuple[int, Schedule]]) -> list[tuple[str, int, Schedule]]:
     names = cycle(MACHINES)
-    return [(next(names), count, schedule) for count, schedule in designs for _ in range(2)]
+    in_turn = [(next(names), *design) for design in designs for _ in range(2)]
+    return by_length(in_turn, [(name, *design) for name, design in product(MACHINES, designs)])
 
 
-@pytest.mark.parametrize(("machine", "count", "schedule"), on_two_machines(DESIGNS))
+@pytest.mark.parametrize(("machine", "count", "schedule"), on_machines(DESIGNS))
 def test_equal_contenders_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 
 
+@pytest.mark.parametrize("budget_s", by_length([600], [420, 600, 1200]))
 @pytest.mark.parametrize("machine", MACHINES)
-def test_nor_are_they_when_looked_at_after_each_block(machine: str) -> None:
-    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s=600), LONG_STUDIES)
+def test_nor_are_they_when_looked_at_after_each_block(machine: str, budget_s: int) -> None:
+    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s), LONG_STUDIES)
+
+
+@pytest.mark.parametrize("machine", by_length(["gallery"], list(MACHINES)))
+def test_nor_are_they_when_blocks_became_longer_with_the_time_that_quick_starts_left(machine: str) -> None:
+    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s=900, first_start_s=48), LONG_STUDIES)
 
 
 @pytest.mark.parametrize("spreads", SPREADS, ids=["alike", "unlike"])
@@ -58,7 +66,7 @@ def test_shifts_whose_baseline_was_started_anew(blocks: int) -> None:
     assert_honest(interrupted_shifts(blocks), STUDIES)
 
 
-@pytest.mark.parametrize(("machine", "count", "schedule"), on_two_machines(SHIFTS))
+@pytest.mark.parametrize(("machine", "count", "schedule"), on_machines(SHIFTS))
 def test_shifts_that_meet_by_way_of_the_baseline(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 

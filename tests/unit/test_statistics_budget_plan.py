@@ -80,6 +80,28 @@ def test_a_plan_fits_and_more_budget_is_never_worse(
     assert more.half_width <= plan.half_width
 
 
+def test_what_is_left_is_planned_with_what_is_done() -> None:
+    plan = plan_blocks(EIGHT, 400, 0.95, done=[2, 1])
+    assert plan is not None
+    assert (plan.blocks, plan.rounds) == (4, 4)
+    variance = 2 * (0.06**2 + 0.11**2 * (1 / 2 + 1 + 2 / 4) / 4) / 4
+    assert plan.half_width == pytest.approx(stats.t.ppf(0.975, 8 + 3) * math.sqrt(variance))
+    assert plan.seconds == 2 * (110 + 4 * 22)
+    assert plan_blocks(EIGHT, 110 + 21, 0.95, done=[2, 1]) is None
+    alone = plan_blocks(EIGHT, 10_000, 0.95, done=[2, 1], most=3)
+    assert alone is not None
+    assert (alone.blocks, alone.rounds) == (3, (10_000 - 110) // 22)
+
+
+def test_no_more_rounds_than_are_asked_for_and_the_time_goes_into_blocks() -> None:
+    free = plan_blocks(EIGHT, 20_000, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3))
+    held = plan_blocks(EIGHT, 20_000, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3), most_rounds=3)
+    assert free is not None
+    assert held is not None
+    assert held.rounds == 3 < free.rounds
+    assert held.blocks > free.blocks
+
+
 def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> LogSpeeds:
     """Of 200 blocks, which all share a large shift, and six contenders."""
     rng = np.random.default_rng(seed)

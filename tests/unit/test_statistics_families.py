@@ -162,6 +162,13 @@ def test_the_last_look_takes_what_is_left() -> None:
     assert looks([200], 500, 0.05) == []
 
 
+def test_what_is_kept_back_is_that_of_the_newest_block() -> None:
+    """After the second block 200 s are enough for another and for what follows; after the first they were not asked."""
+    made = looks([300, 400, 500], 600, 0.05, [250.0, 100.0, 100.0])
+    assert [look.is_last for look in made] == [False, True]
+    assert [look.is_last for look in looks([300, 400, 500], 600, 0.05, [0.0, 101.0, 0.0])] == [True]
+
+
 def test_the_look_after_the_most_blocks_is_the_last_whatever_the_budget_has_left() -> None:
     made = looks([10, 20, 30], 600, 0.05, most_blocks=3)
     assert [look.is_last for look in made] == [False, True]

@@ -8,6 +8,7 @@ from bitbench.core.found.metrics import OBJECTIVES
 from bitbench.core.found.tails import Event, ObjectiveVerdict, PercentileEstimate, carries
 from bitbench.statistics.log_speeds import Floats
 from bitbench.statistics.percentiles import events_for_an_upper_end, judge_limit, percentile
+from tests.length import by_length
 from tests.unit.simulated_requests import (
     P99_CELLS,
     Cell,
@@ -18,7 +19,7 @@ from tests.unit.simulated_requests import (
     true_percentile,
 )
 
-STUDIES = 250
+STUDIES = by_length(250, 2500)
 
 
 def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:

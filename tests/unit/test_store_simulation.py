@@ -16,12 +16,14 @@ from bitbench.ground.errors import StoreError
 from bitbench.planning.schedule import Progress
 from bitbench.store import records
 from bitbench.store.folder import Writer
+from tests.length import by_length
 from tests.unit.store_simulation import KINDS, STEPS, explore, walk, walk_one
 
 EXAMPLES = 60
 FEWEST_EXPLORED = 1_500  # steps; of the 3,600 that the examples may have
-WALKED = 6_000  # a million in tests/slow
+WALKED = by_length(6_000, 50_000)
 SEED = 1
+SEEDS = range(SEED, SEED + by_length(1, 20))
 
 
 def test_steps_that_hypothesis_chooses() -> None:
@@ -30,8 +32,9 @@ def test_steps_that_hypothesis_chooses() -> None:
     assert steps >= FEWEST_EXPLORED
 
 
-def test_a_walk() -> None:
-    counts = walk(SEED, WALKED)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_walk(seed: int) -> None:
+    counts = walk(seed, WALKED)
     print(dict(counts))
     assert counts["steps"] >= WALKED
     assert all(counts[kind] > 0.05 * WALKED for kind in KINDS)

@@ -8,11 +8,17 @@ import pytest
 
 from bitbench.core.asked.study import Argument, EngineSetup, Study
 from bitbench.engines.registry import engine
-from bitbench.ground.errors import NotTrustedError, StoreError
+from bitbench.ground.errors import NotTrustedError, StoreError, StudyFileError
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.lab import interface
+from bitbench.lab.observer import LogObserver
+from bitbench.lab.quality_study import STUDY_FILE, QualityOptions, run_quality
+from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
-from bitbench.lab.trust import FOLDER
+from bitbench.lab.trust import FOLDER, Trust
 from bitbench.planning.starter import STARTER
+from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.pseudo_terminal import on_terminal
 
@@ -219,3 +225,69 @@ def test_the_question_is_asked_once(tmp_path: Path) -> None:
     again = on_terminal("run", "s.yaml", cwd=tmp_path, env=variables)
     assert again.exit_code == ExitCode.NOTHING_MEASURED, again.output
     assert b"[y/N]" not in again.output
+
+
+def test_what_runs_is_what_was_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though the file is another one by the time of the answer, which uses nothing more."""
+    file = tmp_path / "s.yaml"
+    file.write_text(STUDY)
+    ran: list[str] = []
+
+    def change(trust: Trust) -> None:
+        give(trust)
+        file.write_text(STUDY.replace("name: x", "name: another"))
+
+    def run(_: Lab, study: Path | Study | StudySource, *__: object, **___: object) -> StudyFolder:
+        ran.append(StudySource.of(study).study.name)
+        raise NotTrustedError("seen")
+
+    give = Trust.give
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(Trust, "give", change)
+    monkeypatch.setattr(Lab, "run", run)
+    bitbench(capsys, "run", str(file), "--trust")
+    file.write_text(STUDY)
+    with pytest.raises(NotTrustedError):
+        interface.run(file, tmp_path / "out", trust=True)
+    assert ran == ["x", "x"]
+
+
+def test_a_file_that_changes_to_use_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text(STUDY)
+    lab = Lab(tmp_path / "home")
+    lab.trust(file).give()
+    file.write_text(STUDY.replace("example.com", "evil.example"))
+    with pytest.raises(NotTrustedError, match=r"evil\.example"):
+        lab.run(file, tmp_path / "out", LogObserver())
+
+
+def test_only_what_was_typed_is_allowed_by_typing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `bitbench quality`, whose study file lies in a folder that others may write to."""
+    ran: list[Study] = []
+
+    def write(files: SafeFolder, name: str, content: str, mode: int = 0o644) -> Path:
+        path = written(files, name, content, mode=mode)
+        if name == STUDY_FILE:
+            path.write_text(STUDY)  # somebody was quicker than the reader
+        return path
+
+    def run(_: Lab, study: Path | Study | StudySource, *__: object, **___: object) -> None:
+        ran.append(StudySource.of(study).study)
+
+    written = SafeFolder.write
+    monkeypatch.setattr(SafeFolder, "write", write)
+    monkeypatch.setattr(Lab, "run", run)
+    lab = Lab(tmp_path / "home")
+    run_quality(lab, QualityOptions(model="smollm2-135m", recipes=("w8a8-rtn",)), tmp_path / "out", LogObserver())
+    assert [study.name for study in ran] == ["quality-smollm2-135m"]
+    assert not (tmp_path / "home" / FOLDER).exists()
+
+
+@pytest.mark.parametrize("task", ["/tmp/evil.txt", "./evil", "~/evil.YAML", "../evil", "evil/", "evil task", "-x", ""])
+def test_a_task_that_is_a_path_is_no_name(task: str, tmp_path: Path) -> None:
+    """lm-eval takes any path for a task file, and runs the code that it names."""
+    with pytest.raises(StudyFileError, match=r"neither a name of lm-eval's registry nor a YAML file"):
+        asked(tmp_path, f"{STUDY}quality: {{tasks: ['{task}']}}\n")

@@ -28,7 +28,9 @@ from bitbench.ground.errors import StudyFileError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.answers import answer_schema, answer_text
 from bitbench.lab.choices import Described
+from bitbench.lab.confirmation import ConfirmationPlanner
 from bitbench.planning.draw import draw
+from bitbench.planning.estimate import Estimator
 from bitbench.planning.study_file import parse_study, study_schema
 from bitbench.report.answers.deploy import command_lines
 from bitbench.report.answers.tune import tuning_document
@@ -41,7 +43,7 @@ from bitbench.statistics.pairs import PairedRatio, PairTable
 from bitbench.statistics.race import Admission, admission, race, race_of
 from bitbench.statistics.standing import Headline, kept_back
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_plan, make_records, make_trial
+from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 A, B, C = (Contender(variant="none", engine=name) for name in "abc")
@@ -226,6 +228,27 @@ def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
     assert plan_confirmation(design, 600.0, 0.95, calm, target=0.02).seconds <= 150
     assert plan_confirmation(design, 600.0, 0.95, noisy, target=0.02).seconds > 500
     assert plan_confirmation(design, 1.0, 0.95, noisy, target=0.02).blocks == 3
+
+
+def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
+    """The search's own first ones took 50 s, and later ones 5 s."""
+    plan = make_plan(["a", "b"], [WORKLOAD], Measure(budget=600.0))
+    trials = [make_trial(cell, block, 0, duration_s=4.0) for cell in plan.cells for block in range(2)]
+
+    def planned(first_s: float) -> Measure:
+        estimator = Estimator(plan, {"null": NullEngine()})
+        for one in plan.contenders:
+            for block, ready_s in ((1, 5.0), (0, first_s)):
+                estimator.add(make_instance(one, block, ready_s=ready_s))
+        for trial in trials:
+            estimator.add(trial)
+        searched = make_records(plan, trials)
+        return ConfirmationPlanner(plan.study, searched, estimator, *reversed(plan.contenders), 300.0).plan().measure
+
+    alike, slow_first = planned(5.0), planned(50.0)
+    seconds = [measure.instances.min * (2 * 6.0 + measure.trials.min * (2 * 4.5)) for measure in (alike, slow_first)]
+    assert 300 - 25 < seconds[0] <= 301
+    assert 210 - 25 < seconds[1] <= 211
 
 
 def launch(engine: str, path: Path, **args: object) -> Launch:

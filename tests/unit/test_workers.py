@@ -32,7 +32,8 @@ LM_EVAL = """
 import os, sys
 sys.modules["lm_eval.tasks"] = sys.modules[__name__]
 __version__ = "0.4.13"
-class TaskManager: ...
+class TaskManager:
+    all_tasks = ["right", "gated", "leaving", "killed"]
 def simple_evaluate(*, model_args, tasks, **_):
     if tasks == ["gated"]:
         raise PermissionError("while it loaded the dataset\\nno access without HF_TOKEN")
@@ -79,7 +80,7 @@ def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskOutcome:
     monkeypatch.setenv("HF_TOKEN", "seven77")
     python = stand_in_python(tmp_path / "env", lm_eval=LM_EVAL)
     endpoint = Endpoint("http://127.0.0.1:1", "m", api_key="secret")
-    quality = Quality(tasks=("gated", "leaving", "killed", "right"))
+    quality = Quality(tasks=("gated", "leaving", "killed", "right", "job.json"))
     tools = TaskTools(python, tmp_path, tmp_path, 64)
     return run_tasks(endpoint, Scoring.PROMPT_LOGPROBS, quality, tools, lambda _: None)
 
@@ -96,6 +97,7 @@ def test_tasks_that_fail_say_why_and_leave_the_others_alone(outcome: TaskOutcome
         "gated": "PermissionError: no access without HF_TOKEN",
         "leaving": "SystemExit: told to leave",
         "killed": "it was killed by signal 9",
+        "job.json": "ValueError: lm-eval has no task job.json",  # though a file of this name lies where it runs
     }
 
 

@@ -45,6 +45,8 @@ def _command() -> ExitCode:
 
     from bitbench.cli.app import app
 
+    if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
+        _end_what_is_left_over()
     # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
     try:
@@ -55,6 +57,17 @@ def _command() -> ExitCode:
         error.message = error.message.replace("Value error, ", "")  # what pydantic puts before our own words
         error.show()
         return _fail_as_json(error.format_message(), ExitCode.USAGE)
+
+
+def _end_what_is_left_over() -> None:
+    """Engines of a run that was killed together with all that guarded them."""
+    from bitbench.engines.left_over import end_left_over
+
+    try:
+        if ended := end_left_over():
+            _say(f"ended {ended} process(es) of engines that a killed run had left behind", "note", "yellow")
+    except TimeoutError:
+        _say("engines that a killed run left behind cannot be ended and disturb what is measured", "warning", "yellow")
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:

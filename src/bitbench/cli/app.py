@@ -170,6 +170,7 @@ def run(
     from bitbench.cli.trust import confirm
     from bitbench.fleet.address import roster_of
     from bitbench.lab.places import folder_at
+    from bitbench.lab.source import StudySource
     from bitbench.lab.study import Lab
     from bitbench.lab.watch import watched
 
@@ -177,11 +178,12 @@ def run(
     place = None if into is None else folder_at(into, lab.home)
     budget_s = None if budget is None else seconds(budget, "--budget")
     roster = None if on is None else roster_of(on, without_token=insecure_cluster)
-    confirm(lab.trust(study), console, trusts=trust)
+    source = StudySource.of(study)
+    confirm(lab.trust(source), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(lab, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(study, place, observer, budget_s=budget_s, on=roster)
+            folder = lab.run(source, place, observer, budget_s=budget_s, on=roster)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 

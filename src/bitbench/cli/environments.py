@@ -12,6 +12,7 @@ app = typer.Typer(help="Create and list the environments that engines run in.", 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="A name from `bitbench env list`.")],
+    *,
     find_links: Annotated[
         list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
     ] = None,
@@ -19,6 +20,9 @@ def create(
     installer: Annotated[
         str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
     ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile for this processor, take nothing prebuilt.")
+    ] = False,
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
@@ -37,12 +41,15 @@ def create(
             wanted,
             lab.home,
             device=lab.device,
+            compiled=compiled,
             find_links=find_links or [],
             index_url=index_url,
             installer=installer,
             on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
         )
     console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
+    if made.prebuilt is not None:
+        console.print(f"{made.prebuilt}. To compile it: bitbench env create {made.name} --compile")
 
 
 @app.command("list")

@@ -13,6 +13,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.drawing import Drawing
 from bitbench.lab.study import Lab
 from bitbench.planning.schedule import excused
 from bitbench.report.document.markdown import markdown
@@ -40,10 +41,12 @@ class Reported:
 
 
 def write_outcome(lab: Lab, folder: StudyFolder) -> Reported:
-    records = folder.read()
-    summary = lab.summary(folder, records)
-    document = lab.document(folder, summary, records)
-    return Reported(records, summary, document, lab.report(folder, document).with_name("index.html"))
+    with Drawing() as drawing:
+        records = folder.read()
+        summary = lab.summary(folder, records)
+        document = lab.document(folder, summary, records)
+        page = lab.report(folder, document, drawing).with_name("index.html")
+    return Reported(records, summary, document, page)
 
 
 def show_outcome(reported: Reported, console: Console, exit_code: ExitCode) -> None:

@@ -20,8 +20,7 @@ from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.near_miss import did_you_mean
 from bitbench.ground.units import UNKNOWN, show_about, show_bytes
-from bitbench.lab.amount import Amount, amount_of
-from bitbench.lab.answers import PlanAnswer
+from bitbench.lab.amount import Amount, PlanAnswer, amount_of
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
 from bitbench.models.shapes import is_shape

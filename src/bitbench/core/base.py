@@ -29,13 +29,15 @@ Json = Any  # whatever json.loads returns; the shape is the other side's busines
 class Spec(BaseModel):
     """Written by a person: a field we do not know is a mistake to be named, not ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class Record(BaseModel):
     """Written by bitbench, perhaps by a newer one: unknown fields are left alone."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
 T = TypeVar("T", int, float)

@@ -17,6 +17,14 @@ class Build(Protocol):
         """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""
 
 
+class Prebuilt(Protocol):
+    def __call__(self, environment: Path, log_file: Path) -> str | None:
+        """Put into the environment's folder, for the CPU, what the build would compile, from a package of the lock.
+
+        Says in words what it is; None where it does not fit this machine.
+        """
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment of its own: dependencies of engines conflict with each other and with ours."""
@@ -29,6 +37,7 @@ class Environment:
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
     build: Build | None = None  # runs after the packages are installed
+    prebuilt: Prebuilt | None = None  # tried before the build, unless compiling is asked for
     by_hand: str = ""  # where no lock can hold all that is needed: a sentence with what to do instead
 
     def lock_for(self, device: Device) -> Path:

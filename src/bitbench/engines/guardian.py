@@ -1,8 +1,9 @@
 """Runs one engine and makes sure that nothing of it outlives bitbench, whichever process is ended by `kill -9`.
 
-Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours. It is two
-processes: the keeper, which bitbench starts, and below it the guardian, whose child is the engine. Both are child
-subreapers, so that orphans and processes that changed their session stay below them in the tree and are found in /proc.
+Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`, or called by a prepared parent
+(`workers/prepared_parent.py`) in a process that it has forked; imports nothing of ours. It is two processes: the
+keeper, and below it the guardian, whose child is the engine. Both are child subreapers, so that orphans and processes
+that changed their session stay below them in the tree and are found in /proc.
 
 | who is killed | what happens |
 |---|---|
@@ -11,13 +12,11 @@ subreapers, so that orphans and processes that changed their session stay below 
 | the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); the keeper gets and ends what it had started |
 | the keeper | the kernel sends SIGTERM to the guardian, which ends everything |
 | keeper and guardian | the kernel kills the engine; bitbench finds the rest by a variable that they all inherited |
-
-Not covered without privileges: keeper, guardian and bitbench killed at the same moment. The engine itself is killed
-even then, processes that it had started may go on.
+| all three at once | the kernel kills the engine; the next command of that home finds the rest likewise |
 
 FD is one end of a socket pair. Two lines are written to it: the pids of guardian and engine, and the engine's exit code
-as soon as it is known, which may be seconds before the last process is gone. The exit status is the engine's, a signal
-included.
+as soon as it is known, which may be seconds before the last process is gone. It is closed when nothing is left. The
+exit status is the engine's, a signal included.
 """
 
 import contextlib
@@ -40,31 +39,60 @@ KILL_S = 1.0  # from SIGKILL until the last process is gone, on a busy machine
 CANNOT_START = 127  # as a shell says it
 
 
-def main(arguments: list[str]) -> int:
-    """The keeper: runs the guardian until that has ended; returns the wait status to end with."""
+def main(arguments: list[str]) -> None:
+    """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    keep(leash, parent)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+    finally:
+        os._exit(CANNOT_START)
+
+
+def keep(leash: int, parent: int) -> None:
+    """Makes this process the keeper and forks the others from it. Returns in the engine alone, whose signals and
+    session are as after `execvp`; the keeper ends when nothing of the engine is left."""
     keeper = os.getpid()
     guardian = os.fork()
     wakeups = prepare()
     if guardian == 0:
         os.setsid()  # who kills the keeper's process group does not kill both
         control(PR_SET_PDEATHSIG, signal.SIGTERM)
-        pass_on(guard(command, leash, keeper, wakeups))
+        guard(leash, keeper, wakeups)
+        return
     status = watch(guardian, leash, parent, wakeups)
     if status is None:  # the guardian has seen the same, unless only this process was told to end
         send({guardian}, signal.SIGTERM)
         status = wait_for(guardian, wakeups, GRACE_S + KILL_S)
     report_end(leash, status)
-    return end_all(guardian, status)
+    pass_on(end_all(guardian, status))
 
 
-def guard(command: list[str], leash: int, keeper: int, wakeups: int) -> int:
-    """Runs the engine until it ends or its time is over; returns its wait status."""
-    engine = start(command, leash)
-    os.write(leash, f"{os.getpid()} {engine}\n".encode())
+def guard(leash: int, keeper: int, wakeups: int) -> None:
+    """Returns in the engine; the guardian ends when the engine has, or its time is over."""
+    guardian = os.getpid()
+    engine = os.fork()
+    if engine == 0:
+        become_engine(guardian, leash, wakeups)
+        return
+    os.write(leash, f"{guardian} {engine}\n".encode())
     status = watch(engine, leash, keeper, wakeups)
     report_end(leash, status)
-    return end_all(engine, status)
+    pass_on(end_all(engine, status))
+
+
+def become_engine(guardian: int, leash: int, wakeups: int) -> None:
+    os.setsid()
+    control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guardian:  # it died before the line above
+        os._exit(CANNOT_START)
+    for descriptor in (leash, wakeups, signal.set_wakeup_fd(-1)):
+        os.close(descriptor)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def watch(child: int, leash: int, parent: int, wakeups: int) -> int | None:
@@ -89,10 +117,10 @@ def wait_for(child: int, wakeups: int, timeout_s: float) -> int | None:
 
 
 def report_end(leash: int, status: int | None) -> None:
-    """Before the rest of the tree is ended, which may take seconds."""
-    if status is not None:
-        with contextlib.suppress(OSError):  # nobody listens any more
-            os.write(leash, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    """Before the rest of the tree is ended, which may take seconds. None: not the engine began it, but we."""
+    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    with contextlib.suppress(OSError):  # nobody listens any more
+        os.write(leash, f"{code}\n".encode())
 
 
 def prepare() -> int:
@@ -127,28 +155,6 @@ def is_closed(leash: int) -> bool:
         return not os.read(leash, 1)
     except OSError:  # bitbench was gone before it had read everything
         return True
-
-
-def start(command: list[str], leash: int) -> int:
-    guardian = os.getpid()
-    engine = os.fork()
-    if engine:
-        return engine
-    try:
-        os.setsid()
-        control(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guardian:  # it died before the line above
-            os._exit(CANNOT_START)
-        os.close(leash)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
-        sys.stderr.flush()
-    finally:
-        os._exit(CANNOT_START)
 
 
 def reap() -> dict[int, int]:
@@ -218,4 +224,4 @@ def pass_on(status: int) -> None:
 
 
 if __name__ == "__main__":
-    pass_on(main(sys.argv[1:]))
+    main(sys.argv[1:])

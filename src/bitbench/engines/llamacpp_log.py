@@ -1,5 +1,5 @@
-"""What llama-server says in its log, as facts. Written against b10605; a line that is not found leaves its fact
-undefined."""
+"""What llama-server says in its log, as facts. Written against b10605 and 86a2835; a line that is not found leaves its
+fact undefined."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,8 @@ from bitbench.ground.units import show_bytes
 
 # "0.12.345.678 I ": minutes, seconds, milliseconds, microseconds since the start, then the level.
 _PREFIX = re.compile(r"^(?:(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) )?(?:([IWED]) )?")
-_VERSION = re.compile(r"\bbuild:? (\d+) \(|\bversion: (\d+) \(")
+# "build 10605 (b10605)", or "build 1 (86a2835)" of one whose history was not there to count: then the commit names it.
+_VERSION = re.compile(r"\bbuild:? [01] \((\w+)\)|\bbuild:? (\d+) \(|\bversion: (\d+) \(")
 _COMPILER = re.compile(r"\bbuild:? \d+ \(\S+\) with (.+) for ")
 _SYSTEM = re.compile(r"system_info: n_threads = (\d+).* / (\d+) \| (.*)")
 _FEATURE = re.compile(r"(\w+) = (\d+)")

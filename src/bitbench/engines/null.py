@@ -4,7 +4,6 @@ for the fast tests; see `workers/null_server.py` for the schedule."""
 import importlib.util
 import json
 import os
-import sys
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -22,8 +21,10 @@ from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.engines.starts import Preparation
 from bitbench.engines.workers.null_answers import DRAFT_COUNTERS, MODEL
 from bitbench.engines.workers.null_server import KEY_VARIABLE
+from bitbench.ground.child_python import own
 from bitbench.ground.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
@@ -111,12 +112,13 @@ class NullEngine:
             prefix_caching=False,
         )
         plan = ServerPlan(
-            command=(sys.executable, "-P", "-m", _MODULE, str(port), behaviour),
+            command=own(_MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
             endpoint=Endpoint(
                 f"http://127.0.0.1:{port}", MODEL, key, metrics=DRAFT_COUNTERS if arguments.draft_tokens else {}
             ),
             log_file=launch.log_file,
             read_facts=lambda _: facts,
+            preparation=Preparation((_MODULE, "bitbench._native")) if launch.setup.prefork else None,
         )
-        return ServerInstance(plan)
+        return ServerInstance(plan, launch.starts)

@@ -20,6 +20,7 @@ from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
@@ -125,7 +126,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         for name, value in sorted(chosen.items())
     ]
     return [
-        *(str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}"),
+        *isolated(launch.python, _SERVER, f"--model={launch.variant.path}", f"--port={port}"),
         *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
     ]
 

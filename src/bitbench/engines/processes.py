@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -17,15 +18,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bitbench.engines.guardian import GRACE_S, KILL_S, descendants, send
+from bitbench.engines.left_over import MARK_VARIABLE, kill_all, marked, new_mark
 from bitbench.engines.listeners import describe_holders, listening_sockets, sockets_of
+from bitbench.ground.child_python import NOWHERE, isolated
 from bitbench.ground.errors import BitbenchError
 from bitbench.ground.safe_files import SafeFolder
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
 _STOP_TIMEOUT_S = 20.0
-# In the environment of all that belongs to one engine, so that it is found even when no guardian is left.
-_MARK_VARIABLE = "BITBENCH_INSTANCE"
 _LOG_TAIL_BYTES = 256 * 1024
 _HEALTH_REQUEST_TIMEOUT_S = 5.0
 # A server that is ready at once is seen within 10 ms; one that takes minutes costs ten polls a second.
@@ -49,57 +50,106 @@ class PortTaken(Exception):
 
 
 class ServerProcess:
-    """A running process tree. `pid` is its root: the command itself, not the guardian."""
+    """A running process tree. `pid` is its root: the command itself, not the guardian.
+
+    `keeper` is the process that keeps it, with its mark, where bitbench started that itself; `nursery`, where a
+    prepared parent forked it, are that parent's guardian, which gets the orphans when no other guardian is left, and
+    the parent.
+    """
 
     def __init__(
-        self, keeper: "subprocess.Popen[bytes]", leash: socket.socket, pids: tuple[int, int], mark: str, log_file: Path
+        self,
+        leash: socket.socket,
+        log_file: Path,
+        *,
+        keeper: "tuple[subprocess.Popen[bytes], str] | None" = None,
+        nursery: tuple[int, int] | None = None,
     ) -> None:
-        self._guardian_pid, self.pid = pids
+        """Raises OSError where the guardian ended before it had started anything."""
+        with leash.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
+            line = reader.readline()
+        if not line:
+            leash.close()
+            raise OSError(
+                f"the guardian process ended with {keeper[0].wait() if keeper else 'an error'} before it began"
+            )
+        self.guardian_pid, self.pid = map(int, line.split())
         self.log_file = log_file
-        self._keeper = keeper
         self._leash = leash
-        self._mark = mark
+        self._keeper = keeper[0] if keeper else None
+        self._mark = keeper[1] if keeper else ""
+        self._nursery = nursery
         self._reported: int | None = None
+        self._is_stopping = False
+        self._is_gone = False  # all of it, the guardians included
 
     def exit_code(self) -> int | None:
         """None while it runs; minus the signal's number when a signal ended it, or those who guard it."""
-        if self._reported is None:
-            with contextlib.suppress(OSError):  # nothing was said yet, or the process was stopped
-                said = self._leash.recv(64, socket.MSG_DONTWAIT)
-                self._reported = int(said.split()[0]) if said else None
-        return self._keeper.poll() if self._reported is None else self._reported
+        self._listen(0.0)
+        if self._reported is None and self._is_gone:
+            return self._keeper.wait() if self._keeper else -signal.SIGKILL
+        return self._reported
 
     def wait_for_the_rest(self) -> None:
         """Once the engine has ended: until all that it started has, too, and has written what it had to say."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._keeper.wait(GRACE_S + KILL_S)
+        self._wait_until_gone(GRACE_S + KILL_S)
 
     def stop(self) -> None:
         """Ends the whole tree and returns when nothing of it is left. Safe to call twice."""
-        self.exit_code()  # what was reported can be read no more after this
+        if self._leash.fileno() < 0:
+            return
+        self.exit_code()  # what is reported after this is about the end that we make
+        self._is_stopping = True
         self.thaw()  # a frozen process could not end by itself
         with contextlib.suppress(OSError):  # the other end may be gone already
-            self._leash.shutdown(socket.SHUT_RDWR)  # unlike close, seen even while a forked process holds a copy
-        self._leash.close()
+            self._leash.shutdown(socket.SHUT_WR)  # unlike close, seen even while a forked process holds a copy
         try:
-            if self._keeper.wait(_STOP_TIMEOUT_S) < 0:  # by a signal, perhaps before it had ended all
-                _kill_marked(f"{_MARK_VARIABLE}={self._mark}", _STOP_TIMEOUT_S)
+            if not self._wait_until_gone(_STOP_TIMEOUT_S):
+                raise TimeoutError
+            self._end_orphans()
         except (subprocess.TimeoutExpired, TimeoutError):
             raise BitbenchError(
                 f"Process {self.pid} or one that it started cannot be killed and would disturb the next "
                 f"measurement. End it (a driver may block it), then repeat the command."
             ) from None
+        self._leash.close()
+
+    def _end_orphans(self) -> None:
+        """What is left where the guardians were killed before they had ended everything."""
+        if self._keeper is not None and self._keeper.wait(_STOP_TIMEOUT_S) < 0:
+            kill_all(lambda: marked(self._mark), _STOP_TIMEOUT_S)
+        if self._nursery is not None:
+            guardian, parent = self._nursery
+            kill_all(lambda: descendants(guardian) - descendants(parent) - {parent}, _STOP_TIMEOUT_S)
+
+    def _wait_until_gone(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not self._is_gone and (left_s := deadline - time.monotonic()) > 0:
+            self._listen(left_s)
+        return self._is_gone
+
+    def _listen(self, timeout_s: float) -> None:
+        """Reads what the guardians have to say, and waits so long for it. They close the socket when they end."""
+        if self._is_gone or self._leash.fileno() < 0 or not select.select([self._leash], [], [], timeout_s)[0]:
+            return
+        try:
+            said = self._leash.recv(64)
+        except OSError:
+            said = b""
+        self._is_gone = not said
+        if said and self._reported is None and not self._is_stopping:
+            self._reported = int(said.split()[0])
 
     def freeze(self) -> None:
         """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
         stopped: set[int] = set()
-        while running := descendants(self._guardian_pid) - stopped:  # until none has been forked meanwhile
+        while running := descendants(self.guardian_pid) - stopped:  # until none has been forked meanwhile
             send(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
         """Lets it go on. Safe to call when it is not frozen."""
-        send(descendants(self._guardian_pid), signal.SIGCONT)
+        send(descendants(self.guardian_pid), signal.SIGCONT)
 
     def listens_on(self, port: int) -> bool:
         """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
@@ -108,7 +158,7 @@ class ServerProcess:
         strange = listening - sockets_of(
             [self.pid]
         )  # mostly the root itself; the whole tree is looked for in all /proc
-        strange = strange and strange - sockets_of(descendants(self._guardian_pid))
+        strange = strange and strange - sockets_of(descendants(self.guardian_pid))
         if strange and strange <= listening_sockets(port):  # else it was closed, or handed over, in the meantime
             raise PortTaken(describe_holders(strange))
         return bool(listening)
@@ -123,30 +173,27 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def spawn(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ServerProcess:
+def spawn(
+    command: Sequence[str], *, env: Mapping[str, str], log_file: Path, pass_fds: Sequence[int] = ()
+) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
     """
-    mark = secrets.token_hex(16)
+    mark = new_mark()
     ours, theirs = socket.socketpair()
     with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(os.getpid()), *command],
+            isolated(sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**env, _MARK_VARIABLE: mark},
-            pass_fds=(theirs.fileno(),),
+            cwd=NOWHERE,
+            env={**env, MARK_VARIABLE: mark},
+            pass_fds=(theirs.fileno(), *pass_fds),
             start_new_session=True,  # Ctrl-C is for bitbench, which then ends its engines in order
         )
-    with ours.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
-        line = reader.readline()
-    if not line:
-        ours.close()
-        raise OSError(f"the guardian process ended with {keeper.wait()} before it started {command[0]}")
-    guardian, engine = line.split()
-    return ServerProcess(keeper, ours, (int(guardian), int(engine)), mark, log_file)
+    return ServerProcess(ours, log_file, keeper=(keeper, mark))
 
 
 def wait_until_healthy(process: ServerProcess, url: str, timeout_s: float) -> None:
@@ -186,26 +233,6 @@ def free_port() -> int:
 
 def random_key() -> str:
     return secrets.token_urlsafe(32)
-
-
-def _kill_marked(entry: str, timeout_s: float) -> None:
-    """Every process that was started with this entry in its environment, whoever its parent is now."""
-    deadline = time.monotonic() + timeout_s
-    while pids := _marked(entry.encode()):
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        send(pids, signal.SIGKILL)
-        time.sleep(_FIRST_POLL_S)
-
-
-def _marked(entry: bytes) -> set[int]:
-    """Those that have ended have no environment any more."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # another user's, or gone in the meantime
-            if entry in path.read_bytes().split(b"\0"):
-                found.add(int(path.parent.name))
-    return found
 
 
 def _text(data: bytes) -> str:

@@ -16,7 +16,9 @@ from bitbench.core.ports import Endpoint, InstanceFailed
 from bitbench.core.quotation import printable, without_key
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.engines.kernel_kills import count_kernel_kills
-from bitbench.engines.processes import PortTaken, ProcessEnded, spawn, wait_until_healthy
+from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_healthy
+from bitbench.engines.starts import Command, ConfigStarts, Preparation, Starts
+from bitbench.engines.workers.vllm_forks import UNLIKE
 from bitbench.ground import machine_faults
 from bitbench.ground.child_environment import engine_environment
 from bitbench.ground.units import show_duration
@@ -51,7 +53,7 @@ def printed_facts(lines: Iterable[str]) -> dict[str, Json]:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """One server to start. Secrets may be in `env`, never in `command`, which is recorded."""
+    """One server to start. The key may be in `env`, never in `command`, which is recorded."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -62,15 +64,24 @@ class ServerPlan:
     unsupported: re.Pattern[str] = NOTHING  # what the engine says when it cannot run something
     ends_itself: re.Pattern[str] = NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
     message_of: Callable[[str], str] = str  # a log line without the engine's own time stamps and process names
+    preparation: Preparation | None = None  # of a parent that it may be forked from; None: it is always spawned
 
 
 class ServerInstance:
     """A `core.ports.Instance` over one server process."""
 
-    def __init__(self, plan: ServerPlan) -> None:
+    def __init__(self, plan: ServerPlan, starts: ConfigStarts | None = None) -> None:
         self._plan = plan
         self._kernel_kills = count_kernel_kills()
-        self._process = spawn(plan.command, env=engine_environment(plan.env), log_file=plan.log_file)
+        command = Command(
+            words=tuple(plan.command),
+            env=engine_environment(plan.env),
+            key=plan.endpoint.api_key,
+            log_file=plan.log_file,
+            preparation=plan.preparation,
+        )
+        self._starts = starts or Starts().of("")
+        self._process, self._start, self._why_spawned = self._starts.start(command)
         self._was_stopped = False
         self._death: Failure | None = None
 
@@ -89,11 +100,16 @@ class ServerInstance:
             lines = self._messages()
             cause = f"It was not ready within {show_duration(timeout_s)} (limits.start)."
             raise InstanceFailed(_failure(Outcome.TIMEOUT, cause, lines, len(lines))) from None
+        if self._start == "spawned":
+            self._starts.is_ready(self._process)
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
         facts = self._plan.read_facts(without_key(self._process.log(), self._plan.endpoint.api_key))
-        return facts.model_copy(update={"command": shown_command(self._plan)})
+        notes = (f"It was not forked from a prepared parent: {self._why_spawned}.",) if self._why_spawned else ()
+        return facts.model_copy(
+            update={"command": shown_command(self._plan), "start": self._start, "notes": (*facts.notes, *notes)}
+        )
 
     def failure(self) -> Failure | None:
         exit_code = self._process.exit_code()
@@ -137,6 +153,9 @@ class ServerInstance:
         lines = self._messages()
         if self._was_stopped:
             return _failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
+        if self._start == "preforked" and (place := _first(re.compile(UNLIKE).search, lines)) < len(lines):
+            self._starts.refuse(lines[place])
+            return _failure(Outcome.DISTURBED, f"Its prepared parent does not fit: {lines[place]}", lines, place)
         for outcome, pattern in (
             (Outcome.OOM, _OUT_OF_MEMORY),
             (Outcome.UNSUPPORTED, self._plan.unsupported),

@@ -18,6 +18,7 @@ from bitbench.engines.limits import refuse_long_context, refuse_set_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
@@ -150,7 +151,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = {**defaults, **chosen, **fixed}
     # SGLang has switches to turn something on, and none to turn it off.
     given = {name: value for name, value in options.items() if value is not False}
-    return [str(launch.python), "-I", str(_SERVER), *command_words(given)]
+    return isolated(launch.python, _SERVER, *command_words(given))
 
 
 def environment_variables(launch: Launch, key: str) -> dict[str, str]:

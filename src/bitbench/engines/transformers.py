@@ -15,11 +15,23 @@ from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.options import argument_uses, check_names, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
+from bitbench.engines.starts import Preparation
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
+_PREPARATION = Preparation(
+    (
+        "torch",
+        "transformers.generation.streamers",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.llama.modeling_llama",
+        "transformers.quantizers.auto",
+        "torchao.quantization",
+    )
+)
 _QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")  # what the server can do with a model while it loads
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
@@ -83,7 +95,9 @@ class TransformersEngine:
                 log_file=launch.log_file,
                 read_facts=lambda log: read_facts(log, launch.variant.facts),
                 unsupported=_UNSUPPORTED,
-            )
+                preparation=_PREPARATION if launch.setup.prefork else None,
+            ),
+            launch.starts,
         )
 
 
@@ -103,7 +117,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:
         options.append(f"--trace-folder={launch.trace_folder}")
-    return [str(launch.python), "-I", str(_SERVER), f"--model={launch.variant.path}", f"--port={port}", *options]
+    return isolated(launch.python, _SERVER, f"--model={launch.variant.path}", f"--port={port}", *options)
 
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:

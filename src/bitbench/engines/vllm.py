@@ -20,6 +20,8 @@ from bitbench.engines.limits import refuse_long_context, refuse_set_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.engines.starts import Preparation
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
@@ -77,6 +79,19 @@ _METRICS = {
     "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
 }
+# What each of its processes imports. One that another version does not have is left for the engine itself.
+_PREPARATION = Preparation(
+    modules=(
+        "vllm.entrypoints.openai.api_server",
+        "vllm.entrypoints.launchers.api_server.entry",
+        "vllm.v1.engine.core",
+        "vllm.v1.engine.utils",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.v1.worker.cpu_worker",
+        "vllm.model_executor.models.llama",
+    ),
+    hook=Path(__file__).parent / "workers" / "vllm_forks.py",
+)
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -140,8 +155,17 @@ class VllmEngine:
                 read_facts=lambda log: vllm_log.read_facts(log, launch.variant.facts),
                 unsupported=vllm_log.UNSUPPORTED,
                 message_of=vllm_log.message_of,
-            )
+                preparation=_PREPARATION if _may_be_forked(launch) else None,
+            ),
+            launch.starts,
         )
+
+
+def _may_be_forked(launch: Launch) -> bool:
+    """Not where it is profiled or has several workers, each bound to cores of its own."""
+    chosen = spelled(launch.setup.args)
+    is_one = all(chosen.get(name, 1) == 1 for name in _PARALLEL)
+    return is_one and launch.trace_folder is None and bool(launch.setup.prefork)
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
@@ -157,8 +181,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if launch.trace_folder is not None:
         fixed["profiler-config"] = profiler_config(launch.trace_folder)
     options = {**_options(launch), **fixed}
-    module = ["-I", "-m", "vllm.entrypoints.openai.api_server"]
-    return [str(launch.python), *module, *command_words(options)]
+    return isolated(launch.python, "-m", "vllm.entrypoints.openai.api_server", *command_words(options))
 
 
 def _model(launch: Launch) -> Path:

@@ -18,6 +18,7 @@ from bitbench.environments.installed import (
 )
 from bitbench.environments.installer import Installation, choose_installer, source_options
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import SafeFolder
@@ -30,6 +31,7 @@ def create(
     home: Path,
     *,
     device: Device,
+    compiled: bool = False,
     find_links: Sequence[str] = (),
     index_url: str | None = None,
     installer: str | None = None,
@@ -37,14 +39,20 @@ def create(
 ) -> InstalledEnvironment:
     """Makes the environment, or returns the existing one if it was made from the same lock.
 
+    `compiled`: nothing prebuilt is taken, and an existing environment that has something prebuilt is made again.
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
     on Linux, since locks list wheels for it alone.
     """
     require_linux()
+    if compiled and environment.prebuilt is None:
+        raise EngineEnvironmentError(
+            f"The environment {environment.name} has nothing prebuilt to compile instead; leave out --compile."
+        )
     lock, folder = environment.lock_for(device), folder_of(environment.name, home)
     source_lock = environment.source_lock
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
-    if (existing := read_manifest(folder)) and existing.lock_hash == lock_hash:
+    existing = read_manifest(folder)
+    if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
         return existing
     began = time.monotonic()
     chosen = choose_installer(installer)
@@ -54,7 +62,10 @@ def create(
     log_file = folder / _LOG
     sources = [*source_options(find_links, index_url)]
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
-    if environment.build is not None:
+    prebuilt = None
+    if environment.prebuilt is not None and device == "cpu" and not compiled:
+        prebuilt = environment.prebuilt(folder, log_file)
+    if environment.build is not None and prebuilt is None:
         environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
     on_step("importing it once")
     _check_imports(environment, folder, log_file)
@@ -68,6 +79,7 @@ def create(
         python=".".join(map(str, sys.version_info[:3])),
         seconds=round(time.monotonic() - began, 1),
         size_bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
+        prebuilt=prebuilt,
         versions=versions_in(folder),
     )
     write_manifest(made)
@@ -75,8 +87,16 @@ def create(
 
 
 def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
-    command = [str(python_in(folder)), "-I", "-c", environment.import_check]
-    finished = run(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, check=False, env=tool_environment())
+    finished = run(
+        isolated(python_in(folder), "-c", environment.import_check),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=tool_environment(),
+    )
     if finished.returncode == 0:
         return
     SafeFolder(folder).append(log_file.name, finished.stdout.encode())

@@ -24,6 +24,7 @@ class InstalledEnvironment:
     python: str | None = None
     seconds: float | None = None  # that its creation took
     size_bytes: int | None = None
+    prebuilt: str | None = None  # what was taken instead of compiling it: which version, for which processors
     versions: dict[str, str] = field(default_factory=dict)
 
 

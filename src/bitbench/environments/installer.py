@@ -13,6 +13,7 @@ from typing import Literal
 from bitbench.core.environment import OnStep
 from bitbench.environments.installed import python_in
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.ground.safe_files import SafeFolder
 
@@ -39,11 +40,15 @@ def choose_installer(asked_for: str | None) -> Installer:
 
 
 def source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
-    """Where packages come from, as both installers spell it."""
+    """Where packages come from, as both installers spell it; they work in another folder than we do."""
     for place in find_links:
-        yield f"--find-links={place}"
+        yield f"--find-links={_absolute(place)}"
     if index_url:
-        yield f"--index-url={index_url}"
+        yield f"--index-url={_absolute(index_url)}"
+
+
+def _absolute(place: str) -> str:
+    return place if ":/" in place else str(Path(place).expanduser().absolute())
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,13 @@ class Installation:
         """
         self.on_step(f"creating a virtual environment with {self.installer}")
         python = python_in(self.folder)
-        venv: list[str | Path]
         if self.installer == "uv":
-            venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", self.folder]
+            venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", str(self.folder)]
             install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
         else:
-            venv = [sys.executable, "-m", "venv", self.folder]
-            install = [str(python), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--no-compile"]
+            venv = isolated(sys.executable, "-m", "venv", self.folder)
+            options = ("--progress-bar=off", "--no-input", "--no-compile")
+            install = isolated(python, "-m", "pip", "install", *options)
         self._call("create", venv)
         install += ["--require-hashes", "--no-deps", *self.sources]
         self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
@@ -84,7 +89,9 @@ class Installation:
         collected, total = 0, len(pins(self.lock))
         with (
             SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log,
-            Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=tool_environment()) as process,
+            Popen(
+                command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, cwd=self.folder, env=tool_environment()
+            ) as process,
         ):
             for line in process.stdout or ():
                 log.write(line.encode())

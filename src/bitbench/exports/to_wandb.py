@@ -12,7 +12,7 @@ _PROJECT = "bitbench"
 
 def export(study: ExportedStudy, url: str | None) -> str:
     mode = "online" if url else os.environ.get("WANDB_MODE", "offline")
-    settings = wandb.Settings(silent=True, console="off", **({"base_url": url} if url else {}))
+    settings = wandb.Settings(silent=True, console="off", disable_git=True, **({"base_url": url} if url else {}))
     try:
         folders = [_write(study, cell, mode, settings) for cell in study.cells]
     except (wandb.errors.Error, OSError) as error:

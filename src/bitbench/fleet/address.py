@@ -3,15 +3,15 @@
 import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.fleet.channel import Channel, PipeChannel, Roster, Seat
 from bitbench.ground.child_environment import bitbench_environment
+from bitbench.ground.child_python import own
 from bitbench.ground.errors import UsageError
 
-NODE = ("-P", "-m", "bitbench.lab.node")
+NODE = "bitbench.lab.node"
 MOST_LOCAL = 64
 _LOCAL = re.compile(r"local:(\d{1,3})", re.ASCII)
 _SSH_HOST = re.compile(r"(?:[\w.-]+@)?[\w][\w.-]*(?::\d{1,5})?", re.ASCII)
@@ -50,7 +50,7 @@ def _local(count: int) -> FixedRoster:
     if not 1 <= count <= MOST_LOCAL:
         raise UsageError(f"--on local:{count}: give a number from 1 to {MOST_LOCAL}")
     names = [f"local-{number}" for number in range(1, count + 1)]
-    return FixedRoster(tuple(_seat(name, (sys.executable, *NODE, name), bitbench_environment()) for name in names))
+    return FixedRoster(tuple(_seat(name, own(NODE, name), bitbench_environment()) for name in names))
 
 
 def _ssh(hosts: Sequence[str]) -> FixedRoster:
@@ -60,7 +60,7 @@ def _ssh(hosts: Sequence[str]) -> FixedRoster:
         if not _SSH_HOST.fullmatch(host):
             raise UsageError(f"--on ssh://: {host!r} is no host; write [USER@]HOST[:PORT], several with commas between")
         place, _, port = host.partition(":")
-        remote = shlex.split(os.environ.get("BITBENCH_SSH_NODE", "python3 -P -m bitbench.lab.node"))
+        remote = shlex.split(os.environ.get("BITBENCH_SSH_NODE", f"python3 -P -m {NODE}"))
         options = ["-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"]
         command = ["ssh", *options, *(["-p", port] if port else []), place, shlex.join(remote)]
         seats.append(_seat(place, command, dict(os.environ)))

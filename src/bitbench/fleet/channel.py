@@ -11,6 +11,7 @@ from typing import IO, Protocol
 
 from bitbench.core.quotation import quote
 from bitbench.fleet.messages import Message, decode, encode
+from bitbench.ground.child_python import NOWHERE
 from bitbench.ground.errors import FleetError
 from bitbench.ground.frames import read_frame, write_frame
 
@@ -18,6 +19,8 @@ _EXIT_TIMEOUT_S = 10.0  # to end an engine, which has some seconds to end by its
 _SHOWN_LINES = 3
 # Of one message. Rows of a trial have about a kilobyte per request; a length beyond this is no length.
 LARGEST_FRAME_BYTES = 2**31
+# Not yet looked at, of one machine: it answers what it is asked, and tells a few times a second how a load goes.
+MOST_WAITING, MOST_WAITING_BYTES = 10_000, 2 * LARGEST_FRAME_BYTES
 
 
 class ChannelClosed(Exception):
@@ -58,9 +61,15 @@ class Inbox:
 
     def __init__(self) -> None:
         self._arrived: queue.SimpleQueue[Message | ChannelClosed] = queue.SimpleQueue()
+        self._put_bytes = self._taken_bytes = 0  # each has one thread that counts it
         self.end: ChannelClosed | None = None
 
     def put(self, one: Message | ChannelClosed) -> None:
+        """Raises FleetError where more comes than is taken out."""
+        if isinstance(one, Message):
+            self._put_bytes += sum(map(len, one.parts))
+            if self._arrived.qsize() >= MOST_WAITING or self._put_bytes - self._taken_bytes > MOST_WAITING_BYTES:
+                raise FleetError("it sends more than it is asked for")
         self._arrived.put(one)
 
     def receive(self) -> Message | None:
@@ -74,6 +83,7 @@ class Inbox:
         if isinstance(found, ChannelClosed):
             self.end = found
             raise found
+        self._taken_bytes += sum(map(len, found.parts))
         return found
 
 
@@ -88,6 +98,7 @@ class PipeChannel:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
+                cwd=NOWHERE,
                 env=dict(environment),
                 bufsize=0,
                 start_new_session=True,  # an interrupt in the terminal is the driver's to handle

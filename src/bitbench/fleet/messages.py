@@ -15,9 +15,9 @@ Asking for a number says that all before it are written down. Whoever is in doub
 
 import struct
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from bitbench.core.base import Record
 from bitbench.core.recorded.host import HostFacts
@@ -33,6 +33,11 @@ Kind = Literal[
 DraftKind = Literal["instance", "trial", "quality", "load", "rows"]
 Work = Literal["block", "load"]
 
+# Of a header: a record of quality with long answers has some megabytes.
+LARGEST_HEADER_BYTES = 2**26
+_Number = Annotated[int, Field(ge=-1, lt=2**31)]
+_Nanoseconds = Annotated[int, Field(gt=-(2**62), lt=2**62)]
+_Size = Annotated[int, Field(ge=0)]
 _LENGTHS = struct.Struct("<I")
 
 
@@ -40,7 +45,7 @@ class Header(Record):
     kind: Kind
     order: str = ""  # its id
     work: Work = "block"  # what is ordered: a block of a study, or a part of the requests of a trial
-    seq: int = -1
+    seq: _Number = -1
     draft: DraftKind | None = None
     record: str = ""  # JSON
     has_rows: bool = False  # the first part is a table
@@ -49,8 +54,8 @@ class Header(Record):
     is_passing: bool = False  # of a refusal: the machine is busy, or not well, for a while
     bitbench: str = ""
     host: HostFacts | None = None
-    clock_ns: tuple[int, ...] = ()  # of the machine's monotonic clock: asked and answered; time zero
-    parts: tuple[int, ...] = ()  # their lengths
+    clock_ns: tuple[_Nanoseconds, ...] = ()  # of the machine's monotonic clock: asked and answered; time zero
+    parts: tuple[_Size, ...] = ()  # their lengths
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,16 @@ def decode(frame: bytes) -> Message:
     """Raises FleetError for what no bitbench wrote."""
     try:
         (length,) = _LENGTHS.unpack_from(frame)
+        if length > LARGEST_HEADER_BYTES:
+            raise FleetError("it sent a message whose header is too large")
         begin = _LENGTHS.size + length
         header = Header.model_validate_json(frame[_LENGTHS.size : begin])
     except (struct.error, ValidationError) as error:
-        raise FleetError("a machine answers with something that is no message of bitbench") from error
+        raise FleetError("it sent something that is no message of bitbench") from error
     parts = []
     for size in header.parts:
         parts.append(frame[begin : begin + size])
         begin += size
-    if begin != len(frame) or any(size < 0 for size in header.parts):
-        raise FleetError("a machine answers with a damaged message")
+    if begin != len(frame):
+        raise FleetError("it sent a damaged message")
     return Message(header, tuple(parts))

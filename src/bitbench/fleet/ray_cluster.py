@@ -7,7 +7,6 @@ cut cable after seven minutes.
 
 import contextlib
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,10 @@ from urllib.parse import parse_qs
 from bitbench.fleet.channel import Channel, ChannelClosed, Inbox, PipeChannel, Seat
 from bitbench.fleet.messages import Message, decode, encode
 from bitbench.ground.child_environment import bitbench_environment
+from bitbench.ground.child_python import NOWHERE, own
 from bitbench.ground.errors import FleetError, UsageError
 
-NODE = ("-P", "-m", "bitbench.lab.node")
+NODE = "bitbench.lab.node"
 LISTEN_S = 5.0  # so long a call waits for something to arrive: an idle machine is asked twelve times a minute
 CALL_S = 20.0  # after which a call is given up and made again; whoever is silent for a minute is lost anyway
 _CANNOT = "Ray is not installed here; install it with: pip install 'bitbench[fleet]'"
@@ -41,7 +41,8 @@ class RayRoster:
             )
         self._ray = _ray()
         try:
-            self._ray.init(address=place, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+            with contextlib.chdir(NOWHERE):  # Ray's workers import from the folder that it was started in
+                self._ray.init(address=place, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
         except Exception as error:  # Ray has a dozen, some of them only RuntimeError
             raise FleetError(f"the Ray cluster at {place} cannot be reached: {_why(error)}") from error
 
@@ -82,7 +83,7 @@ class Relay:
 
     def __init__(self) -> None:
         self._arrived = threading.Event()
-        self._channel = PipeChannel((sys.executable, *NODE), bitbench_environment(), self._arrived.set)
+        self._channel = PipeChannel(own(NODE), bitbench_environment(), self._arrived.set)
 
     def send(self, frame: bytes) -> None:
         self._channel.send(decode(frame))

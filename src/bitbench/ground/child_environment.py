@@ -7,6 +7,7 @@ for which our proxies, caches and installer settings count; and bitbench itself 
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 # All that an engine gets of ours. Whatever else changes how it runs belongs in the study file (`env:`), where it is
 # recorded.
@@ -46,8 +47,16 @@ def tool_environment(extra: Mapping[str, str] | None = None, *, hub_token: bool 
 
 
 def bitbench_environment() -> dict[str, str]:
-    """For bitbench's own interpreter and package: what leads to them stays, a token does not."""
-    return _ours(hub_token=False)
+    """For bitbench's own interpreter and package: what leads to them stays, a token does not.
+
+    It leads there from any working folder; the empty entry of a PYTHONPATH, which is that folder, leads nowhere.
+    """
+    ours = _ours(hub_token=False)
+    if home := ours.get("BITBENCH_HOME"):
+        ours["BITBENCH_HOME"] = str(Path(home).expanduser().absolute())
+    if entries := ours.get("PYTHONPATH"):
+        ours["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in entries.split(os.pathsep) if one)
+    return ours
 
 
 def _ours(*, hub_token: bool) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import isolated
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_worker import Json
 
@@ -43,7 +44,7 @@ def run_job(
     job_file = SafeFolder(folder).write("job.json", json.dumps({**job, "parent": os.getpid()}))
     with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         worker = subprocess.Popen(
-            [python, "-I", script, job_file],
+            isolated(python, script, job_file),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from bitbench.core.base import Record
 from bitbench.core.cell import Plan
+from bitbench.core.device_class import DevicePlan
 from bitbench.planning.estimate import Estimator
 
 
@@ -15,6 +17,17 @@ class Amount:
     trials: tuple[int, int]
     seconds: tuple[float, float]  # with the time to create variants
     making_s: float = 0.0  # for those that are not created yet
+
+
+class PlanAnswer(Record):
+    """What would run, what not and why; which environments it needs, and about how long it takes."""
+
+    plan: Plan
+    environments: dict[str, str | None]  # what is wrong with each; null: it is installed
+    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
+    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
+    amount: Amount
+    on_device: DevicePlan | None = None  # with --device-class: what each contender takes there, hours and cost
 
 
 def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:

@@ -5,8 +5,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
-from bitbench.core.cell import Plan
-from bitbench.core.device_class import DevicePlan
 from bitbench.core.found.card import CardComparison, Verification
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
@@ -18,7 +16,7 @@ from bitbench.core.recorded.card import CardManifest
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.processor import Level
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.amount import Amount
+from bitbench.lab.amount import PlanAnswer
 from bitbench.lab.choices import Described
 from bitbench.lab.doctor import Checkup
 
@@ -47,17 +45,6 @@ class LoadAnswer(Record):
     search: RateAnswer | None
     cells: tuple[CellSummary, ...]
     notes: tuple[str, ...]
-
-
-class PlanAnswer(Record):
-    """What would run, what not and why; which environments it needs, and about how long it takes."""
-
-    plan: Plan
-    environments: dict[str, str | None]  # what is wrong with each; null: it is installed
-    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
-    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
-    amount: Amount
-    on_device: DevicePlan | None = None  # with --device-class: what each contender takes there, hours and cost
 
 
 class PublishAnswer(Record):

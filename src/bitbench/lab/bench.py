@@ -9,6 +9,7 @@ from bitbench.core.capability import Capability
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Engine, Instance, Launch, Load, LoadClient, Vocabulary
 from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.engines.starts import Starts
 from bitbench.lab.quality import QualityKit
 from bitbench.planning.expand import loads_of
 from bitbench.planning.kv_cache import as_arguments
@@ -26,6 +27,7 @@ class Bench:
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
+    starts: Starts | None = None  # None: every instance is spawned
 
     def engine_of(self, plan: Plan, contender: Contender) -> Engine:
         return self.engines[plan.study.engine(contender.engine).engine]
@@ -65,5 +67,6 @@ class Bench:
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
                 trace_folder=trace_folder,
                 capability=self.capability,
+                starts=self.starts.of(contender.name) if self.starts else None,
             )
         )

@@ -69,7 +69,7 @@ class ConfirmationPlanner:
         other = losses.baseline.contender
         if self.baseline in self.searched.plan.sharing_quality(other):
             other = self.baseline
-        start_s = 0.0 if other == self.baseline else self.estimator.start_s(other.engine) + STOP_S
+        start_s = 0.0 if other == self.baseline else self.estimator.first_start_s(other.engine) + STOP_S
         window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(losses.by_window)
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
         windows = windows_to_decide(
@@ -99,10 +99,11 @@ class ConfirmationPlanner:
         cells = [cell for cell in plan.cells if cell.contender in both]
         trials_s, warm_ups_s = sum(map(self.estimator.trial_s, cells)), sum(map(self.estimator.warm_up_s, cells))
         starts_s = sum(self.estimator.start_s(one.engine) + STOP_S for one in both)
+        first_s = sum(self.estimator.first_start_s(one.engine) + STOP_S for one in both)
         standings = {field: field.standing(self.searched.trials) for field in fields_of(plan)}
         return plan_confirmation(
             Design(contenders=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
-            left_s,
+            left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
             measured_components(log_speeds_of(standings)),
             target=self.study.measure.target_precision,

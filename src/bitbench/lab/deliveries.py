@@ -1,19 +1,18 @@
-"""Results of a block on their way from a node to the driver."""
+"""Results of a block as a node sends them to the driver, which opens them in `lab.incoming`."""
 
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.recorded.quality import QualityMaterial
 from bitbench.fleet.messages import Message, message
 from bitbench.lab.group import Draft
 from bitbench.lab.quality import QualityDraft
 from bitbench.lab.trial import TrialDraft
 
 MATERIALS = TypeAdapter(dict[str, QualityMaterial])  # by the name of a model
-_ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def pack(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
@@ -30,25 +29,7 @@ def pack(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Messa
     )
 
 
-def unpack(delivered: Message) -> tuple[Draft, dict[str, bytes]]:
-    """A draft, and what logs gained, by the names that the node gave its instances."""
-    header, parts = delivered.header, list(delivered.parts)
-    rows = _unpacked(parts.pop(0)) if header.has_rows else None
-    logs = dict(zip(header.logs, parts, strict=True))
-    if header.draft == "trial":
-        return TrialDraft(TrialRecord.model_validate_json(header.record), rows), logs
-    if header.draft == "quality":
-        return QualityDraft(QualityRecord.model_validate_json(header.record), rows), logs
-    return InstanceRecord.model_validate_json(header.record), logs
-
-
 def _packed(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=_ZSTD) as writer:
-        writer.write_table(rows)
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
-
-
-def _unpacked(content: bytes) -> pa.Table:
-    with pa.ipc.open_stream(content) as reader:
-        return reader.read_all()

@@ -165,7 +165,7 @@ class StudyDriver:
             self._end(one)
             self._executor.lost(one.machine, str(lost))
             cause = f"The machine {one.machine.name} was lost: {lost}. Not the engine's doing; the block is repeated."
-            self._lose(one.order.block if one.order.rounds else None, one.machine.name, cause)
+            self._lose(one.order.block if one.order.rounds else one.order.quality[0], one.machine.name, cause)
             return True
         if result is None:
             return False
@@ -197,14 +197,15 @@ class StudyDriver:
             self._schedule.add(draft)
             self._observer.instance_ready(draft)
 
-    def _lose(self, block: int | None, host: str, cause: str) -> None:
-        """Written down; what the block had before is taken back by that. `block`: None where only quality was asked."""
+    def _lose(self, block: int | Contender, host: str, cause: str) -> None:
+        """Written down; what the block had before is taken back by that. `block`: a contender where only its quality
+        was asked for."""
         self._observer.warn(cause)
         failure = Failure(outcome=Outcome.LOST, cause=cause)
         instance_id, log_file = self._writer.new_instance()
-        if block is None:
-            contender = self._left_to_score()[0]
-            self._write(QualityDraft(with_failure(new_draft(contender, instance_id, now()), failure, 0.0)))
+        if isinstance(block, Contender):
+            if self._schedule.progress.wants_quality(block):  # else it came before the machine was lost
+                self._write(QualityDraft(with_failure(new_draft(block, instance_id, now()), failure, 0.0)))
             return
         members = self._schedule.progress.whole_block(block).members
         if not members:

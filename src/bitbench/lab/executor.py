@@ -5,6 +5,7 @@ for the same one again: nothing is lost with the driver, and nothing is written 
 """
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -95,6 +96,10 @@ class BlockWork:
     remaining_s: Callable[[], float | None] = lambda: None
 
     def drafts(self, block: int) -> Generator[Draft, None, None]:
+        with self.bench.starts.block() if self.bench.starts else nullcontext():
+            yield from self._drafts(block)
+
+    def _drafts(self, block: int) -> Generator[Draft, None, None]:
         while (group := self.progress.next_group()) is not None and group.block == block:
             self.observer.group_started(group, self.remaining_s())
             results = 0

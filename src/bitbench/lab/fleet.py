@@ -11,13 +11,15 @@ from bitbench.core.ports import Observer
 from bitbench.core.quotation import quote
 from bitbench.core.recorded.fleet import FleetState, MachineState
 from bitbench.core.recorded.host import HostFacts
+from bitbench.core.recorded.quality import QualityMaterial
 from bitbench.fleet.channel import Channel, ChannelClosed, Roster, Seat
 from bitbench.fleet.messages import PING_S, SILENCE_S, Message, message
 from bitbench.ground.errors import FleetError
-from bitbench.lab.deliveries import MATERIALS, unpack
+from bitbench.lab.deliveries import MATERIALS
 from bitbench.lab.driver import Schedule, UnderWay
 from bitbench.lab.executor import ENDED, BlockRun, Ended, Machine, RunLost, RunRefused
 from bitbench.lab.group import Draft
+from bitbench.lab.incoming import BlockResults, clock_s, host_facts
 from bitbench.lab.quality import QualityDraft
 from bitbench.lab.trial import TrialDraft, now
 from bitbench.store.folder import Writer
@@ -29,6 +31,7 @@ QUARANTINE_S = 30.0
 MOST_LOSSES = 3
 BUSY_S = 5.0  # another block runs there: asked again after this time
 WAIT_S = 0.5
+MOST_AT_ONCE = 100  # messages of one machine: others want to be heard as well
 
 
 class Station:
@@ -46,7 +49,6 @@ class Station:
         self.trouble = ""  # why it is out
         self.activity = ""
         self.is_busy = False  # a run listens to it
-        self.waiting: list[Message] = []  # arrived, and not yet looked at by its run
 
     @property
     def is_out(self) -> bool:
@@ -80,17 +82,20 @@ class Station:
         except ChannelClosed as closed:
             raise RunLost(str(closed)) from None
 
-    def listen(self, patience_s: float = SILENCE_S) -> None:
-        """Take in what has arrived, and ask for a sign of life now and then. Raises RunLost."""
+    def listen(self, patience_s: float = SILENCE_S) -> list[Message]:
+        """What has arrived for whoever works with it; asks for a sign of life now and then. Raises RunLost."""
+        found: list[Message] = []
         try:
-            while (arrived := self._open.receive()) is not None:
+            for _ in range(MOST_AT_ONCE):
+                if (arrived := self._open.receive()) is None:
+                    break
                 self._heard_at = time.monotonic()
                 if arrived.header.kind == "hello":
                     self._meet(arrived)
                 elif arrived.header.kind == "pong":
                     self.activity = quote(arrived.header.said, "")
                 else:
-                    self.waiting.append(arrived)
+                    found.append(arrived)
         except ChannelClosed as closed:
             raise RunLost(str(closed)) from None
         now = time.monotonic()
@@ -99,6 +104,7 @@ class Station:
         if now - self._pinged_at > PING_S:
             self._pinged_at = now
             self.send(message("ping"))
+        return found
 
     def lose(self, cause: str) -> None:
         """Leave it alone for a while. What still runs there ends by itself once it hears nothing more."""
@@ -121,7 +127,6 @@ class Station:
             self._closing.append(threading.Thread(target=self._channel.close))
             self._closing[-1].start()
         self._channel, self.facts, self.activity = None, None, ""
-        self.waiting.clear()
 
     def end(self) -> None:
         self.close()
@@ -137,7 +142,7 @@ class Station:
     def _meet(self, hello: Message) -> None:
         if hello.header.bitbench != __version__:
             raise RunLost(f"it has bitbench {quote(hello.header.bitbench, '')} instead of {__version__}")
-        self.facts = hello.header.host
+        self.facts = self.facts or host_facts(hello)
 
 
 def end_all(stations: Sequence[Station]) -> None:
@@ -261,18 +266,21 @@ class RemoteRun:
         self._ids: dict[str, str] = {}  # of this study, by those of the node
         self._is_started = False
         self._asked: tuple[bool, int] = (False, -1)
-        self._asked_at = 0.0
+        self._asked_at = 0.0  # for the last time
+        self._wanted_at = 0.0  # when it was first asked for
+        self._waiting: list[Message] = []  # arrived, and not yet looked at
         self._seq = -1
         self._last: Draft | Ended | None = None
+        self._materials = self._known_materials()
+        self._results = BlockResults(order, self._materials)
         station.is_busy = True
-        station.waiting.clear()  # of an earlier order
 
     def next(self, seq: int) -> Draft | Ended | None:
         if seq == self._seq:
             return self._last
-        self._station.listen()
-        while self._station.waiting:
-            arrived = self._station.waiting.pop(0)
+        self._waiting += self._station.listen()
+        while self._waiting:
+            arrived = self._waiting.pop(0)
             if arrived.header.order == self._order.id and self._takes(arrived, seq):
                 return self._last
         self._ask(seq)
@@ -298,8 +306,12 @@ class RemoteRun:
             raise RunLost(quote(header.said, ""))
         if header.kind == "started":
             self._is_started = True
-        if header.kind not in ("draft", "end") or header.seq != seq:
-            return False
+        if header.kind not in ("draft", "end") or header.seq < seq:
+            return False  # a result that was asked for twice
+        if self._asked != (True, header.seq):
+            raise RunLost("it sent a result that it was not asked for")
+        if header.kind == "end":
+            self._results.end()
         self._seq, self._last = seq, ENDED if header.kind == "end" else self._stored(arrived)
         return True
 
@@ -308,20 +320,23 @@ class RemoteRun:
         now, wanted = time.monotonic(), (self._is_started, seq)
         if wanted == self._asked and now - self._asked_at < PING_S:
             return
+        if wanted != self._asked:
+            self._wanted_at = clock_s()
         self._asked, self._asked_at = wanted, now
         if self._is_started:
             self._station.send(message("next", order=self._order.id, seq=seq))
         else:
             order = self._order.model_dump_json()
-            self._station.send(message("start", self._materials(), order=self._order.id, record=order))
+            materials = MATERIALS.dump_json(self._materials)
+            self._station.send(message("start", materials, order=self._order.id, record=order))
 
-    def _materials(self) -> bytes:
+    def _known_materials(self) -> dict[str, QualityMaterial]:
         models = {self._order.plan.variant(one.variant).model_name for one in self._order.quality}
         found = {name: self._writer.folder.material(name) for name in models}
-        return MATERIALS.dump_json({name: material for name, material in found.items() if material is not None})
+        return {name: material for name, material in found.items() if material is not None}
 
     def _stored(self, arrived: Message) -> Draft:
-        draft, logs = unpack(arrived)
+        draft, logs = self._results.take(arrived, clock_s() - self._wanted_at)
         for instance, gained in logs.items():
             self._writer.append_log(self._id(instance), gained)
         if isinstance(draft, TrialDraft):

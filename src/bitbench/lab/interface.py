@@ -21,6 +21,7 @@ from bitbench.lab.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.recommend import limits_of, recommend_from
 from bitbench.lab.results import Results
+from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.lab.tune import tune as search
 from bitbench.lab.tune import tune_source
@@ -51,10 +52,11 @@ def run(
     measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
     """
     lab = Lab()
+    source = StudySource.of(_asked(study))
     if trust:
-        lab.trust(_asked(study)).give()
+        lab.trust(source).give()
     roster = None if on is None else roster_of(on)
-    folder = lab.run(_asked(study), None if into is None else Path(into), observer or LogObserver(), on=roster)
+    folder = lab.run(source, None if into is None else Path(into), observer or LogObserver(), on=roster)
     return Results(folder, lab)
 
 

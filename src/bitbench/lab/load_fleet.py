@@ -1,10 +1,10 @@
 """The load client on several machines: each sends its part of one plan by itself, and tells what came of it."""
 
-import io
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -12,7 +12,6 @@ from typing import Self
 from uuid import uuid4
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from bitbench import __version__
 from bitbench.core.order import LoadOrder
@@ -22,13 +21,13 @@ from bitbench.core.quotation import quote
 from bitbench.core.recorded.trial import ClockReading, LoadNode
 from bitbench.engines.endpoint import key_from
 from bitbench.fleet.address import roster_of
-from bitbench.fleet.channel import Roster, Seat
+from bitbench.fleet.channel import LARGEST_FRAME_BYTES, Roster, Seat
 from bitbench.fleet.messages import PING_S, Message, message
 from bitbench.ground.errors import FleetError, LoadError, UsageError
 from bitbench.ground.linux import require_linux
 from bitbench.lab.executor import RunLost
 from bitbench.lab.fleet import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
-from bitbench.lab.load_part import SNAPSHOTS
+from bitbench.lab.incoming import clock_reading, load_progress, part_report, part_rows
 from bitbench.load.client import WorkerPart
 from bitbench.load.clocks import ClockComparison
 from bitbench.load.frames import Task, encode_task
@@ -40,6 +39,7 @@ from bitbench.load.workers import LoadWorkers, merge
 EXCHANGES = 50  # per reading of a clock: past that a bound hardly gets narrower, see docs/scale.md
 # From the moment at which all are ready to time zero; more where the way to a machine is long.
 LEAD_S = 0.25
+WORST_BOUND_S = 5.0  # of a clock: a way of ten seconds. No trial would count long before that
 
 
 def load_client(
@@ -124,7 +124,7 @@ class LoadFleet:
         zero_ns = time.monotonic_ns() + round(lead_s * 1e9)
         started_at = datetime.now(UTC) + timedelta(seconds=lead_s)
         for part, comparison in zip(parts, before, strict=True):
-            part.go(zero_ns + comparison.offset_ns)
+            part.go(zero_ns, comparison)
         progress = _Progress(parts, on_progress) if on_progress else None
         self._until(parts, lambda: all(part.report is not None for part in parts), progress.tell if progress else None)
         nodes = [
@@ -161,14 +161,12 @@ class LoadFleet:
         for number in range(EXCHANGES):
             sent_ns = time.monotonic_ns()
             part.ask_clock(number)
-            while (answer := part.clock) is None:
-                if time.monotonic_ns() - sent_ns > PING_S * 1e9:  # it got lost on the way
-                    break
+            while part.clock is None and time.monotonic_ns() - sent_ns < PING_S * 1e9:  # or it got lost on the way
                 self._wait()
                 part.listen()
-            else:
-                # Later than it really arrived, which makes the bound wider, not wrong.
-                comparison.add(sent_ns, *answer, time.monotonic_ns())
+            part.add_to(comparison, sent_ns)
+        if not abs(comparison.most_ns - comparison.least_ns) < 2 * WORST_BOUND_S * 1e9:
+            raise part.lost("it does not say what its clock shows, or not in time")
         return comparison
 
     def _wait(self) -> None:
@@ -218,7 +216,8 @@ def _refuse_unconnected(parts: Sequence["_Part"], results: Sequence[LoadResult])
     if any("ok" in found for found in statuses):
         for part, result, found in zip(parts, results, statuses, strict=True):
             if found == {"refused"}:
-                raise LoadError(f"{part.name} has no way to the endpoint, others do: {result.requests['error'][0]}")
+                said = part.quoted(str(result.requests["error"][0]))
+                raise LoadError(f"{part.name} has no way to the endpoint, others do: {said}")
 
 
 class _PartLost(Exception):
@@ -237,13 +236,13 @@ class _Part:
         self.is_started = False
         self.report: PartReport | None = None
         self.is_complete = False
-        self.snapshots: list[Snapshot] = []
-        self.clock: tuple[int, int] | None = None  # the answer to the newest question
+        self.snapshots: Sequence[Snapshot] = ()
+        self.clock: Message | None = None  # the answer to the newest question
         self._clock_asked = -1
-        self._rows = io.BytesIO()
+        self._zero_ns = 0.0  # on our clock, at the earliest
+        self._rows = bytearray()
         self._wanted = -1  # the number of the next result
         self._repeat_at = 0.0
-        station.waiting.clear()  # of an earlier order
 
     @property
     def reported(self) -> PartReport:
@@ -258,8 +257,17 @@ class _Part:
         self.clock, self._clock_asked = None, number
         self._send(message("clock", seq=number))
 
-    def go(self, zero_ns: int) -> None:
-        self._send(message("go", order=self._order.id, clock_ns=(zero_ns,)))
+    def add_to(self, comparison: ClockComparison, sent_ns: int) -> None:
+        """The answer to the newest question, where it came."""
+        if self.clock is not None:
+            # Later than it really arrived, which makes the bound wider, not wrong.
+            arrived_ns = time.monotonic_ns()
+            with self._losing():
+                comparison.add(sent_ns, *clock_reading(self.clock, sent_ns, arrived_ns), arrived_ns)
+
+    def go(self, zero_ns: int, clock: ClockComparison) -> None:
+        self._zero_ns = zero_ns - clock.reading().bound_s * 1e9
+        self._send(message("go", order=self._order.id, clock_ns=(zero_ns + clock.offset_ns,)))
         self._ask(0)
 
     def collect(self) -> None:
@@ -268,12 +276,9 @@ class _Part:
 
     def listen(self) -> None:
         """Take in what has arrived. What was asked for and did not come is asked for again."""
-        try:
-            self._station.listen()
-        except RunLost as lost:
-            raise self._lost(str(lost)) from None
-        while self._station.waiting:
-            self._take(self._station.waiting.pop(0))
+        with self._losing():
+            for arrived in self._station.listen():
+                self._take(arrived)
         if self._wanted >= 0 and not self.is_complete and time.monotonic() > self._repeat_at:
             self._ask(self._wanted)
 
@@ -281,54 +286,61 @@ class _Part:
         return LoadNode(name=self.name, requests=self.reported.requests, clock_before=before, clock_after=after)
 
     def result(self) -> LoadResult:
-        self._rows.seek(0)
-        table = pq.read_table(self._rows)
-        if table.num_rows != self.reported.requests:
-            raise self._lost(f"{table.num_rows} of its {self.reported.requests} rows arrived")
-        return LoadResult(table, self.reported.health, "", self.reported.duration_s)
+        with self._losing():
+            return part_rows(bytes(self._rows), self.reported, self._task.job, self._task.part)
 
     def _take(self, arrived: Message) -> None:
         header = arrived.header
-        if header.kind == "clock" and header.seq == self._clock_asked and len(header.clock_ns) == 2:
-            self.clock = header.clock_ns
+        if header.kind == "clock" and header.seq == self._clock_asked:
+            self.clock = arrived
         if header.order != self._order.id:
             return
         if header.kind == "refused":
-            raise LoadError(f"{self.name} cannot send its part of the requests: {self._quoted(header.said)}")
+            raise LoadError(f"{self.name} cannot send its part of the requests: {self.quoted(header.said)}")
         if header.kind == "failed":
-            raise self._lost(header.said)
+            raise RunLost(header.said)
         if header.kind == "started":
             self.is_started = True
         elif header.kind == "progress":
-            self.snapshots = SNAPSHOTS.validate_json(header.record)
+            self.snapshots = load_progress(arrived, self._since_zero_s())
         elif header.kind in ("draft", "end") and header.seq == self._wanted:
             self._take_result(arrived)
 
     def _take_result(self, arrived: Message) -> None:
-        if arrived.header.kind == "end":
-            self.is_complete = True
-            return
-        if arrived.header.draft == "load":
+        """Number 0 is the report, the others are pieces of the file of rows."""
+        if self._wanted == 0:
+            self.report = part_report(arrived, self._since_zero_s())
             self._wanted = -1
-            self.report = PartReport.model_validate_json(arrived.header.record)
+        elif arrived.header.kind == "end":
+            self.is_complete = True
         else:
-            self._rows.write(arrived.parts[0])
+            self._rows += b"".join(arrived.parts)
+            if not any(arrived.parts) or len(self._rows) > LARGEST_FRAME_BYTES:
+                raise RunLost("it sent pieces of rows that are none, or too many")
             self._ask(self._wanted + 1)
+
+    def _since_zero_s(self) -> float:
+        return (time.monotonic_ns() - self._zero_ns) / 1e9
 
     def _ask(self, seq: int) -> None:
         self._wanted, self._repeat_at = seq, time.monotonic() + PING_S
         self._send(message("next", order=self._order.id, seq=seq))
 
     def _send(self, one: Message) -> None:
-        try:
+        with self._losing():
             self._station.send(one)
+
+    def lost(self, why: str) -> _PartLost:
+        return _PartLost(self, self.quoted(why))
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
         except RunLost as lost:
-            raise self._lost(str(lost)) from None
+            raise self.lost(str(lost)) from None
 
-    def _lost(self, why: str) -> _PartLost:
-        return _PartLost(self, self._quoted(why))
-
-    def _quoted(self, said: str) -> str:
+    def quoted(self, said: str) -> str:
         return quote(said, self._task.job.endpoint.api_key)
 
 
@@ -338,7 +350,7 @@ class _Progress:
     def __init__(self, parts: Sequence[_Part], on_progress: Callable[[LoadProgress], None]) -> None:
         self._parts, self._on_progress = parts, on_progress
         self._before: LoadProgress | None = None
-        self._shown: list[list[Snapshot]] = [[] for _ in parts]
+        self._shown: list[Sequence[Snapshot]] = [()] * len(parts)
 
     def tell(self) -> None:
         newest = [part.snapshots for part in self._parts]

@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bitbench import __version__
+from bitbench.core.base import Record
 from bitbench.core.order import LOAD_ORDER_FORMAT, LoadOrder
 from bitbench.fleet.messages import Message, message
 from bitbench.ground.errors import FleetError
@@ -22,9 +23,14 @@ from bitbench.load.part_report import PartReport
 from bitbench.load.progress import Snapshot
 from bitbench.load.workers import LoadWorkers
 
-SNAPSHOTS = TypeAdapter(list[Snapshot])
 PIECE_BYTES = 8 * 2**20  # of a file of rows on its way: a sign of life fits between two pieces
 _ROWS = "rows.parquet"
+
+
+class PartProgress(Record):
+    """How a part goes, by the load workers of its machine."""
+
+    workers: tuple[Snapshot, ...]
 
 
 class LoadDesk(Protocol):
@@ -83,7 +89,7 @@ class LoadPart:
         result = desk.load.run_part(task.job, task.part, choose_zero, desk.tell if task.report else None)
         with tempfile.TemporaryDirectory(prefix="bitbench-load-") as place:
             with SafeFolder(Path(place)).replacing(_ROWS, 0o600) as file:
-                pq.write_table(result.requests, file, compression="zstd")
+                pq.write_table(result.requests, file, compression="zstd", write_page_checksum=True)
             report = PartReport.of(result)
             del result
             yield message("draft", draft="load", order=self.id, seq=0, record=report.model_dump_json())

@@ -36,7 +36,7 @@ from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.lab.deliveries import MATERIALS, pack
 from bitbench.lab.executor import BlockWork
 from bitbench.lab.group import Draft
-from bitbench.lab.load_part import SNAPSHOTS, LoadPart
+from bitbench.lab.load_part import LoadPart, PartProgress
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences
 from bitbench.lab.pace import StudyPace
@@ -216,8 +216,8 @@ class Node:
             return self._zero_ns / 1e9
 
     def tell(self, snapshots: Sequence[Snapshot]) -> None:
-        text = SNAPSHOTS.dump_json(list(snapshots)).decode()
-        self._send(message("progress", order=self._order, record=text))
+        told = PartProgress(workers=tuple(snapshots))
+        self._send(message("progress", order=self._order, record=told.model_dump_json()))
 
     def _offer(self, result: Message) -> None:
         """Send a result that was asked for, and wait until the next is."""
@@ -290,7 +290,7 @@ class _Work:
         self._source = StudySource(order.plan.study, study_text(order.plan.study), folder)
         self._workshop = Workshop(self._lab.home, folder)
         found = self._lab.ready_plan(self._source, self._workshop, self._observer)
-        resolved = self._lab.resolve(found, folder, self._lab.host())
+        resolved = self._lab.runner.resolve(found, folder, self._lab.host())
         if changes := differences(order, resolved, found):
             raise FleetError(f"it is not set up like the driver ({'; '.join(changes)})")
         here = {variant.name: variant for variant in found.variants}
@@ -298,14 +298,14 @@ class _Work:
         self._plan = order.plan.model_copy(update={"variants": own, "quality": order.quality})
 
     def drafts(self, load: LoadWorkers, logs: "_Logs") -> Iterator[Draft]:
-        bench = self._lab.bench(self._plan.study, load, self._workshop, self._source.folder)
+        bench = self._lab.runner.bench(self._plan.study, load, self._workshop, self._source.folder)
         quality = self._plan.study.quality
         if quality is not None:
-            maker = self._lab.kit_maker(bench, self._workshop)
+            maker = self._lab.runner.kit_maker(bench, self._workshop)
             models = {self._plan.variant(one.variant) for one in self._order.quality}
             kits = {one.model: maker.kit_of(self._materials[one.model_name], one.model, quality) for one in models}
             bench = replace(bench, quality=kits)
-        pace = _OrderPace(self._order, self._lab.pace(self._plan, bench.engines))
+        pace = _OrderPace(self._order, self._lab.runner.pace(self._plan, bench.engines))
         progress = Progress(
             self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
         )

@@ -2,16 +2,17 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from math import floor
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf
+from statistics import mean
 from typing import Any
 
 from bitbench.core.asked.study import Schedule
 from bitbench.core.cell import Cell, Contender, Plan, Purpose
 from bitbench.core.ports import Engine
 from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.lab.block_rounds import BlockRounds, Room
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.shifts import shifts_beside
 from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_blocks
@@ -19,7 +20,8 @@ from bitbench.statistics.components import VarianceComponents
 from bitbench.statistics.confirmation import cells_to_confirm
 from bitbench.statistics.elapsed import Elapsed
 from bitbench.statistics.fields import Field, fields_of, log_speeds_of
-from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, open_cells
+from bitbench.statistics.looks import another_fits
+from bitbench.statistics.standing import Standing, baseline_of, headline_of, kept_back, kept_back_s, open_cells
 from bitbench.statistics.stopping import enough_instances
 
 OpenCells = Callable[[int], frozenset[Cell]]
@@ -51,47 +53,6 @@ class OneBlock:
 
     def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
         return False
-
-
-class FirstBlock:
-    """How many rounds the first block has: the fewest that were right after any of its records, in the order in which
-    these ended. What they took is a better estimate than a guess, but may only shorten the block; and a run that was
-    interrupted, which reads its records in another order, must come to the same.
-    """
-
-    def __init__(self, guesses: Estimator, rounds_for: Callable[[Estimator], int]) -> None:
-        self._guesses = guesses
-        self._rounds_for = rounds_for
-        self._read: list[TrialRecord | InstanceRecord] = []
-        self._new: list[TrialRecord | InstanceRecord] = []
-        self._estimator = guesses.anew()
-        self._fewest: int | None = None
-
-    def add(self, record: TrialRecord | InstanceRecord) -> None:
-        if record.block == 0:
-            self._new.append(record)
-
-    def rounds(self) -> int:
-        self._new.sort(key=_ended)
-        if self._read and self._new and _ended(self._new[0]) < _ended(self._read[-1]):
-            self._new = sorted([*self._read, *self._new], key=_ended)
-            self._read, self._estimator, self._fewest = [], self._guesses.anew(), None
-        fewest = self._rounds_for(self._estimator) if self._fewest is None else self._fewest
-        for record in self._new:
-            self._estimator.add(record)
-            fewest = min(fewest, self._rounds_for(self._estimator))
-        self._read += self._new
-        self._new = []
-        self._fewest = fewest
-        return fewest
-
-
-def _ended(record: TrialRecord | InstanceRecord) -> float:
-    """When; those without a time stay in the order in which they came."""
-    if record.started_at is None:
-        return 0.0
-    took_s = record.ready_s if isinstance(record, InstanceRecord) else record.duration_s
-    return datetime.fromisoformat(record.started_at).timestamp() + (took_s or 0.0)
 
 
 class StudyPace:
@@ -138,13 +99,12 @@ class StudyPace:
         self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
         self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
         self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
-        self._kept_back = kept_back(plan)
+        self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
         # Of the first block, before any memory is known; only a budget asks for it.
         is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Schedule.VISITS
         self._guessed_shifts = self._shifts(self._all_contenders) if is_in_shifts else 1
         self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
-        self._first = FirstBlock(estimator, self._rounds_of_first)
-        self._rounds: dict[int, int] = {}
+        self._rounds: dict[int, BlockRounds] = {}
         self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_cells, self._rounds)
         self._newest_block = 0
         self._purposes: dict[int, Purpose] = {}  # by block
@@ -154,13 +114,14 @@ class StudyPace:
         if isinstance(record, QualityRecord):
             self._quality.append(record)
             return
-        self._first.add(record)
         self._estimator.add(record)
         if record.block < self._newest_block:  # measured again: what was found of later blocks followed from it
             for found in self._from_earlier_blocks:
                 for block in [block for block in found if block > record.block]:
                     del found[block]
         self._newest_block = max(self._newest_block, record.block)
+        if record.block in self._rounds:
+            self._rounds[record.block].add(record)
         if isinstance(record, InstanceRecord):
             self._instances.append(record)
             return
@@ -186,21 +147,19 @@ class StudyPace:
             return measure.trials.min
         if block < self._newest_block and (done := self._done(block)):  # complete: no later estimate opens it again
             return done
-        if block == 0:
-            return self._first.rounds()
         if block not in self._rounds:
-            self._rounds[block] = max(1, self._rounds_to_confirm(block) if confirms else self._rounds_for(block))
-        return self._rounds[block]
+            self._rounds[block] = self._to_confirm(block) if confirms else self._to_select(block)
+        return self._rounds[block].rounds()
 
     def is_open(self, cell: Cell, block: int) -> bool:
         confirms = self.purpose(block) is Purpose.CONFIRMATION
-        return cell in (self._to_confirm(block) if confirms else self._open(block))
+        return cell in (self._cells_to_confirm(block) if confirms else self._open(block))
 
     def purpose(self, block: int) -> Purpose:
         """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
         if block not in self._purposes:
             can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and self._kept_back > 0
-            confirms = can_follow and self._has_ended(block) and self._rounds_to_confirm(block) > 0
+            confirms = can_follow and self._has_ended(block) and self._can_confirm(block)
             self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
         return self._purposes[block]
 
@@ -226,7 +185,8 @@ class StudyPace:
         measure = self._plan.study.measure
         if measure.budget is None:
             return None
-        return self._plan_blocks(self._design(self._all_cells, self._estimator), self._newest_block)
+        design = self._design(self._all_cells, self._estimator)
+        return self._plan_blocks(design, measure.budget, self._components(self._newest_block))
 
     def remaining_s(self) -> float:
         """Of the budget; without one, for the least that is left."""
@@ -249,21 +209,27 @@ class StudyPace:
         measure = self._plan.study.measure
         return block >= measure.instances.max or (block >= measure.instances.min and not self._open(block))
 
-    def _to_confirm(self, block: int) -> frozenset[Cell]:
+    def _cells_to_confirm(self, block: int) -> frozenset[Cell]:
         found = self.standings(block)
         return frozenset().union(*(cells_to_confirm(own, field.baseline) for field, own in found.items()))
 
-    def _rounds_to_confirm(self, block: int) -> int:
-        """As many as the first block had, or as fit; 0 where no contender is chosen, or not one round fits."""
-        cells = self._to_confirm(block)
-        design = self._design(cells, self._known_before(block))
-        fitting = floor((self._left_s(block) - design.starts_s) / design.round_s)
-        return max(0, min(fitting, self._done(0))) if cells else 0
+    def _can_confirm(self, block: int) -> bool:
+        """Whether a contender is chosen, and one round fits."""
+        cells = self._cells_to_confirm(block)
+        return bool(cells) and self._fitting(block, cells, self._known_before(block)) > 0
+
+    def _fitting(self, block: int, cells: frozenset[Cell], known: Estimator) -> int:
+        """Rounds, in all that is left."""
+        design = self._design(cells, known)
+        return floor((self._left_s(block) - design.starts_s) / design.round_s)
 
     def _left_s(self, block: int) -> float:
         """Of the budget, before this block."""
         ends_s = [end_s for number, end_s in self._elapsed.block_ends().items() if number < block]
         return (self._plan.study.measure.budget or 0.0) - max(ends_s, default=0.0)
+
+    def _done_before(self, block: int) -> list[int]:
+        return [done for number in range(block) if (done := self._done(number))]
 
     def _done(self, block: int) -> int:
         """Rounds; of the baseline's only where no other contender has any."""
@@ -306,16 +272,74 @@ class StudyPace:
         groups = [values for values in found if values]
         return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
-    def _rounds_of_first(self, known: Estimator) -> int:
-        """At least one."""
-        again = self._of_baseline * (self._guessed_shifts - 1)
-        return self._affordable(self._design_with(known, self._all_cells, self._contenders, again), 0)
+    def _to_select(self, block: int) -> BlockRounds:
+        """As is best for the time that is left. A block that would not end in time with one round has one: it is begun
+        only while two are not complete."""
+        cells, done = self._open(block), self._done_before(block)
+        contenders = self._starts_of(cells)
+        again = self._again(cells) if block else self._of_baseline * (self._guessed_shifts - 1)
+        left_s = self._left_s(block) - (max(self._kept_back_s(self._elapsed, block - 1, done)) if block else 0.0)
+        components = self._components(block)
 
-    def _rounds_for(self, block: int) -> int:
-        """A block that would not end in time with one is begun only while two are not complete."""
-        design = self._design(self._open(block), self._known_before(block))
-        left_s = self._left_s(block) - self._kept_back * self._elapsed.block_ends().get(0, 0.0)
-        return min(self._affordable(design, block), floor((left_s - design.starts_s) / design.round_s))
+        def rounds_for(known: Estimator) -> int:
+            design = self._design_with(known, cells, contenders, again)
+            plan = self._plan_blocks(design if block == 0 else replace(design, kept_back=0.0), left_s, components, done)
+            return plan.rounds if plan else 1
+
+        return self._block_rounds(block, cells, rounds_for, self._room, self._plan.study.measure.trials.max)
+
+    def _to_confirm(self, block: int) -> BlockRounds:
+        """As many as a block of the selection had on average, or as fit."""
+        cells, most = self._cells_to_confirm(block), ceil(mean(self._done_before(block)))
+
+        def rounds_for(known: Estimator) -> int:
+            return max(1, min(self._fitting(block, cells, known), most))
+
+        def room(block: int, elapsed: Elapsed, _: int) -> Room:
+            return Room((self._plan.study.measure.budget or 0.0) - elapsed.block_ends().get(block, 0.0), is_last=True)
+
+        return self._block_rounds(block, cells, rounds_for, room, most)
+
+    def _block_rounds(
+        self,
+        block: int,
+        cells: frozenset[Cell],
+        rounds_for: Callable[[Estimator], int],
+        room: Callable[[int, Elapsed, int], Room],
+        most: int,
+    ) -> BlockRounds:
+        found = BlockRounds(
+            cells,
+            self._gone_before(block, cells),
+            lambda: self._known_before(block),
+            rounds_for,
+            lambda moment_s, rounds: room(block, self._elapsed.until(moment_s), rounds),
+            most=most,
+        )
+        records: list[InstanceRecord | TrialRecord] = [*self._instances, *self._trials]
+        for record in records:
+            if record.block == block:
+                found.add(record)
+        return found
+
+    def _room(self, block: int, elapsed: Elapsed, rounds: int) -> Room:
+        measure, ends_s = self._plan.study.measure, elapsed.block_ends()
+        if measure.budget is None or block not in ends_s:
+            return Room(inf, is_last=False)
+        kept_s = self._kept_back_s(elapsed, block, [*self._done_before(block), rounds])
+        block_s = ends_s[block] - max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)
+        fits = another_fits(ends_s[block], block_s + min(kept_s), measure.budget)
+        is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.instances.max or not fits)
+        return Room(measure.budget - max(kept_s) - ends_s[block], is_last)
+
+    def _kept_back_s(self, elapsed: Elapsed, block: int, done: Sequence[int]) -> list[float]:
+        """After this block, by field."""
+        return [kept_back_s(field.plan, field.baseline, elapsed, block, done) for field in self._fields]
+
+    def _gone_before(self, block: int, cells: frozenset[Cell]) -> set[Cell]:
+        """Those that failed when they were last measured."""
+        last = {trial.cell: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"}
+        return {cell for cell in cells if last.get(cell, Outcome.OK) is not Outcome.OK}
 
     def _known_before(self, block: int) -> Estimator:
         """From the blocks before it: a run that was interrupted in a block, or after it, must come to the same."""
@@ -326,20 +350,19 @@ class StudyPace:
                 known.add(record)
         return known
 
-    def _affordable(self, design: Design, block: int) -> int:
-        wanted = self._plan_blocks(design, block)
-        return min(wanted.rounds if wanted else 1, self._plan.study.measure.trials.max)
-
-    def _plan_blocks(self, design: Design, block: int) -> BlockPlan | None:
-        """As it was best when this block began."""
+    def _plan_blocks(
+        self, design: Design, budget_s: float, components: VarianceComponents, done: Sequence[int] = ()
+    ) -> BlockPlan | None:
         measure = self._plan.study.measure
         return plan_blocks(
             design,
-            measure.budget or 0.0,
+            budget_s,
             measure.confidence,
-            self._components(block),
+            components,
+            done=done,
             fewest=measure.instances.min,
             most=measure.instances.max,
+            most_rounds=measure.trials.max,
         )
 
     def _components(self, blocks: int) -> VarianceComponents:
@@ -347,9 +370,13 @@ class StudyPace:
         return measured_components(log_speeds_of(self.standings(blocks)) if blocks > 1 else {})
 
     def _design(self, cells: frozenset[Cell], known: Estimator) -> Design:
-        is_all = cells is self._all_cells
-        contenders = self._contenders if is_all else Counter(one.engine for one in {cell.contender for cell in cells})
-        return self._design_with(known, cells, contenders, self._again(cells))
+        return self._design_with(known, cells, self._starts_of(cells), self._again(cells))
+
+    def _starts_of(self, cells: frozenset[Cell]) -> Counter[str]:
+        """By setup."""
+        if cells is self._all_cells:
+            return self._contenders
+        return Counter(one.engine for one in {cell.contender for cell in cells})
 
     def _design_with(
         self, known: Estimator, cells: frozenset[Cell], contenders: Counter[str], again: Sequence[Cell]

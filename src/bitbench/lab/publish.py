@@ -1,16 +1,21 @@
 """From a study folder to an evidence card: its records without the machine's own paths, its figures, a signature."""
 
 import json
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from bitbench import __version__
-from bitbench.core.anonymous import without_machine, without_places
+from bitbench.core.anonymous import without_machine, without_secrets
 from bitbench.core.recorded.card import CardManifest, PartName
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.core.secrets import secret_values
 from bitbench.ground.errors import CardError, StoreError, UsageError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.statistics.card_cells import card_cells
@@ -21,6 +26,7 @@ from bitbench.store.folder import StudyFolder
 from bitbench.store.signature import sign
 
 ENDING = ".card"
+R = TypeVar("R", TrialRecord, InstanceRecord)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,8 @@ def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, 
     """The manifest, the lines to sign, and the parts. Figures are computed from the records as the card has them."""
     if not of.trials and not of.quality:
         raise StoreError(f"{of.name} has no trial yet; run the study first")
-    parts = pack(_without_machine(of), rows=rows, cleaned=_clean_rows)
+    secrets = sorted({*secret_values(of.lock.model_dump(mode="json"))}, key=len, reverse=True)
+    parts = pack(_without_machine(of, secrets), rows=rows, cleaned=lambda table: _clean_rows(table, secrets))
     records = unpack(parts, of.name)
     summary = summarize(records)
     parts |= {
@@ -70,29 +77,49 @@ def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, 
     return card_bytes(manifest, parts)
 
 
-def _without_machine(of: StudyRecords) -> StudyRecords:
+def _without_machine(of: StudyRecords, secrets: Collection[str]) -> StudyRecords:
+    names = _machine_names(of)
+    instances = [one.model_copy(update={"host": names.get(one.host or "")}) for one in of.instances]
     return replace(
         of,
-        lock=_lock(of.lock),
-        trials=[without_machine(one) for one in of.trials],
-        instances=[without_machine(one) for one in of.instances],
-        quality=[without_machine(one) for one in of.quality],
-        profiles=[without_machine(one) for one in of.profiles],
+        lock=without_machine(_lock(of.lock, names), secrets),
+        trials=[without_machine(_caused(one, names), secrets) for one in of.trials],
+        instances=[without_machine(_caused(one, names), secrets) for one in instances],
+        quality=[without_machine(one, secrets) for one in of.quality],
+        profiles=[without_machine(one, secrets) for one in of.profiles],
     )
 
 
-def _lock(lock: Lock) -> Lock:
+def _machine_names(of: StudyRecords) -> dict[str, str]:
+    """What the machines of a fleet are called in a card, by their own names; `local` is this machine's."""
+    known = {*of.lock.hosts, *(one.host for one in of.instances if one.host is not None)}
+    own = {name for name in known if re.fullmatch(r"local(-\d+)?", name)}
+    return {name: name for name in own} | {
+        name: f"machine-{place:03d}" for place, name in enumerate(sorted(known - own), start=1)
+    }
+
+
+def _caused(record: R, names: Mapping[str, str]) -> R:
+    """Its cause tells which machine was lost."""
+    cause = record.cause
+    for name, shown in names.items():
+        cause = cause and re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", shown, cause)
+    return record.model_copy(update={"cause": cause})
+
+
+def _lock(lock: Lock, names: Mapping[str, str]) -> Lock:
     """Where a variant lies helps no reader; its hash says what it is."""
     variants = tuple(variant.model_copy(update={"path": None}) for variant in lock.plan.variants)
-    return without_machine(lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})}))
+    hosts = {names[name]: facts for name, facts in lock.hosts.items()}
+    return lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants}), "hosts": hosts})
 
 
-def _clean_rows(table: pa.Table) -> pa.Table:
-    """What a server said of its errors may hold its paths."""
+def _clean_rows(table: pa.Table, secrets: Collection[str]) -> pa.Table:
+    """What a server said of its errors may hold its paths, and whatever it was told."""
     place = table.schema.get_field_index("error")
     if place < 0 or table.column(place).null_count == table.num_rows:
         return table
-    said = [None if one is None else without_places(one) for one in table.column(place).to_pylist()]
+    said = [None if one is None else without_secrets(one, secrets) for one in table.column(place).to_pylist()]
     return table.set_column(place, table.schema.field(place), pa.array(said, pa.string()))
 
 

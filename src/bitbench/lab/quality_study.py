@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.core.asked.quality import is_task_file
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Json
 from bitbench.core.environment import Device
@@ -12,6 +13,7 @@ from bitbench.core.recorded.variant import is_dense
 from bitbench.ground.errors import QualityError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.checked import checked
+from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.planning.compatibility import look_up
@@ -46,14 +48,16 @@ def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: 
     if library.look_up(options.model, lab.home).facts.random_weights:
         raise QualityError(no_quality_of_random_weights(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
-    path = SafeFolder(folder).write(STUDY_FILE, study_text(quality_study(options, folder, lab.device)))
-    lab.trust(path).give()  # all of it was given as an option
-    return lab.run(path, folder, observer)
+    study = quality_study(options, folder, lab.device)
+    text = study_text(study)
+    source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
+    lab.trust(source).give()  # all of it was given as an option
+    return lab.run(source, folder, observer)
 
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
     files = [os.path.relpath(path, folder) for path in options.corpus]
-    tasks = [os.path.relpath(task, folder) if task.endswith((".yaml", ".yml")) else task for task in options.tasks]
+    tasks = [os.path.relpath(task, folder) if is_task_file(task) else task for task in options.tasks]
     wanted: dict[str, Json] = {
         "corpus": files,
         "windows": options.windows,

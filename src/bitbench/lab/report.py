@@ -8,11 +8,18 @@ from bitbench.core.cell import Plan
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.ground.safe_files import SafeFolder
-from bitbench.report.paths import shorten_instance, shortener
+from bitbench.lab.drawing import Drawing
+from bitbench.report.paths import shorten_instance, shorten_summary, shortener
+from bitbench.statistics.summarize import summarize
 from bitbench.store.folder import StudyFolder
 
 if TYPE_CHECKING:
     from bitbench.report.document.model import Document
+
+
+def report_summary(study: StudyRecords, folder: StudyFolder, home: Path) -> StudySummary:
+    """Without the paths of this machine."""
+    return shorten_summary(summarize(study), path_shortener(folder, study.plan, home))
 
 
 def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySummary, home: Path) -> "Document":
@@ -27,12 +34,12 @@ def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySumm
     )
 
 
-def write_report(document: "Document", folder: StudyFolder, home: Path) -> Path:
-    """The path is that of report.md; index.html and figures/ lie beside it."""
+def write_report(document: "Document", folder: StudyFolder, home: Path, drawing: Drawing | None = None) -> Path:
+    """The path is that of report.md; index.html and figures/ lie beside it. `drawing`: begun before."""
     from bitbench.report import files
     from bitbench.report.document.vega import vega_bundle
 
-    return files.write_report(document, vega_bundle(home), folder.path)
+    return files.write_report(document, vega_bundle(home), folder.path, drawing.draw if drawing else None)
 
 
 def write_profiles(folder: StudyFolder) -> Path:

@@ -18,12 +18,15 @@ class StudySource:
 
     @classmethod
     def of(cls, study: "Path | Study | StudySource", folder: Path = Path()) -> "StudySource":
-        """`folder` counts for a study that was made in Python; a file is its own place."""
+        """`folder` counts for a study that was made in Python; a file is its own place.
+
+        A file is read here and no more: what is shown to a person, allowed, run and kept is one text.
+        """
         if isinstance(study, StudySource):
             return study
         if isinstance(study, Study):
             return cls(study, study_text(study), folder)
-        return cls(read_study(study), study.read_text(encoding="utf-8"), study.parent, study)
+        return cls(*read_study(study), study.parent, study)
 
     def with_budget(self, budget_s: float | None) -> "StudySource":
         """The same study with another budget; its file stays as it is."""
@@ -34,4 +37,4 @@ class StudySource:
 
     def located(self, error: StudyFileError) -> StudyFileError:
         """The same error, with the line of the file that it is about."""
-        return error if self.file is None else with_line(error, self.file)
+        return error if self.file is None else with_line(error, self.file, self.text)

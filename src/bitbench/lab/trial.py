@@ -88,7 +88,7 @@ class TrialRunner:
         job = load_job(
             ready.endpoint,
             asked,
-            seed=(self.study.seed, zlib.crc32(workload.name.encode()), ready.block, index, int(kind == "warmup")),
+            seed=trial_seed(self.study, workload, kind, block=ready.block, index=index),
             limits=self.study.limits,
             vocabulary=ready.vocabulary,
             folder=self.folder,
@@ -116,15 +116,12 @@ class TrialRunner:
             update={
                 "started_at": result.started_at,
                 "duration_s": result.duration_s,
-                "metrics": measure(requests, self.study.objectives, energy_j) if failure is None else TrialMetrics(),
                 "client": result.health,
                 "sketched": dict(result.sketched),
-                "objectives": judge_objectives(requests, self.study.objectives),
-                "requests": requests.num_rows,
-                "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
                 "memory": ready.watch.read(),
                 "gpus": gpus.use,
                 "engine_metrics": counted,
+                **figures_of(requests, self.study, energy_j, counts=failure is None),
             }
         )
         return TrialDraft(record, requests)
@@ -135,6 +132,21 @@ class TrialRunner:
         seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
         limits, vocabulary = self.study.limits, ready.vocabulary
         self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=limits, vocabulary=vocabulary))
+
+
+def trial_seed(study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int) -> tuple[int, ...]:
+    """Of its requests: the same for all contenders, and for no other trial of a contender."""
+    return (study.seed, zlib.crc32(workload.name.encode()), block, index, int(kind == "warmup"))
+
+
+def figures_of(requests: "pa.Table", study: Study, energy_j: float | None, *, counts: bool) -> dict[str, object]:
+    """What the record of a trial says about its rows. `counts`: it has a result."""
+    return {
+        "metrics": measure(requests, study.objectives, energy_j) if counts else TrialMetrics(),
+        "objectives": judge_objectives(requests, study.objectives),
+        "requests": requests.num_rows,
+        "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
+    }
 
 
 def load_job(
@@ -156,7 +168,7 @@ def load_job(
         seed=seed,
         request_timeout_s=limits.request,
         stall_timeout_s=limits.stall,
-        folder=folder,
+        folder=folder.absolute(),  # the load client works in another one
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from bitbench.core.found.card import Check, Checked, Verification
 from bitbench.core.recorded.card import PartName
 from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.errors import CardError, StoreError
 from bitbench.planning.write_study import study_text
 from bitbench.statistics.card_cells import card_cells
@@ -48,7 +49,7 @@ def verify(path: Path, *, signers: Path | None = None, unpack_into: Path | None 
         requests=sum(trial.requests for trial in records.trials) if PartName.REQUESTS in card.parts else None,
         checks=checks,
         gaps=tuple(_gaps(records)),
-        cannot_check=(*_about_the_key(signed_by, known_as), *CANNOT_CHECK),
+        cannot_check=(*_about_the_key(signed_by, known_as), *_left_out(records), *CANNOT_CHECK),
     )
     if unpack_into is not None and not any(one.different_count for one in checks):
         _write(records, unpack_into)
@@ -83,7 +84,7 @@ def _checks(card: Card, records: StudyRecords) -> Iterator[Checked]:
             content = json.loads(card.parts[part])
         except (ValueError, RecursionError):
             raise CardError(f"{part.value} in {records.name} is no JSON; ask for the card again") from None
-        yield recompute(check, content, found)
+        yield recompute(check, content, found, whole=check is Check.CELLS)
 
 
 def _gaps(records: StudyRecords) -> Iterator[str]:
@@ -111,6 +112,12 @@ def _about_the_key(signed_by: str | None, known_as: str | None) -> Iterator[str]
         yield UNSIGNED_SAYS
     elif known_as is None:
         yield UNKNOWN_KEY
+
+
+def _left_out(records: StudyRecords) -> Iterator[str]:
+    """Whoever takes the slow trials for warm-ups, or for rejected ones, has figures that follow."""
+    if count := sum(one.kind == "warmup" or one.outcome is not Outcome.OK for one in records.trials):
+        yield f"that {count:,} of {len(records.trials):,} trials were rightly left out as warm-ups, rejected or failed"
 
 
 def _write(records: StudyRecords, into: Path) -> None:

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from bitbench.core.asked.prompts import Api, Length, Lengths, longest
+from bitbench.core.asked.prompts import Length, Lengths, longest
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob
-from bitbench.ground.errors import StudyFileError
+from bitbench.load.inputs import usable_texts
 from bitbench.load.prompts import Ids, PromptSource
 from bitbench.load.randomness import generator
-from bitbench.load.texts import Text, choose_texts, read_texts
+from bitbench.load.texts import Text
 from bitbench.load.traces import MOONCAKE_BLOCK_TOKENS, TraceRow
 
 Prompt = list[int] | Text
@@ -56,18 +55,6 @@ def asks_from_texts(job: LoadJob, count: int) -> Iterator[Ask]:
     outputs = draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
     for number, output_tokens in enumerate(outputs):
         yield Ask(texts[order[number % len(texts)]], None, output_tokens)
-
-
-def usable_texts(workload: Workload, folder: Path) -> list[Text]:
-    assert workload.text is not None
-    path = folder / workload.text.file
-    texts = read_texts(path)
-    if workload.api is not Api.CHAT and not all(isinstance(text, str) for text in texts):
-        raise StudyFileError(f"the texts {path} contain `messages`, which need `api: chat`")
-    chosen = choose_texts(texts, workload.text)
-    if not chosen:
-        raise StudyFileError(f"none of the {len(texts)} texts {path} is {workload.text.min_characters} characters long")
-    return chosen
 
 
 def asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:

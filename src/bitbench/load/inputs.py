@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bitbench.core.asked.arrival import Trace
+from bitbench.core.asked.prompts import Api
 from bitbench.core.asked.workload import Workload
 from bitbench.ground.errors import StudyFileError
-from bitbench.load.asks import usable_texts
-from bitbench.load.requests import trace_rows
+from bitbench.load.texts import Text, choose_texts, read_texts
+from bitbench.load.traces import TraceRow, read_trace
 
 
 def check_files(workloads: Sequence[Workload], folder: Path) -> None:
@@ -31,3 +32,28 @@ def hash_files(workloads: Sequence[Workload], folder: Path) -> dict[str, str]:
         with (folder / name).open("rb") as file:
             hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
+
+
+def usable_texts(workload: Workload, folder: Path) -> list[Text]:
+    assert workload.text is not None
+    path = folder / workload.text.file
+    texts = read_texts(path)
+    if workload.api is not Api.CHAT and not all(isinstance(text, str) for text in texts):
+        raise StudyFileError(f"the texts {path} contain `messages`, which need `api: chat`")
+    chosen = choose_texts(texts, workload.text)
+    if not chosen:
+        raise StudyFileError(f"none of the {len(texts)} texts {path} is {workload.text.min_characters} characters long")
+    return chosen
+
+
+def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
+    """The part of the trace that the workload replays."""
+    assert isinstance(workload.arrival, Trace)
+    rows = read_trace(folder / workload.arrival.file)
+    if workload.duration is not None:
+        return [row for row in rows if row.at_s < workload.duration * workload.arrival.speed]
+    if workload.requests is not None and len(rows) < workload.requests:
+        raise StudyFileError(
+            f"the trace {workload.arrival.file} has {len(rows)} requests, but the workload needs {workload.requests}"
+        )
+    return rows[: workload.requests]

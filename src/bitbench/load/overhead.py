@@ -3,6 +3,7 @@
 import random
 import socket
 import time
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -36,15 +37,11 @@ class ThroughputRatio(NamedTuple):
 
 def differences_to_schedule(
     client: LoadClient, endpoint: Endpoint, workload: Workload, *, ttft_s: float, tpot_s: float, trials: int
-) -> list[ReportedDifference]:
+) -> Iterator[ReportedDifference]:
     """One per trial, from its means over requests."""
-    differences = []
     for trial in range(trials):
         rows = RequestRows(client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial)).requests)
-        differences.append(
-            ReportedDifference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1)
-        )
-    return differences
+        yield ReportedDifference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1)
 
 
 def decode_throughput(client: LoadClient, job: LoadJob) -> float:
@@ -78,24 +75,24 @@ def bare_decode_throughput(job: LoadJob) -> float:
 
 def compare_to_bare_client(
     client: LoadClient, endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, *, pairs: int, seed: int
-) -> ThroughputRatio:
-    """Both clients send the same requests, in pairs whose order is random, to one instance."""
+) -> Iterator[tuple[float, float]]:
+    """Decode throughput through bitbench and through the bare client, pair by pair: both send the same request to one
+    instance, in random order."""
     order = random.Random(seed)
-    ours, bare = [], []
     for pair in range(pairs):
         job = _job(endpoint, workload, vocabulary, pair)
         if order.random() < 0.5:
-            ours.append(decode_throughput(client, job))
-            bare.append(bare_decode_throughput(job))
+            ours = decode_throughput(client, job)
+            bare = bare_decode_throughput(job)
         else:
-            bare.append(bare_decode_throughput(job))
-            ours.append(decode_throughput(client, job))
-    return ratio_of_pairs(ours, bare, seed)
+            bare = bare_decode_throughput(job)
+            ours = decode_throughput(client, job)
+        yield ours, bare
 
 
-def ratio_of_pairs(ours: list[float], bare: list[float], seed: int) -> ThroughputRatio:
-    """Median of the ratios within pairs; the interval is a bootstrap over pairs."""
-    ratios = np.array(ours) / np.array(bare)
+def ratio_of_pairs(pairs: Iterable[tuple[float, float]], seed: int) -> ThroughputRatio:
+    """Median of the first over the second; the interval is a bootstrap over pairs."""
+    ratios = np.array([ours / other for ours, other in pairs])
     draws = np.random.default_rng(seed).integers(len(ratios), size=(_RESAMPLES, len(ratios)))
     low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
     return ThroughputRatio(float(np.median(ratios)), float(low), float(high))

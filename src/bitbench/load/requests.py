@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.core.asked.arrival import Trace
 from bitbench.core.asked.workload import Workload
 from bitbench.core.ports import LoadJob
-from bitbench.ground.errors import StudyFileError
 from bitbench.load.arrivals import open_loop_times
 from bitbench.load.asks import Ask, asks_from_texts, asks_from_trace, asks_of_random_ids
-from bitbench.load.traces import TraceRow, read_trace
+from bitbench.load.inputs import trace_rows
 from bitbench.load.wire import request_bytes
 
 
@@ -32,7 +30,7 @@ class PlannedRequest:
     think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
     """When a request is due, and which of the asks it is."""
 
     ask: int
@@ -76,12 +74,17 @@ def plan_requests(
     return requests
 
 
-def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[_Slot]]:
+def slots_of(job: LoadJob) -> Sequence[Slot]:
+    """When each request of the trial is due, by its number; no prompt is made for that."""
+    return _plan(job)[1]
+
+
+def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[Slot]]:
     workload = job.workload
     if isinstance(workload.arrival, Trace):
         rows = trace_rows(workload, job.folder)
         speed = workload.arrival.speed
-        slots = [_Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
+        slots = [Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
         return asks_from_trace(job, rows), slots
     count = workload.request_count
     assert count is not None
@@ -89,26 +92,13 @@ def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[_Slot]]:
     return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
 
 
-def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
-    """The part of the trace that the workload replays."""
-    assert isinstance(workload.arrival, Trace)
-    rows = read_trace(folder / workload.arrival.file)
-    if workload.duration is not None:
-        return [row for row in rows if row.at_s < workload.duration * workload.arrival.speed]
-    if workload.requests is not None and len(rows) < workload.requests:
-        raise StudyFileError(
-            f"the trace {workload.arrival.file} has {len(rows)} requests, but the workload needs {workload.requests}"
-        )
-    return rows[: workload.requests]
-
-
-def _on_schedule(job: LoadJob) -> list[_Slot]:
+def _on_schedule(job: LoadJob) -> list[Slot]:
     """Conversations begin when they are due, whatever the server does; their later turns follow their answers."""
     turns = job.workload.turns
     times = open_loop_times(job.workload, job.seed)
     think_s = job.workload.conversation.think if job.workload.conversation else 0.0
     return [
-        _Slot(
+        Slot(
             ask=conversation * turns + turn,
             stream=None if turns == 1 else conversation,
             at_s=float(due) if turn == 0 else None,
@@ -119,7 +109,7 @@ def _on_schedule(job: LoadJob) -> list[_Slot]:
     ]
 
 
-def _on_streams(workload: Workload, count: int) -> list[_Slot]:
+def _on_streams(workload: Workload, count: int) -> list[Slot]:
     """`concurrency` streams begin at zero; each goes on when its last answer is complete."""
     turns, streams = workload.turns, workload.concurrency
     think_s = workload.conversation.think if workload.conversation else 0.0
@@ -129,7 +119,7 @@ def _on_streams(workload: Workload, count: int) -> list[_Slot]:
         for turn in range(turns):
             for conversation in range(first, min(first + streams, conversations)):
                 slots.append(
-                    _Slot(
+                    Slot(
                         ask=conversation * turns + turn,
                         stream=conversation % streams,
                         at_s=0.0 if first == turn == 0 else None,

@@ -1,10 +1,12 @@
 """Latencies in a few kilobytes, whatever their number: percentiles with a known error, and sums of sketches."""
 
 import math
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import model_validator
 
 from bitbench.core.base import Record
 
@@ -22,6 +24,13 @@ class SketchCounts(Record):
 
     bins: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _could_be_counted(self) -> Self:
+        is_ordered = all(before < after for before, after in pairwise((-1, *self.bins, _BINS)))
+        if not is_ordered or len(self.bins) != len(self.counts) or not all(0 < count < 2**40 for count in self.counts):
+            raise ValueError("the bins of a sketch are damaged")
+        return self
 
 
 class LatencySketch:

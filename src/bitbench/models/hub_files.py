@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -25,6 +25,26 @@ class HubFile:
     size_bytes: int
     sha256: str | None = None  # of a large file
     git_hash: str | None = None  # of a small one
+
+
+def listed_files(listed: Sequence[Mapping[str, object]]) -> list[HubFile]:
+    """As a hub lists them. Raises ValueError, without the hub's words: they may repeat what it was sent."""
+    files = []
+    for entry in listed:
+        name, size = entry["name"], entry["size_bytes"]
+        sha256, git_hash = _hash(entry["sha256"], 64), _hash(entry["git_hash"], 40)
+        if not isinstance(name, str) or not isinstance(size, int) or size < 0:
+            raise ValueError("a name or a size is none")
+        files.append(HubFile(name, size, sha256, git_hash))
+    if len({file.name for file in files}) != len(files):
+        raise ValueError("a file is in it twice")
+    return files
+
+
+def _hash(said: object, digits: int) -> str | None:
+    if said is None or (isinstance(said, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", said)):
+        return said
+    raise ValueError("a hash is none")
 
 
 def choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
@@ -57,7 +77,8 @@ def find_damage(file: HubFile, path: Path, sha256: str) -> str | None:
 def _chosen_gguf(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
     ggufs = [file for file in files if file.name.endswith(".gguf")]
     matching = [file for file in ggufs if _is_meant(file.name, reference.file or "")]
-    if len({_without_part(file.name) for file in matching}) != 1:
+    whole = {file.name.removesuffix(PurePosixPath(file.name).name) + _without_part(file.name) for file in matching}
+    if len(whole) != 1:
         problem = "several GGUF files match" if matching else "no GGUF file matches"
         raise ModelError(f"{problem} {reference}; {_advice(matching or ggufs, reference)}")
     return tuple(sorted(matching, key=lambda file: file.name))

@@ -17,16 +17,15 @@ def study_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "bitbench study", **schema}
 
 
-def read_study(path: Path) -> Study:
-    """The checked study; raises StudyFileError with every mistake found."""
+def read_study(path: Path) -> tuple[Study, str]:
+    """The checked study and its text, read once; raises StudyFileError with every mistake found."""
     missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
     text = yaml_file.read_text(path, missing=missing, error=StudyFileError)
-    return parse_study(text, name=str(path))
+    return parse_study(text, name=str(path)), text
 
 
-def with_line(error: StudyFileError, path: Path) -> StudyFileError:
+def with_line(error: StudyFileError, path: Path, text: str) -> StudyFileError:
     """The same error, with the line of the field that it is about: for what is found out after reading."""
-    text = path.read_text(encoding="utf-8")
     line, field = yaml_file.line_of(text, _as_written(error.location, text))
     return StudyFileError(f"{path}:{line}: {field}: {error}" if field else f"{path}: {error}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from bitbench.core.capability import Capability
 from bitbench.core.recorded.host import Accelerator
 from bitbench.ground.child_environment import engine_environment, tool_environment
+from bitbench.ground.child_python import NOWHERE, isolated
 from bitbench.probes.nvml import Gpu, Nvml, NvmlError, open_nvml
 
 # What the CUDA 13 that all our locks bring needs; a kernel module that is older refuses its programs.
@@ -111,7 +112,7 @@ def describe(gpu: Gpu, driver: str | None) -> Accelerator:
 
 def cuda_answer() -> str:
     """What the driver's own library answers when a program begins to use it: `0`, or the number of an error."""
-    command = [sys.executable, "-I", "-S", "-c", _INITIALIZE]
+    command = isolated(sys.executable, "-S", "-c", _INITIALIZE)
     try:
         done = subprocess.run(
             command,
@@ -119,6 +120,7 @@ def cuda_answer() -> str:
             text=True,
             timeout=_INITIALIZE_LIMIT_S,
             check=False,
+            cwd=NOWHERE,
             env=tool_environment(),
         )
     except (OSError, subprocess.SubprocessError):

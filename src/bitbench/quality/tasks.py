@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.asked.quality import Quality, Scoring
+from bitbench.core.asked.quality import Quality, Scoring, is_task_file
 from bitbench.core.base import Json
 from bitbench.core.ports import Endpoint
 from bitbench.core.quotation import quote
@@ -47,7 +47,7 @@ class _Said(BaseModel):
 
 def task_files(quality: Quality) -> tuple[str, ...]:
     """Those tasks that are files, by the name that the study gives them."""
-    return tuple(name for name in quality.tasks if name.endswith((".yaml", ".yml")))
+    return tuple(name for name in quality.tasks if is_task_file(name))
 
 
 def run_tasks(
@@ -70,6 +70,7 @@ def run_tasks(
 def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
     is_file = task in task_files(quality)
     job = {
+        "is_file": is_file,
         "task": str((tools.folder / task).resolve()) if is_file else task,
         "url": f"{endpoint.url}/v1/completions",
         "model": endpoint.model,

@@ -1,7 +1,7 @@
 """Writes a document down as files: a page, Markdown, and the charts that Markdown shows."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bitbench.ground.safe_files import SafeFolder
@@ -14,19 +14,22 @@ from bitbench.report.document.model import Block, Chart, Details, Document
 REPORT = "report"  # its folder in that of the study
 PAGE = "index.html"
 TEXT = "report.md"
+Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
+
 # Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
 _FIGURE = re.compile(r"(trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
-def write_report(document: Document, bundle: str, study_folder: Path) -> Path:
-    """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws
-    charts."""
+def write_report(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
+    """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
+    in the page, `draw` those in files."""
     files = SafeFolder(study_folder)
-    drawn = {f"{figure.name}.svg": svg(figure) for figure in figures_of(document)}
-    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(drawn))
-    for name, drawing in drawn.items():
-        files.write(f"{REPORT}/{FIGURES}/{name}", drawing)
     files.write(f"{REPORT}/{PAGE}", page(document, bundle))
+    figures = {f"{figure.name}.svg": figure for figure in figures_of(document)}
+    drawings = draw(list(figures.values())) if draw else [svg(figure) for figure in figures.values()]
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(figures))
+    for name, drawing in zip(figures, drawings, strict=True):
+        files.write(f"{REPORT}/{FIGURES}/{name}", drawing)
     return files.write(f"{REPORT}/{TEXT}", markdown(document))
 
 

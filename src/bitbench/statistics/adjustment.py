@@ -14,9 +14,9 @@ The probe is a covariate and a diagnosis, never a reason to drop a trial.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import fdtrc
 
 from bitbench.statistics.contrasts import Flags
+from bitbench.statistics.distributions import f_tail
 from bitbench.statistics.log_speeds import Floats, LogSpeeds
 
 SLOPE_SD = 0.35  # of the slopes of contenders: those of twelve kernels against the mean of the others were 0.43 to 1.5
@@ -99,4 +99,4 @@ def _depends_on_contender(after: Floats) -> bool:
     within = float(((centred - effects) ** 2).sum()) / ((contenders - 1) * (rounds - 1))
     if within == 0:
         return bool(between > 0)
-    return float(fdtrc(contenders - 1, (contenders - 1) * (rounds - 1), between / within)) < GUARD_LEVEL
+    return f_tail(contenders - 1, (contenders - 1) * (rounds - 1), between / within) < GUARD_LEVEL

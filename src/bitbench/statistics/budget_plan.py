@@ -5,16 +5,16 @@ little. For B blocks of R rounds a ratio is known, on the scale of logarithms, t
 
     t(df, 97.5 %) · √(2·(σ_start² + σ_trial² / R) / B),    df as in `pairs`, of one workload
 
-With B given, R follows from the budget; the B with the smallest such half width is taken.
+With B given, R follows from the budget; the B with the smallest such half width is taken. Once blocks were run, each
+with rounds of its own, the same is asked of what is left: σ_trial² / R is then the mean over all B blocks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, floor, sqrt
-
-from scipy.special import stdtrit
+from math import exp, floor, inf, sqrt
 
 from bitbench.statistics.components import VarianceComponents, variance_components
+from bitbench.statistics.distributions import t_reach
 from bitbench.statistics.log_speeds import LogSpeeds
 from bitbench.statistics.pairs import lent_degrees_of_freedom
 
@@ -58,16 +58,21 @@ def plan_blocks(
     confidence: float,
     components: VarianceComponents = FIRST_GUESS,
     *,
+    done: Sequence[int] = (),
     fewest: int = FEWEST_BLOCKS,
     most: int = MOST_BLOCKS,
+    most_rounds: float = inf,
 ) -> BlockPlan | None:
-    """Of so many blocks, and of two at least. None where the budget does not pay for the fewest with one round."""
-    fewest = max(fewest, FEWEST_BLOCKS)
-    plans = [
-        _plan(design, blocks, rounds, confidence, components)
-        for blocks in range(fewest, max(fewest, min(most, MOST_BLOCKS)) + 1)
-        if (rounds := floor((budget_s / (blocks + design.kept_back) - design.starts_s) / design.round_s)) >= 1
-    ]
+    """Of so many blocks, and of two at least, those included that are `done`, with so many rounds each; the rounds and
+    seconds of a plan, and the budget, are of the others. None where that does not pay for the fewest with one round."""
+    fewest = max(fewest, FEWEST_BLOCKS, len(done) + 1)
+    plans = []
+    for blocks in range(fewest, max(fewest, min(most, MOST_BLOCKS)) + 1):
+        block_s = budget_s / (blocks - len(done) + design.kept_back)
+        rounds = floor(min((block_s - design.starts_s) / design.round_s, most_rounds))
+        if rounds < 1:
+            break
+        plans.append(_plan(design, blocks, rounds, confidence, components, done=done))
     return min(plans, key=lambda plan: plan.half_width, default=None)
 
 
@@ -92,15 +97,25 @@ def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
     return VarianceComponents(max(found.start_sd, LEAST_START_SD), found.trial_sd)
 
 
-def _plan(design: Design, blocks: int, rounds: int, confidence: float, components: VarianceComponents) -> BlockPlan:
-    variance = 2 * (components.start_sd**2 + components.trial_sd**2 / rounds) / blocks
+def _plan(
+    design: Design,
+    blocks: int,
+    rounds: int,
+    confidence: float,
+    components: VarianceComponents,
+    *,
+    done: Sequence[int] = (),
+) -> BlockPlan:
+    new = blocks - len(done)
+    per_trial = (sum(1 / each for each in done) + new / rounds) / blocks
+    variance = 2 * (components.start_sd**2 + components.trial_sd**2 * per_trial) / blocks
     half_width = _quantile(design, blocks, confidence) * sqrt(variance)
-    return BlockPlan(blocks, rounds, half_width, blocks * _block_s(design, rounds))
+    return BlockPlan(blocks, rounds, half_width, new * _block_s(design, rounds))
 
 
 def _quantile(design: Design, blocks: int, confidence: float) -> float:
     freedom = lent_degrees_of_freedom(design.contenders, blocks) + blocks - 1
-    return float(stdtrit(freedom, (1 + confidence) / 2))
+    return t_reach(freedom, confidence)
 
 
 def _block_s(design: Design, rounds: int) -> float:

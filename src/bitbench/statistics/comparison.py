@@ -9,9 +9,9 @@ faces "equal", so a ratio is significant exactly when its interval excludes 1.
 from math import exp, log
 
 import numpy as np
-from scipy.special import stdtr
 
 from bitbench.core.found.summary import Interval, Ratio
+from bitbench.statistics.distributions import t_p_value
 from bitbench.statistics.intervals import Sample, Uncertainty, sides
 
 # Of two studies that were each stopped when they looked precise: each look gave chance another opportunity. At this
@@ -74,4 +74,4 @@ def _sides(first: Sample, second: Sample, confidence: float) -> tuple[float, flo
 def _p_value(distance: float, joint: Uncertainty, side: float) -> float:
     if joint.standard_error == 0:
         return 1.0 if distance == 0 else 0.0
-    return min(1.0, 2 * float(stdtr(joint.degrees_of_freedom, -abs(distance) / (joint.standard_error * side))))
+    return min(1.0, t_p_value(joint.degrees_of_freedom, distance / (joint.standard_error * side)))

@@ -9,6 +9,7 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import ContenderSummary, FailureGroup
 from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome, TrialRecord
 from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.core.secrets import without_secret_options
 from bitbench.statistics.memory import spread, summarize_memory
 
 T = TypeVar("T")
@@ -25,20 +26,22 @@ def summarize_contender(
     own = [record for record in instances if record.contender == contender]
     ready = [record for record in own if record.ready_s is not None]
     facts = [record.facts for record in own]
+    spawned = [record for record in ready if record.facts.start == "spawned"]
+    forked = {record.id for record in own if record.facts.start == "preforked"}  # these share memory with their parent
 
     return ContenderSummary(
         contender=contender,
         instances=len(own),
         instances_ready=len(ready),
-        ready_s=spread(record.ready_s for record in ready),
-        weight_load_s=spread(record.facts.weight_load_s for record in ready),
+        ready_s=spread(record.ready_s for record in spawned),
+        weight_load_s=spread(record.facts.weight_load_s for record in spawned),
         compile_s=spread(record.facts.compile_s for record in ready),
-        idle_memory_bytes=spread(record.memory.resident_bytes for record in ready),
-        memory=summarize_memory(contender, variant, ready, trials),
+        idle_memory_bytes=spread(record.memory.resident_bytes for record in spawned),
+        memory=summarize_memory(contender, variant, ready, [one for one in trials if one.instance_id not in forked]),
         engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
         kernels=_distinct(kernel for one in facts for kernel in one.kernels),
         kernel_choices=_distinct(one.kernel_choices for one in facts if one.kernel_choices),
-        commands=_distinct(join(one.command) for one in facts if one.command),
+        commands=_distinct(join(without_secret_options(one.command)) for one in facts if one.command),
         prefix_caching=_distinct(one.prefix_caching for one in facts if one.prefix_caching is not None),
         notes=_distinct(note for one in facts for note in one.notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),

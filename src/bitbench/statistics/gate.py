@@ -10,14 +10,13 @@ import re
 from dataclasses import dataclass
 from math import log, sqrt
 
-from scipy.special import stdtrit
-
 from bitbench.core.found.comparison import GateOutcome, Replicate
 from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import Ratio
 from bitbench.ground.errors import UsageError
 from bitbench.ground.near_miss import did_you_mean
 from bitbench.statistics.changes import Change
+from bitbench.statistics.distributions import t_reach
 from bitbench.statistics.quality import PERPLEXITY
 from bitbench.statistics.trial import RECORDED
 
@@ -112,7 +111,7 @@ def repetitions_needed(change: Change, distance: float, confidence: float) -> in
     if variance is None:
         return None
     for count in range(change.fewest + 1, MOST_REPETITIONS + 1):
-        quantile = float(stdtrit(change.degrees_of_freedom(count), (1 + confidence) / 2))
+        quantile = t_reach(change.degrees_of_freedom(count), confidence)
         if quantile * sqrt(variance / count) < abs(distance):
             return count
     return None

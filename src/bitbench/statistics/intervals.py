@@ -22,9 +22,9 @@ from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from bitbench.core.found.summary import Estimate, Interval
+from bitbench.statistics.distributions import t_reach
 
 Floats = npt.NDArray[np.float64]
 Groups = Sequence[Sequence[float]]  # one group per instance, one value per trial
@@ -40,7 +40,7 @@ class Uncertainty:
     degrees_of_freedom: float
 
     def half_width(self, confidence: float) -> float:
-        return float(stdtrit(self.degrees_of_freedom, (1 + confidence) / 2)) * self.standard_error
+        return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ interval is the least that holds those of all passes.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import binom
 
 from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
+from bitbench.statistics.distributions import fair_coin_quantile
 
 CONFIDENCE = 0.95
 
@@ -43,7 +43,7 @@ def median(values: Sequence[float]) -> Median:
     """The sample median between the order statistics that enclose the true one with the confidence above."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count = len(ordered)
-    below = int(binom.ppf((1 - CONFIDENCE) / 2, count, 0.5))
+    below = fair_coin_quantile(count, (1 - CONFIDENCE) / 2)
     value = float(np.median(ordered))
     if below == 0:  # even the extremes enclose it too seldom
         return Median(value=value)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 
-from scipy.special import stdtr, stdtrit
-
 from bitbench.core.found.summary import Interval, Ratio
+from bitbench.statistics.distributions import t_p_value, t_reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +21,11 @@ class LogRatio:
         """Two-sided, of equal speeds."""
         if self.standard_error == 0:
             return float(self.log_mean == 0)
-        return 2 * float(stdtr(self.degrees_of_freedom, -abs(self.log_mean) / self.standard_error))
+        return t_p_value(self.degrees_of_freedom, self.log_mean / self.standard_error)
 
     def half_width(self, confidence: float) -> float:
         """Of the interval, on the scale of logarithms."""
-        return float(stdtrit(self.degrees_of_freedom, (1 + confidence) / 2)) * self.standard_error
+        return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
     def ratio(self, confidence: float) -> Ratio:
         half = self.half_width(confidence)

@@ -37,27 +37,32 @@ def looks(
     block_ends_s: Sequence[float],
     budget_s: float,
     alpha: float,
-    kept_back_s: float = 0.0,
+    kept_back_s: Sequence[float] | None = None,
     *,
     most_blocks: int | None = None,
 ) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.
 
     None follows the last one, even if a block was completed after it. `kept_back_s`: of the budget, for what follows
-    the last look. `most_blocks`: no more are run, whatever the budget has left.
+    the last look, as each block shows it. `most_blocks`: no more are run, whatever the budget has left.
     """
     found: list[Look] = []
     spent = 0.0
     for blocks in range(FIRST_LOOK, len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
-        block_s = elapsed_s - block_ends_s[blocks - 2]
-        is_last = elapsed_s + block_s + kept_back_s > budget_s or blocks == most_blocks
+        next_s = elapsed_s - block_ends_s[blocks - 2] + (kept_back_s[blocks - 1] if kept_back_s else 0.0)
+        is_last = not another_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks
         reached = alpha if is_last else alpha * elapsed_s / budget_s
         found.append(Look(blocks, elapsed_s, reached - spent, is_last))
         spent = reached
         if is_last:
             break
     return found
+
+
+def another_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
+    """`next_s`: of a block as long as the last one, and of what is kept back for after it."""
+    return elapsed_s + next_s <= budget_s
 
 
 def continuing(claims: Claims, baseline: Contender | None) -> tuple[Contender, ...]:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from scipy.special import stdtrit
 
 from bitbench.core.asked.objective import Objective
 from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.ground.units import show_seconds
 from bitbench.rows.request_rows import Floats, RequestRows, statistic
+from bitbench.statistics.distributions import t_quantile
 
 # A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
 # 20 latencies per trial that is a tenth of it.
@@ -132,4 +132,4 @@ def _growth(planned: Floats, latency: Floats) -> _Growth | None:
     slope = float((centred * mean).sum() / spread)
     residual = mean - mean.mean() - slope * centred
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
-    return _Growth(slope, slope > float(stdtrit(SEGMENTS - 2, GROWTH_CONFIDENCE)) * error)
+    return _Growth(slope, slope > t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error)

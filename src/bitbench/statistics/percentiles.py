@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from math import ceil, inf, sqrt
 
 import numpy as np
-from scipy.special import stdtrit
 
 from bitbench.core.found.tails import Event, ObjectiveVerdict, PercentileEstimate
+from bitbench.statistics.distributions import t_reach
 from bitbench.statistics.log_speeds import Floats
 
 Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its trials
@@ -65,7 +65,7 @@ def judge_limit(found: PercentileEstimate, limit: float) -> ObjectiveVerdict:
 def events_for_an_upper_end(percent: float, clusters: int, confidence: float) -> int:
     """The fewest with which chance alone leaves one: t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). Needs two clusters or more."""
     share = percent / 100
-    spread = _quantile(clusters, confidence) * sqrt(share * (1 - share))
+    spread = t_reach(clusters - 1, confidence) * sqrt(share * (1 - share))
     root = sqrt(spread**2 + 2 * (1 - share)) - spread  # of 1/N, where both sides are equal
     return ceil(1 / root**2)
 
@@ -76,11 +76,7 @@ def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int,
         return inf
     shares = [float((times <= value).mean()) for times in of_starts]
     error = max(float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events))
-    return _quantile(len(shares), confidence) * error
-
-
-def _quantile(clusters: int, confidence: float) -> float:
-    return float(stdtrit(clusters - 1, (1 + confidence) / 2))
+    return t_reach(len(shares) - 1, confidence) * error
 
 
 def _pooled(trials: Sequence[Floats]) -> Floats:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from math import sqrt
 from statistics import fmean, median
 
-from scipy.special import stdtrit
-
 from bitbench.core.found.summary import Precision
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.statistics.components import variance_components
+from bitbench.statistics.distributions import t_reach
 from bitbench.statistics.elapsed import block_ends
 from bitbench.statistics.fields import Field, log_speeds_of
 from bitbench.statistics.pairs import PairedRatio
@@ -46,7 +45,7 @@ def precision(of: StudyRecords, found: Mapping[Field, Standing]) -> Precision | 
 
 def _narrower(pair: PairedRatio, confidence: float) -> float:
     """The half width after one more block, as a share of today's: more degrees of freedom, and a smaller error."""
-    now, then = (float(stdtrit(freedom, (1 + confidence) / 2)) for freedom in _freedom(pair))
+    now, then = (t_reach(freedom, confidence) for freedom in _freedom(pair))
     return then / now * sqrt(pair.blocks / (pair.blocks + 1))
 
 

@@ -54,7 +54,7 @@ def race_of(of: StudyRecords, judged: Iterable[Judged], headline: Headline, with
     (workload,) = of.study.workloads
     baseline = baseline_of(of.plan)
     looked = []
-    for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality):
+    for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality, baseline):
         alone = PairTable(tuple(dict.fromkeys(trial.cell.contender for trial in seen)), ())
         looked.append((look, pair_tables(seen, headline, baseline).get(workload.name, alone)))
     contenders = dict.fromkeys(cell.contender for cell in of.plan.cells)

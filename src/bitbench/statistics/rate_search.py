@@ -25,13 +25,13 @@ from math import log
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from bitbench.core.asked.arrival import mean_rate
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.found.summary import RateAnswer, SearchStop
 from bitbench.core.recorded.trial import TrialRecord
+from bitbench.statistics.distributions import normal_below
 from bitbench.statistics.objectives import held
 
 Floats = npt.NDArray[np.float64]
@@ -136,7 +136,7 @@ def _posterior(trials: Sequence[RateTrial], place: Floats) -> Floats:
     noise = np.array(list(NOISES))[:, np.newaxis]
     likelihood = np.repeat(np.array(list(NOISES.values()))[:, np.newaxis], place.size, axis=1)
     for trial in trials:
-        below = ndtr((place - log(trial.rate)) / noise)  # how likely the rate is below the edge of its moment
+        below = normal_below((place - log(trial.rate)) / noise)  # how likely the rate is below the edge of its moment
         holds = FALSE_HOLD + (1 - FALSE_HOLD - FALSE_FAILURE) * below
         likelihood *= holds if trial.holds else 1 - holds
     mixed: Floats = likelihood.sum(axis=0) * _prior(trials, place)

@@ -16,6 +16,7 @@ from bitbench.statistics.trial import measure
 # difference of such sums. What a person would read differs only from a million times as much on.
 TOLERANCE = 1e-9
 SHOWN = 10  # differences that are named
+_NOT_STATED = "not stated"
 
 
 def recompute_trials(of: StudyRecords) -> Checked:
@@ -43,13 +44,14 @@ def recompute_trials(of: StudyRecords) -> Checked:
     )
 
 
-def recompute(check: Check, stated: Json, found: Record) -> Checked:
+def recompute(check: Check, stated: Json, found: Record, *, whole: bool = False) -> Checked:
     """What the card states, as it was read from JSON, against what this bitbench computes from its records.
 
-    What an older version did not state is no difference; what this one does not compute was not checked.
+    What an older version did not state is no difference, unless it must be the `whole`: what a reader would put in its
+    place is not what the records say. What this version does not compute was not checked.
     """
     content = json.loads(found.model_dump_json())
-    compared, different = compare_values(stated, content)
+    compared, different = compare_values(stated, content, whole=whole)
     unknown = [*_unknown(stated, content)]
     return Checked(
         check=check,
@@ -61,12 +63,12 @@ def recompute(check: Check, stated: Json, found: Record) -> Checked:
     )
 
 
-def compare_values(stated: Json, found: Json, where: str = "") -> tuple[int, list[str]]:
+def compare_values(stated: Json, found: Json, where: str = "", *, whole: bool = False) -> tuple[int, list[str]]:
     """How many numbers were compared, and each place where the two differ, with both values."""
     if isinstance(stated, dict) and isinstance(found, dict):
         pairs = [
-            (stated[name], found[name], f"{where}.{name}" if where else str(name))
-            for name in sorted(stated.keys() & found.keys())
+            (stated.get(name, _NOT_STATED), found[name], f"{where}.{name}" if where else str(name))
+            for name in sorted(found if whole else stated.keys() & found.keys())
         ]
     elif isinstance(stated, list) and isinstance(found, list) and len(stated) == len(found):
         pairs = [(*both, f"{where}[{index}]") for index, both in enumerate(zip(stated, found, strict=True))]
@@ -75,7 +77,7 @@ def compare_values(stated: Json, found: Json, where: str = "") -> tuple[int, lis
         return int(is_number), [] if _is_equal(stated, found) else [f"{where}: {_shown(stated)}, not {_shown(found)}"]
     compared, different = 0, list[str]()
     for one, other, place in pairs:
-        count, differences = compare_values(one, other, place)
+        count, differences = compare_values(one, other, place, whole=whole)
         compared += count
         different += differences
     return compared, different
@@ -89,7 +91,7 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
-    metrics = measure(rows, of.study.objectives)
+    metrics = measure(rows, of.study.objectives, trial.gpus.energy_j if trial.gpus is not None else None)
     objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
     failed = sum(status != "ok" for status in rows.column("status").to_pylist())
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}

@@ -1,9 +1,10 @@
 """What a study may claim by now: its records, looked at after each block, with one error for all looks together."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from statistics import mean
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.statistics.adjustment import adjust, machine_speed
-from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.elapsed import Elapsed
 from bitbench.statistics.families import Claims, claim
 from bitbench.statistics.log_speeds import Floats, LogSpeeds, Turn, log_speeds, spread_out
 from bitbench.statistics.looks import FIRST_LOOK, End, Look, continuing, end, looks
@@ -82,7 +83,7 @@ def standing(
     """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over. `others`:
     for the time that they took."""
     counted = _counted(plan, trials)
-    taken = looks_taken(plan, trials, others)
+    taken = looks_taken(plan, trials, others, baseline)
     claims: dict[str, Claims] = {}
     ended: End | None = None
     for look, seen in taken:
@@ -103,13 +104,18 @@ def standing(
 
 
 def looks_taken(
-    plan: Plan, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord]
+    plan: Plan,
+    trials: Sequence[TrialRecord],
+    others: Sequence[InstanceRecord | QualityRecord],
+    baseline: Contender | None,
 ) -> list[tuple[Look, list[TrialRecord]]]:
     """Each look at a study, with the trials that it could see."""
     counted = _counted(plan, trials)
     blocks = sorted({trial.block for trial in counted})
-    ends_s = block_ends(trials, others)
-    taken = _looks(plan, len(blocks), [ends_s[block] for block in blocks if block in ends_s])
+    elapsed = Elapsed()
+    for record in (*trials, *others):
+        elapsed.add(record)
+    taken = _looks(plan, baseline, _rounds(counted, baseline), elapsed)
     known = [set(blocks[: look.blocks]) for look in taken]
     return [
         (look, [trial for trial in counted if trial.block in seen]) for look, seen in zip(taken, known, strict=True)
@@ -136,15 +142,29 @@ def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
     }
 
 
-def _looks(plan: Plan, blocks: int, ends_s: Sequence[float]) -> list[Look]:
+def _rounds(counted: Sequence[TrialRecord], baseline: Contender | None) -> dict[int, int]:
+    """By block; the baseline has more than others where it stays beside several shifts."""
+    found = Counter((trial.block, trial.cell.contender == baseline, trial.cell) for trial in counted)
+    rounds: dict[int, int] = {}
+    for (block, _, _), trials in sorted(found.items(), key=lambda one: (one[0][:2], -one[1])):
+        rounds.setdefault(block, trials)
+    return rounds
+
+
+def _looks(plan: Plan, baseline: Contender | None, rounds: Mapping[int, int], elapsed: Elapsed) -> list[Look]:
     measure = plan.study.measure
     alpha = 1 - measure.confidence
     if plan.imported_from is not None:  # it was all there at once
-        return [Look(blocks, 0.0, alpha, is_last=True)] if blocks >= FIRST_LOOK else []
+        return [Look(len(rounds), 0.0, alpha, is_last=True)] if len(rounds) >= FIRST_LOOK else []
     if measure.budget is None:
-        return _looks_by_count(measure, blocks, alpha)
+        return _looks_by_count(measure, len(rounds), alpha)
+    found = elapsed.block_ends()
+    timed = [block for block in rounds if block in found]
+    done = [rounds[block] for block in timed]
+    ends_s = [found[block] for block in timed]
+    kept_s = [kept_back_s(plan, baseline, elapsed, block, done[: place + 1]) for place, block in enumerate(timed)]
     most = measure.instances.max
-    taken = looks(ends_s, measure.budget, alpha, kept_back(plan) * ends_s[0] if ends_s else 0.0, most_blocks=most)
+    taken = looks(ends_s, measure.budget, alpha, kept_s, most_blocks=most)
     if taken and taken[-1].blocks < len(ends_s):  # records from before anything was kept back
         return looks(ends_s, measure.budget, alpha, most_blocks=most)
     return taken
@@ -157,6 +177,20 @@ def kept_back(plan: Plan) -> float:
         return 0.0
     contenders = len({cell.contender for cell in plan.cells})
     return 2 / contenders if plan.study.measure.budget is not None and contenders >= LEAST_TO_CONFIRM else 0.0
+
+
+def kept_back_s(plan: Plan, baseline: Contender | None, elapsed: Elapsed, block: int, rounds: Sequence[int]) -> float:
+    """The same once blocks were run, up to this one, with so many rounds: what the baseline took of it and, of the
+    others, the one that took most, since any of them may be chosen; with as many rounds as a block had on average.
+    `plan`: of one model; others have their share of a block, and keep back their own."""
+    if not kept_back(plan) or not rounds:
+        return 0.0
+    everyone, own = elapsed.taken(block, mean(rounds) / rounds[-1]), {cell.contender for cell in plan.cells}
+    taken_s = {contender: seconds for contender, seconds in everyone.items() if contender in own}
+    all_s = sum(taken_s.values())
+    two_s = [taken_s.pop(baseline)] if baseline in taken_s else []
+    two_s += sorted(taken_s.values(), reverse=True)[: 2 - len(two_s)]
+    return sum(everyone.values()) * sum(two_s) / all_s if all_s else 0.0
 
 
 def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:

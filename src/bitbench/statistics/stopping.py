@@ -2,9 +2,8 @@
 
 from math import sqrt
 
-from scipy.special import chdtri
-
 from bitbench.core.asked.study import Count, Measure
+from bitbench.statistics.distributions import chi_square_quantile
 from bitbench.statistics.intervals import Groups, Uncertainty, mean_of_means, uncertainty
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
@@ -38,4 +37,4 @@ def _half_width(known: Uncertainty, measure: Measure) -> float:
 
 def _upper_limit_factor(degrees_of_freedom: float) -> float:
     """Upper confidence limit of a standard deviation / its estimate (chi-square)."""
-    return sqrt(degrees_of_freedom / float(chdtri(degrees_of_freedom, SURENESS)))
+    return sqrt(degrees_of_freedom / chi_square_quantile(degrees_of_freedom, SURENESS))

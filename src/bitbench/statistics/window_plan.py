@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from math import ceil, inf, log1p
 
 import numpy as np
-from scipy.special import ndtri
+
+from bitbench.statistics.distributions import normal_quantile
 
 POWER = 0.9
 # Of the windows that were scored before. Few of them know their own distance from the limit badly, so that a plan by
@@ -23,7 +24,7 @@ def windows_to_decide(losses: Sequence[float], limit: float, confidence: float, 
     """A multiple of the windows that `losses` are of, so that those halfway between them are others; no more than
     `most`, and 0 where that is less than there were."""
     distance, scored = abs(log1p(limit) - float(np.mean(losses))), len(losses)
-    per_root = float(ndtri((1 + confidence) / 2) + ndtri(POWER)) * float(np.std(losses, ddof=1))
+    per_root = (normal_quantile((1 + confidence) / 2) + normal_quantile(POWER)) * float(np.std(losses, ddof=1))
     needed = (per_root / distance) ** 2 if distance else inf
     times = min(max(needed / scored, LEAST_TIMES), MOST_TIMES)
     return scored * min(ceil(times), most // scored)

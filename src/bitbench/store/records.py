@@ -4,6 +4,7 @@ A line counts once. The same line twice, as a copy or a merge of folders leaves 
 with different content are refused, because no rule could say which of them happened.
 """
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -30,6 +32,7 @@ R = TypeVar("R", bound=Record)
 Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
+LONGEST_ROW_TEXT = 16_384  # bytes of a text in a row: what a server said is cut to a fraction of it
 _ARROW_TYPES = {
     "list<float64>": pa.list_(pa.float64()),
     "list<float32>": pa.list_(pa.float32()),
@@ -103,26 +106,65 @@ def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] |
         ) from error
 
 
+def rows_from(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, most_values: int) -> pa.Table:
+    """Rows that another machine sent; raises ValueError unless they have exactly these columns and are no more.
+
+    Sizes are looked at before anything is unpacked: a few bytes can stand for billions of values, and a text that is
+    repeated takes no room in the file.
+    """
+    schema, texts = arrow_schema(kinds), [kind.name for kind in kinds if kind.arrow_type == "string"]
+    packed = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
+    try:
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=texts, page_checksum_verification=True)
+        wanted = [(field.name, packed.get(field.name, field.type)) for field in schema]
+        if [(field.name, field.type) for field in file.schema_arrow] != wanted:
+            raise KeyError
+        groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+        values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+        if file.metadata.num_rows > most_rows or values > most_values:
+            raise ValueError(f"{file.metadata.num_rows:,} rows with {values:,} values are more than were asked for")
+        table = file.read()
+        for name in texts:
+            lengths = (pc.max(pc.binary_length(part.dictionary)).as_py() for part in table[name].chunks)
+            if max((length or 0 for length in lengths), default=0) > LONGEST_ROW_TEXT:
+                raise ValueError(f"a text in their column {name} is too long")
+        table = table.cast(schema)
+        table.validate(full=True)
+    except KeyError as error:  # also from a column that is to be read as a dictionary
+        raise ValueError("their columns are not those of such rows") from error
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(_first_line(error)) from error
+    return table
+
+
 def arrow_schema(columns: Sequence[RequestColumn]) -> pa.Schema:
     return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type) or column.arrow_type) for column in columns])
+
+
+class NewerFormatError(ValueError):
+    """A record of a bitbench that came after this one."""
 
 
 def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
     """Raises StoreError with the place, what is wrong there, and what to do."""
     try:
-        content = _json(raw)
-        version = content.get("format", newest)
-        if type(version) is not int:
-            raise ValueError("`format` is not a whole number")
-        if version > newest:
-            raise StoreError(
-                f"{where} was written by a newer bitbench (record format {version}, this one knows {newest}); "
-                "update bitbench"
-            )
-        record = kind.model_validate(content)
-        _check_time(record)
+        return checked(raw, kind, newest)
+    except NewerFormatError as error:
+        raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
     except ValueError as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {_cause(error)}; {advice}") from error
+        raise StoreError(f"{where} is damaged and cannot be read: {cause_of(error)}; {advice}") from error
+
+
+def checked(raw: bytes, kind: type[R], newest: int) -> R:
+    """A record, from disk or from another machine; raises ValueError, of which `cause_of` makes words."""
+    content = _json(raw)
+    version = content.get("format", newest)
+    if type(version) is not int:
+        raise ValueError("`format` is not a whole number")
+    if version > newest:
+        raise NewerFormatError(f"record format {version}, this one knows {newest}")
+    record = kind.model_validate(content)
+    _check_time(record)
     return record
 
 
@@ -185,7 +227,7 @@ def _check_time(record: Record) -> None:
         datetime.fromisoformat(started_at)
 
 
-def _cause(error: ValueError) -> str:
+def cause_of(error: ValueError) -> str:
     if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

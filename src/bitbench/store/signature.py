@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bitbench.ground.child_environment import tool_environment
+from bitbench.ground.child_python import NOWHERE
 from bitbench.ground.errors import CardError, UsageError
 from bitbench.ground.safe_files import SafeFolder
 
@@ -21,7 +22,7 @@ def sign(message: bytes, key: Path) -> bytes:
     """`key`: a private key, or a public one whose private half is in an agent."""
     if not key.is_file():
         raise UsageError(f"there is no key {key}; `ssh-keygen -t ed25519` makes one, --unsigned does without")
-    done = _keygen(["-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE], message, _PATIENCE_S)
+    done = _keygen(["-q", "-Y", "sign", "-f", str(key.absolute()), "-n", NAMESPACE], message, _PATIENCE_S)
     if done.returncode != 0 or not (done.stdout.startswith(BEGIN) and done.stdout.endswith(END)):
         raise CardError(f"{key} did not sign ({_words(done)}); give the path of an SSH private key with --key")
     return in_one_spelling(done.stdout)
@@ -56,7 +57,7 @@ def signer(message: bytes, signature: bytes, signers: Path) -> str:
         raise UsageError(f"there is no file {signers}; each of its lines is a name and a public key")
     with tempfile.TemporaryDirectory(prefix="bitbench-") as folder:
         file = SafeFolder(Path(folder)).write("signature", signature.decode("ascii", errors="replace"))
-        known = ["-f", str(signers), "-n", NAMESPACE, "-s", str(file)]
+        known = ["-f", str(signers.absolute()), "-n", NAMESPACE, "-s", str(file)]
         found = _keygen(["-Y", "find-principals", *known], message, _CHECK_S)
         name = found.stdout.decode("utf-8", errors="replace").partition("\n")[0].strip()
         if found.returncode != 0 or not name:
@@ -74,6 +75,7 @@ def _keygen(arguments: list[str], message: bytes, patience_s: float) -> subproce
             capture_output=True,
             check=False,
             timeout=patience_s,
+            cwd=NOWHERE,
             env=tool_environment(),
         )
     except FileNotFoundError:

@@ -1,5 +1,6 @@
 """`quality:` of a study file: what is measured besides speed, and the limits beyond which a variant is flagged."""
 
+import re
 from enum import StrEnum
 
 from pydantic import Field, field_validator, model_validator
@@ -22,6 +23,12 @@ CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
 TURN_TOKENS = 96  # of an answer: twice the longest right one
 MOST_WINDOWS = 10_000
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
+
+
+def is_task_file(task: str) -> bool:
+    """Whether a task is a YAML file, and no name of lm-eval's registry."""
+    return task.endswith((".yaml", ".yml"))
 
 
 class Scoring(StrEnum):
@@ -96,6 +103,15 @@ class Quality(Spec):
     @classmethod
     def _one_is_a_list_of_one(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_names_or_files(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """lm-eval takes any other path for a task file, too, and runs the code that it names."""
+        for task in value:
+            if not is_task_file(task) and not _TASK_NAME.fullmatch(task):
+                raise ValueError(f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)")
+        return value
 
     @property
     def context_tokens(self) -> int:

@@ -28,6 +28,11 @@ MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they t
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
+_PREFORK = (
+    "whether starts after the first are forks of a process that has imported the engine: seconds instead of a minute"
+)
+
+
 class EngineSetup(Spec):
     """An engine with the arguments it is started with. Two setups of one engine are compared like two engines."""
 
@@ -36,6 +41,7 @@ class EngineSetup(Spec):
     args: dict[str, Argument] = Field(default_factory=dict, description="arguments, as the engine spells them")
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
     kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
+    prefork: bool = Field(default=False, description=_PREFORK)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,6 +62,7 @@ class EngineAxes(Spec):
     kv_cache: str | KvCacheTypes | None = Field(
         default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
     )
+    prefork: bool = Field(default=False, description=_PREFORK)
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +90,7 @@ class EngineAxes(Spec):
                 args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
                 env=self.env,
                 kv_cache=type,
+                prefork=self.prefork,
             )
 
 

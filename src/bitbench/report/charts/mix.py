@@ -3,10 +3,9 @@ mixes of types cost in divergence and time."""
 
 from math import sqrt
 
-import altair as alt
-
 from bitbench.core.found.mixture import GroupChoice, Mixture
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import Layer, channel
 from bitbench.report.document.model import Quantity, Unit
 from bitbench.report.document.numbers import Scale, scale_for, shown
 
@@ -31,7 +30,7 @@ def sensitivity_figure(found: Mixture) -> fig.Figure:
         ),
         _layers(found),
         rows,
-        height=alt.Step(ROW_HEIGHT),
+        height={"step": ROW_HEIGHT},
     )
 
 
@@ -51,14 +50,14 @@ def _row(one: GroupChoice, most: float) -> fig.Row:
     }
 
 
-def _layers(found: Mixture) -> list[alt.Chart]:
+def _layers(found: Mixture) -> list[Layer]:
     bands = sorted({(one.group.first, one.group.layers) for one in found.groups if one.group.first is not None})
     places = [*dict.fromkeys(layers for _, layers in bands)]
     if any(one.group.first is None for one in found.groups):
         places.append(OUTSIDE)
-    x = alt.X("layers:N", sort=places, title="layers", axis=alt.Axis(labelAngle=0, orient="top"))
-    y = alt.Y("kind:N", sort=[*dict.fromkeys(one.group.kind for one in found.groups)], title=None)
-    heat = alt.Opacity("heat:Q", scale=alt.Scale(domain=[0, 1], range=[FAINTEST, DARKEST], clamp=True), legend=None)
+    x = channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
+    y = channel("kind:N", sort=[*dict.fromkeys(one.group.kind for one in found.groups)], title=None)
+    heat = channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
     about = fig.tooltips(
         kind="Tensors",
         layers="Layers",
@@ -73,7 +72,7 @@ def _layers(found: Mixture) -> list[alt.Chart]:
         for field, style, dy in (("divergence", "bright", -LINE), ("chosen", "bright", LINE))
         for text in fig.halo(fig.EVERY_ROW, style, align="center", dy=dy)
     ]
-    return [fig.EVERY_ROW.mark_rect(style="heat").encode(x=x, y=y, opacity=heat, tooltip=about), *words]
+    return [fig.EVERY_ROW.mark("rect", style="heat").encode(x=x, y=y, opacity=heat, tooltip=about), *words]
 
 
 def mixes_figure(found: Mixture) -> fig.Figure:
@@ -111,7 +110,7 @@ def _point(kind: str, name: str, step_s: float, divergence: float, scale: Scale)
     }
 
 
-def _mixes_layers(x: fig.Axis, y: fig.Axis) -> list[alt.Chart]:
+def _mixes_layers(x: fig.Axis, y: fig.Axis) -> list[Layer]:
     about = fig.tooltips(name="Type or mix", step="Step", shown="Divergence")
     line, types, best = (fig.where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
     names = [
@@ -120,8 +119,8 @@ def _mixes_layers(x: fig.Axis, y: fig.Axis) -> list[alt.Chart]:
         for text in fig.halo(layer, style, align="left", dx=BESIDE, dy=-BESIDE)
     ]
     return [
-        line.mark_line(style="front").encode(x=x.x(), y=y.y()),
+        line.mark("line", style="front").encode(x=x.x(), y=y.y()),
         *names,
-        types.mark_point(style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
-        best.mark_point(style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
+        types.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
+        best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
     ]

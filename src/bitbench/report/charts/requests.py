@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
 from bitbench.core.found.summary import Ranking, RequestSpread, StudySummary
 from bitbench.core.found.tails import carries
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.absent import absent_from
+from bitbench.report.charts.layer import channel, value
 from bitbench.report.charts.trials import MARKS_DOWN, NAME_UP, STEP
 from bitbench.report.document.model import Quantity, Unit
 from bitbench.report.document.numbers import scale_for, shown
@@ -43,24 +42,24 @@ def _figure(
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
     order = {entry.contender: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda one: order.get(one.cell.contender, len(order)))
-    y = alt.Y("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)
+    y = channel("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)
     base = fig.EVERY_ROW
     about = [
-        alt.Tooltip("contender:N", title="Contender"),
-        *(alt.Tooltip(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
-        alt.Tooltip("requests:Q", title="Requests", format=","),
-        alt.Tooltip("slowest:N", title="Slowest"),
+        channel("contender:N", title="Contender"),
+        *(channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
+        channel("requests:Q", title="Requests", format=","),
+        channel("slowest:N", title="Slowest"),
     ]
     line: dict[str, Any] = {"yOffset": MARKS_DOWN, "y2Offset": MARKS_DOWN}
     layers = [
-        base.mark_rule(style="error", **line).encode(x=axis.x("p5"), x2="highest:Q", y=y),
-        base.mark_rule(style="spread", **line).encode(x=axis.x("p5"), x2="p95:Q", y=y, tooltip=about),
-        base.mark_tick(style="tail", thickness=2, yOffset=MARKS_DOWN, size=15).encode(
+        base.mark("rule", style="error", **line).encode(x=axis.x("p5"), x2="highest", y=y),
+        base.mark("rule", style="spread", **line).encode(x=axis.x("p5"), x2="p95", y=y, tooltip=about),
+        base.mark("tick", style="tail", thickness=2, yOffset=MARKS_DOWN, size=15).encode(
             x=axis.x("p99"), y=y, tooltip=about
         ),
-        base.mark_point(style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
-        base.mark_text(style="name", dy=NAME_UP).encode(y=y, text="contender:N", x=alt.value(0)),
-        base.mark_text(style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=alt.value("width")),
+        base.mark("point", style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
+        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="contender:N", x=value(0)),
+        base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=value("width")),
     ]
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
@@ -69,7 +68,7 @@ def _figure(
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"
-    return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height=alt.Step(STEP))
+    return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
 
 
 def _tail(spread: RequestSpread) -> str:

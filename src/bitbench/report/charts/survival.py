@@ -4,10 +4,9 @@ without a fault."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
-
 from bitbench.core.found.summary import StudySummary, Survival
 from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import Layer, channel, legend
 from bitbench.report.charts.style import MOST_SERIES
 from bitbench.report.document.numbers import percent
 from bitbench.report.labels import Labels
@@ -84,22 +83,21 @@ def _stair(curve: Survival, label: str) -> list[fig.Row]:
     return rows
 
 
-def _layers(names: list[str], longest: float, words: _Words) -> list[alt.Chart]:
-    beside = alt.Legend(title=None, orient="top", direction="vertical", columns=1)
-    colour = alt.Color("series:N", sort=names, legend=None if len(names) == 1 else beside)
-    x = alt.X("x:Q", title=words.along, scale=alt.Scale(domain=[0, max(longest, 1.0)], nice=False))
-    y = alt.Y(
+def _layers(names: list[str], longest: float, words: _Words) -> list[Layer]:
+    colour = channel("series:N", sort=names, legend=None if len(names) == 1 else legend())
+    x = channel("x:Q", title=words.along, scale={"domain": [0, max(longest, 1.0)], "nice": False})
+    y = channel(
         "y:Q",
         title=words.left,
-        scale=alt.Scale(domain=[0, 1], nice=False),
-        axis=alt.Axis(format="%"),
+        scale={"domain": [0, 1], "nice": False},
+        axis={"format": "%"},
     )
     base = fig.where("isValid(datum.series)")
     return [
-        base.mark_area(interpolate="step-after", opacity=0.12).encode(
-            x=x, y=alt.Y("y_low:Q", title=words.left), y2="y_high:Q", color=colour
+        base.mark("area", interpolate="step-after", opacity=0.12).encode(
+            x=x, y=channel("y_low:Q", title=words.left), y2="y_high", color=colour
         ),
-        base.mark_line(interpolate="step-after", strokeWidth=2).encode(
+        base.mark("line", interpolate="step-after", strokeWidth=2).encode(
             x=x, y=y, color=colour, tooltip=fig.tooltips(series="Contender", x=words.counted, shown="Left")
         ),
     ]

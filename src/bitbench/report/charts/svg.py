@@ -1,18 +1,20 @@
 """Figures as files of their own, for Markdown: drawn as a page draws them, without a browser."""
 
-import json
-
-import vl_convert
-
+from bitbench.core.base import Json
 from bitbench.report.charts.figure import ROWS, Figure
 from bitbench.report.charts.style import LIGHT, config
+from bitbench.report.charts.svg_process import draw
 
-VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the one that altair writes
 WIDTH = 760
 
 
 def svg(figure: Figure, width: int = WIDTH) -> str:
-    spec = {
+    return draw(standing_alone(figure, width))
+
+
+def standing_alone(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
+    """Its specification with all that a page gives it."""
+    return {
         **figure.spec,
         "width": width,
         "padding": 16,
@@ -20,4 +22,3 @@ def svg(figure: Figure, width: int = WIDTH) -> str:
         "config": config(LIGHT),
         "datasets": {ROWS: figure.rows},
     }
-    return str(vl_convert.vegalite_to_svg(json.dumps(spec), vl_version=VEGA_LITE)) + "\n"

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import altair as alt
-
 from bitbench.core.cell import Contender
 from bitbench.core.found.summary import CellSummary, ContenderQuality, MetricDefinition, Ranking, StudySummary
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.absent import absent_from
+from bitbench.report.charts.layer import Layer
 from bitbench.report.charts.pareto import Reach, on_front
 from bitbench.report.document.model import Quantity, Unit, plain_text
 from bitbench.report.document.numbers import scale_for, shown
@@ -142,26 +141,26 @@ def _lacking(measures: Sequence[_Measure]) -> str:
     return f"{plain_text(listing([one.key for one in measures[1:]], 'or'))} unknown"
 
 
-def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) -> list[alt.Chart]:
+def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
     """`up`: pixels by which names are moved, downwards where that is more."""
     best, beaten = fig.where("datum.front"), fig.where("!datum.front")
     about = fig.tooltips(contender="Contender", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
-        text.transform_filter(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
+        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
         for text in (
             *fig.halo(right, style, align="left", dx=BESIDE, dy=up),
             *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
         )
     ]
-    front = fig.where("datum.edge").mark_line(style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
+    front = fig.where("datum.edge").mark("line", style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
     return [
         *([front] if line else []),
         *fig.error_bars(x, y, style="error"),
         *names,
-        beaten.mark_point(style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
-        best.mark_point(style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
+        beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
+        best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
     ]
 
 

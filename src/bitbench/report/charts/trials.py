@@ -1,12 +1,11 @@
 """One workload, one row per contender: every trial, the mean with its interval, the outliers."""
 
-import altair as alt
-
 from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
 from bitbench.core.recorded.trial import Outcome
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.absent import absent_from
+from bitbench.report.charts.layer import channel, value
 from bitbench.report.document.numbers import Scale, scale_for, shown
 from bitbench.report.document.text import MAX_NAME, plain
 from bitbench.report.labels import Labels
@@ -30,7 +29,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "value", "value_low", "value_high"))
     about_trial = [
         *fig.tooltips(trial="Trial", contender="Contender"),
-        alt.Tooltip("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
+        channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
         *fig.tooltips(instance="Instance", block="Block", note="Outcome"),
     ]
     about_mean = fig.tooltips(
@@ -42,22 +41,22 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     )
     means, trials = fig.where("datum.kind == 'mean'"), fig.where("datum.kind == 'trial'")
     x = axis.x("value")
-    y = alt.Y("contender:N", sort=[labels[cell.cell.contender] for cell in cells], axis=None)
+    y = channel("contender:N", sort=[labels[cell.cell.contender] for cell in cells], axis=None)
     text = means.encode(y=y)
     layers = [
-        means.transform_filter("datum.baseline").mark_rule(style="baseline").encode(x=x),
-        trials.transform_filter("!datum.flagged")
-        .mark_tick(style="trial", yOffset=MARKS_DOWN, thickness=1.5, size=13)
+        means.where("datum.baseline").mark("rule", style="baseline").encode(x=x),
+        trials.where("!datum.flagged")
+        .mark("tick", style="trial", yOffset=MARKS_DOWN, thickness=1.5, size=13)
         .encode(x=x, y=y, tooltip=about_trial),
-        means.transform_filter("isValid(datum.value_low)")
-        .mark_rule(style="interval", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN)
-        .encode(x=axis.x("value_low"), x2="value_high:Q", y=y),
-        means.mark_point(style="mean", yOffset=MARKS_DOWN, filled=True).encode(x=x, y=y, tooltip=about_mean),
-        trials.transform_filter("datum.flagged")
-        .mark_point(style="outlier", yOffset=MARKS_DOWN)
+        means.where("isValid(datum.value_low)")
+        .mark("rule", style="interval", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN)
+        .encode(x=axis.x("value_low"), x2="value_high", y=y),
+        means.mark("point", style="mean", yOffset=MARKS_DOWN, filled=True).encode(x=x, y=y, tooltip=about_mean),
+        trials.where("datum.flagged")
+        .mark("point", style="outlier", yOffset=MARKS_DOWN)
         .encode(x=x, y=y, tooltip=about_trial),
-        text.mark_text(style="name", dy=NAME_UP).encode(text="heading:N", x=alt.value(0)),
-        text.mark_text(style="value", dy=NAME_UP).encode(text="shown:N", x=alt.value("width")),
+        text.mark("text", style="name", dy=NAME_UP).encode(text="heading:N", x=value(0)),
+        text.mark("text", style="value", dy=NAME_UP).encode(text="shown:N", x=value("width")),
     ]
     flagged = any(row.get("flagged") for row in rows)
     caption = (
@@ -68,7 +67,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
     title = f"{ranking.workload}: {definition.name}"
-    return fig.drawn(f"trials-{ranking.workload}", title, caption, layers, rows, height=alt.Step(STEP))
+    return fig.drawn(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
 
 
 def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> fig.Row:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bitbench.ground.errors import StoreError
 from bitbench.ground.safe_files import SafeFolder
-from bitbench.report.charts.svg import VEGA_LITE
+from bitbench.report.charts.svg_process import VEGA_LITE
 
 
 def vega_bundle(home: Path) -> str:

@@ -63,7 +63,8 @@ def _noise(noise: HostNoise) -> Phrase:
 
     compute = kind("compute", noise.compute_spread, noise.compute_worst)
     memory = kind("memory", noise.memory_spread, noise.memory_worst)
-    return say(compute, "; ", memory, f" ({plural(noise.repetitions, 'repetition')})")
+    measured = f", measured {noise.measured_at}" if noise.measured_at else ""
+    return say(compute, "; ", memory, f" ({plural(noise.repetitions, 'repetition')}{measured})")
 
 
 def _packages(versions: dict[str, str]) -> Phrase:

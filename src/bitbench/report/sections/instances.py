@@ -23,6 +23,7 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
         number_column("Block", Unit.COUNT, lambda one: one.block),
         *([machine] if several else []),
         words_column("Outcome", lambda one: one.outcome.value),
+        words_column("Start", lambda one: one.facts.start),
         number_column("Start to ready", Unit.SECONDS, lambda one: one.ready_s),
         words_column("Version", lambda one: one.facts.engine_version or None),
         words_column("Kernels it selected", lambda one: "; ".join(one.facts.kernels) or None),

@@ -21,7 +21,7 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         number_column("Memory idle", Unit.BYTES, lambda one: over_instances(one.idle_memory_bytes, Unit.BYTES)),
     )
     blocks: list[Block] = [
-        paragraph("Not included in the figures above. Mean over instances (lowest – highest)."),
+        paragraph("Not included in the figures above. Mean over instances that were spawned (lowest – highest)."),
         starts,
     ]
     first = table(

@@ -1,4 +1,5 @@
-"""Real quantization of the real small model: quick recipes, what the manifest says, and a kill in the middle.
+"""Real quantization of the real small model: quick recipes, what the manifest says, and a kill in the middle. W8A8 by
+rounding is in tests/e2e.
 
 Needs: bitbench env create quantize, bitbench model get smollm2-135m. Variants go to a folder of the test's own.
 """
@@ -38,7 +39,7 @@ print(tokenizer.decode(answer, skip_special_tokens=True))
 MAKE = """
 import sys
 from pathlib import Path
-from tests.e2e.test_quantize import make, order, quick
+from tests.touched.test_quantize import make, order, quick
 make(order(quick(sys.argv[2])), Path(sys.argv[1]), lambda progress: print(progress.part, flush=True))
 """
 
@@ -81,7 +82,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("name", "layer_bits", "stored_as"),
     [
-        ("w8a8-rtn", 8.0, "int-quantized"),
         ("w4a16-rtn", 4.25, "pack-quantized"),
         ("fp8-dynamic", 8.0, "float-quantized"),
     ],

@@ -15,9 +15,10 @@ from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.store.objects import ObjectStore, StoredObject
 from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check
+from tests.length import by_length
 from tests.unit.object_servers import BUCKET, serving, why_not
 
-KILLS = 8  # 100 in tests/slow
+KILLS = by_length(8, 100)
 BLOCKS, TRIALS = 2, 5
 STUDY = f"""
 name: stored

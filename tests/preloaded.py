@@ -1,0 +1,12 @@
+"""What commands import, in the server that forks them: see tests/forked.py."""
+
+import importlib
+import pkgutil
+
+import bitbench.cli
+import bitbench.lab.study
+import bitbench.report.study
+import tests.known_noise  # noqa: F401
+
+for module in pkgutil.iter_modules(bitbench.cli.__path__, "bitbench.cli."):
+    importlib.import_module(module.name)

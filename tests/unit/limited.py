@@ -1,0 +1,33 @@
+"""Work in a process whose memory is limited, or measured, before anything is read: see tests/forked.py."""
+
+import resource
+import time
+from pathlib import Path
+
+from bitbench.ground.errors import BitbenchError
+from bitbench.lab.study import Lab
+
+
+def plan_within(study: Path, limit_bytes: int) -> None:
+    """What Python and its libraries have mapped before does not count. Prints the seconds and the sentence."""
+    lab, mapped = Lab(Path("home")), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes,) * 2)
+    began = time.process_time()
+    try:
+        lab.trust(study)
+        lab.plan(study)
+    except BitbenchError as error:
+        print(f"{time.process_time() - began:.3f}", error)
+
+
+def read_input(kind: str, path: Path) -> None:
+    """Prints how many kibibytes it took at most, and the seconds."""
+    from tests.unit.hostile_inputs import INPUTS
+
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    try:
+        INPUTS[kind].read(path)
+    except BitbenchError as error:
+        said = str(error)
+        assert "\n" not in said
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, time.process_time() - began)

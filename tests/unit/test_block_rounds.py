@@ -1,0 +1,207 @@
+"""Time that is won goes into rounds: blocks on paper, with a clock, starts and trials that take what they are told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from bitbench.core.asked.study import Measure
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.cell import Cell, Contender, Plan, Purpose
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.engines.null import NullEngine
+from bitbench.lab.pace import StudyPace
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.schedule import Progress
+from bitbench.statistics.elapsed import Elapsed, block_ends
+from bitbench.statistics.standing import baseline_of, kept_back_s, looks_taken
+from tests.unit.synthetic import make_instance, make_plan, make_trial
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
+ENGINES = {"null": NullEngine()}
+BEGAN = datetime(2026, 11, 2, 10, tzinfo=UTC)
+Records = list[TrialRecord | InstanceRecord]
+
+
+def paper_plan(names: str = "abcd", **measure: object) -> Plan:
+    return make_plan(list(names), [WORKLOAD], Measure.model_validate(measure))
+
+
+def pace_of(plan: Plan, records: Records = [], available_bytes: int = 2**34) -> tuple[StudyPace, Progress]:  # noqa: B006
+    pace = StudyPace(plan, ENGINES, Estimator(plan, ENGINES), available_bytes=available_bytes, on_device=False)
+    progress = Progress(plan, pace, baseline_of(plan))
+    for record in records:
+        pace.add(record)
+        progress.add([record])
+    return pace, progress
+
+
+@dataclass
+class PaperRun:
+    """As a study runs its groups. `start_s` by block; `trial_s` by contender's name and block."""
+
+    plan: Plan
+    start_s: Callable[[int], float]
+    trial_s: Callable[[str, int], float] = lambda _name, _block: 5.0
+    fails: frozenset[tuple[str, int]] = frozenset()  # a contender, and the block in which its trials crash
+    best: float = 103.0  # tok/s of b; others have 100 or 101
+    available_bytes: int = 2**34
+    now_s: float = 0.0
+    records: Records = field(default_factory=list)
+    asked: list[tuple[int, int, int]] = field(default_factory=list)  # records so far, block, rounds: each time
+
+    def __post_init__(self) -> None:
+        self.pace, self.progress = pace_of(self.plan, available_bytes=self.available_bytes)
+        self.random = Random(1)
+
+    def run(self) -> "PaperRun":
+        while (group := self.progress.next_group()) is not None:
+            for shift in group.shifts_of_members:
+                members = [*shift, *([group.stays] if group.stays else [])]
+                for member in members:
+                    self.start(member.contender, group.block)
+                number = self.progress.rounds_begun(group.block)
+                cells = [Cell(contender=member.contender, workload=WORKLOAD.name) for member in members]
+                while wanted := [cell for cell in cells if self.wants(cell, group.block)]:
+                    for cell in wanted:
+                        self.trial(cell, group.block, number if len(group.members) > 1 else None, group.purpose)
+                    number += 1
+        return self
+
+    def wants(self, cell: Cell, block: int) -> bool:
+        self.asked.append((len(self.records), block, self.pace.rounds(block)))
+        return self.progress.wants_trial(cell, block)
+
+    def start(self, contender: Contender, block: int) -> None:
+        ready_s = self.start_s(block)
+        self.add(make_instance(contender, block, started_at=self.at(), ready_s=ready_s), ready_s + 0.2)
+
+    def trial(self, cell: Cell, block: int, number: int | None, purpose: Purpose) -> None:
+        name, index = cell.contender.engine, len(self.progress.trials_of(cell, block))
+        took_s = self.trial_s(name, block) * self.random.uniform(0.9, 1.1)
+        speed = {"a": 100.0, "b": self.best}.get(name, 101.0) * self.random.uniform(0.95, 1.05)
+        outcome = Outcome.CRASHED if (name, block) in self.fails else Outcome.OK
+        self.add(
+            make_trial(
+                cell, block, index, started_at=self.at(), duration_s=took_s, round=number, purpose=purpose,
+                outcome=outcome, metrics=TrialMetrics(output_throughput=speed),
+            ),
+            took_s + 0.3,
+        )  # fmt: skip
+
+    def add(self, record: TrialRecord | InstanceRecord, took_s: float) -> None:
+        self.now_s += took_s
+        self.records.append(record)
+        self.pace.add(record)
+        self.progress.add([record])
+
+    def at(self) -> str:
+        return (BEGAN + timedelta(seconds=self.now_s)).isoformat(timespec="milliseconds")
+
+    def rounds(self, purpose: Purpose = Purpose.SELECTION) -> list[int]:
+        """Trials of the contender that has most, block by block."""
+        trials = [one for one in self.records if isinstance(one, TrialRecord) and one.purpose is purpose]
+        return [
+            max(sum(one.cell == cell and one.block == block for one in trials) for cell in self.plan.cells)
+            for block in sorted({one.block for one in trials})
+        ]
+
+
+def quick_after_the_first(block: int) -> float:
+    """As of an engine that is forked from a prepared parent from the second block on."""
+    return 40.0 if block == 0 else 5.0
+
+
+def test_starts_that_became_quick_buy_blocks() -> None:
+    slow = PaperRun(paper_plan(budget="10m"), lambda _: 40.0).run()
+    quick = PaperRun(paper_plan(budget="10m"), quick_after_the_first).run()
+    assert len(slow.rounds()) == 2
+    assert len(quick.rounds()) >= 4
+    assert quick.now_s <= 605
+
+
+def test_time_that_buys_no_other_start_becomes_rounds() -> None:
+    """The second block is planned with starts of 40 s; they take 5 s, and no third is asked for."""
+    run = PaperRun(
+        paper_plan("ab", budget="6m", instances=2, trials={"min": 1, "max": 100}), quick_after_the_first
+    ).run()
+    planned = next(rounds for _, block, rounds in run.asked if block == 1)
+    first, second = run.rounds()
+    assert second > planned >= first
+    assert 360 - 2 * 6.0 < run.now_s <= 361
+
+
+def test_rounds_beyond_those_planned_need_no_start() -> None:
+    """In shifts and visits the others are gone by then."""
+    measure = {"budget": "6m", "instances": 2, "trials": {"min": 1, "max": 100}}
+    fits_two = int(2.5 * NullEngine.overhead_bytes / 0.85)
+    in_shifts = PaperRun(paper_plan("abc", **measure), quick_after_the_first, available_bytes=fits_two).run()
+    visits = PaperRun(paper_plan("abc", schedule="visits", **measure), quick_after_the_first).run()
+    numbers = {one.round for one in in_shifts.records if isinstance(one, TrialRecord) and one.block == 0}
+    assert len(numbers) > in_shifts.rounds()[0]  # each shift has its own
+    for run in (in_shifts, visits):
+        wanted = [rounds for _, block, rounds in run.asked if block == 1]
+        assert wanted == sorted(wanted, reverse=True)
+        assert run.now_s < 300  # the time that quick starts left
+
+
+def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
+    run = PaperRun(
+        paper_plan("abc", budget="5m", instances=2, trials={"min": 1, "max": 100}),
+        lambda _: 5.0,
+        lambda _, block: 2.0 if block == 0 else 9.0,
+        best=150.0,
+    ).run()
+    planned = next(rounds for _, block, rounds in run.asked if block == 1)
+    assert run.rounds()[1] < planned
+    assert run.rounds(Purpose.CONFIRMATION)
+    assert run.now_s <= 300
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_one_that_failed_keeps_no_other_from_rounds(block: int) -> None:
+    measure = {"budget": "6m", "instances": 2, "trials": {"min": 1, "max": 100}}
+    run = PaperRun(paper_plan("abc", **measure), quick_after_the_first, fails=frozenset({("c", block)})).run()
+    planned = next(rounds for _, number, rounds in run.asked if number == 1)
+    assert run.rounds()[1] > planned
+
+
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_a_later_call_comes_to_the_same_rounds_whatever_it_reads_first(names: str) -> None:
+    run = PaperRun(paper_plan(names, budget="8m"), quick_after_the_first).run()
+    assert len(run.rounds()) > 2
+    random = Random(7)
+    for known, block, rounds in random.sample(run.asked, 30):
+        records = run.records[:known]
+        random.shuffle(records)
+        assert pace_of(run.plan, records)[0].rounds(block) == rounds
+    assert pace_of(run.plan, run.records)[1].next_group() is None
+
+
+def test_what_confirms_is_kept_back_and_no_more() -> None:
+    """The baseline, and the dearest of the others, as they were in the newest block."""
+    run = PaperRun(
+        paper_plan("abcdefgh", budget="15m"),
+        quick_after_the_first,
+        lambda name, _: {"a": 8.0, "h": 9.0}.get(name, 2.0),
+        best=150.0,
+    ).run()
+    elapsed = Elapsed()
+    for record in run.records:
+        elapsed.add(record)
+    ends_s = elapsed.block_ends()
+    baseline = baseline_of(run.plan)
+    rounds = run.rounds()
+    first_s, second_s = (kept_back_s(run.plan, baseline, elapsed, block, rounds[: block + 1]) for block in (0, 1))
+    assert first_s == pytest.approx(2 * 40.2 + rounds[0] * (8.3 + 9.3), rel=0.1)
+    assert second_s == pytest.approx(2 * 5.2 + sum(rounds[:2]) / 2 * (8.3 + 9.3), rel=0.1)
+    assert second_s < 0.6 * (ends_s[1] - ends_s[0])
+    confirming = max(one.block for one in run.records)
+    assert run.rounds(Purpose.CONFIRMATION)
+    assert ends_s[confirming] <= 900
+    trials = [one for one in run.records if isinstance(one, TrialRecord)]
+    starts = [one for one in run.records if isinstance(one, InstanceRecord)]
+    assert block_ends(trials, starts) == ends_s
+    assert looks_taken(run.plan, trials, starts, baseline)[-1][0].is_last

@@ -1,0 +1,53 @@
+"""Figures drawn in a process of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bitbench.lab import drawing
+from bitbench.lab.drawing import Drawing
+from bitbench.report.charts import svg as charts_svg
+from bitbench.report.charts.figure import Figure
+from bitbench.report.charts.svg import svg
+from bitbench.report.charts.trials import trials_figure
+from bitbench.report.labels import Labels
+from tests.unit.synthetic import demo_study, summarize
+
+
+def figures() -> list[Figure]:
+    summary = summarize(*demo_study()[:3])
+    found = [trials_figure(summary, ranking, Labels.of(summary)) for ranking in summary.rankings]
+    return [figure for figure in found if figure is not None]
+
+
+def test_another_process_draws_what_this_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [svg(figure) for figure in figures()]
+    assert len(wanted) > 1
+    monkeypatch.setattr(charts_svg, "svg", None)  # so that nothing is drawn here
+    with Drawing() as drawn:
+        assert drawn.draw(figures()) == wanted
+
+
+@pytest.mark.parametrize("command", [("true",), (sys.executable, "-c", "raise SystemExit(1)"), ("/no/such/program",)])
+def test_without_that_process_this_one_draws(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "_COMMAND", command)
+    with Drawing() as drawn:
+        assert drawn.draw(figures()[:1]) == [svg(figures()[0])]
+
+
+def test_it_ends_with_its_context_although_nothing_was_drawn() -> None:
+    with Drawing() as drawn:
+        process = drawn._process
+        assert process is not None
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_that_process_imports_no_more_than_it_needs() -> None:
+    script = (
+        "import sys, bitbench.report.charts.svg_process\n"
+        "print(*{name.partition('.')[0] for name in sys.modules} & {'pydantic', 'numpy', 'pyarrow', 'scipy', 'rich'})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
