@@ -175,7 +175,7 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    names = ["llamacpp", "lmeval", "openvino", "quantize", "sglang", "transformers", "triton", "trtllm", "vllm"]
+    names = ["llamacpp", "lmeval", "openvino", "quantize", "sglang", "transformers", "triton", "vllm"]
     assert sorted(known_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
         known_environment("tensorrt")

@@ -38,15 +38,13 @@ class Environment:
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
     build: Build | None = None  # runs after the packages are installed
     prebuilt: Prebuilt | None = None  # tried before the build, unless compiling is asked for
-    by_hand: str = ""  # where no lock can hold all that is needed: a sentence with what to do instead
 
     def lock_for(self, device: Device) -> Path:
         lock = self.locks.get(device) or self.locks.get("cpu")
         if lock is None:
             raise EngineEnvironmentError(
-                self.by_hand
-                or f"The environment {self.name} can be created for {' and '.join(self.locks) or 'no device'} only; "
-                f"this machine runs on {device}."
+                f"The environment {self.name} can be created for {' and '.join(self.locks)} only; this machine runs on "
+                f"{device}."
             )
         return lock
 
