@@ -143,7 +143,7 @@ def test_a_kernel_table_becomes_kernel_records(tmp_path: Path, capsys: pytest.Ca
     assert "| batch_size | in_features | out_features | main_centroids | residual_centroids | vptq (ms) |" in table
     assert "|          1 |        2048 |         1024 |           4096 |                256 |    0.0277 |" in table
     assert "One time per point: its spread is unknown" in table
-    again = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "seed", "--into", out)
+    again = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "vendor-table", "--into", out)
     assert "already contains a study" in again.err
 
 

@@ -274,19 +274,10 @@ def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.Capt
     assert "--output needs --format" in bitbench(capsys, "report", str(folder.path), "-o", "x").err
 
 
-def test_names_of_before_are_accepted_and_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
-    now, before = (
-        bitbench(capsys, "report", str(folder.path), "--format", name).out for name in ("vendor-md", "seed-md")
-    )
-    assert now == before
-    assert now.startswith("# Performance Benchmark Results")
-    for command in ("report", "import"):
-        assert "seed" not in bitbench(capsys, command, "--help").out
-    wrong = bitbench(capsys, "report", str(folder.path), "--format", "markdown")
+def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = bitbench(capsys, "report", str(tmp_path), "--format", "markdown")
     assert wrong.exit_code == ExitCode.USAGE
     assert "vendor-md" in wrong.err
-    assert "seed-md" not in wrong.err
 
 
 def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,18 +5,12 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.renamed import listed, parser_of
-from bitbench.imports.choices import OLD_NAMES, Starts, Tool
+from bitbench.imports.choices import Starts, Tool
 
 
 def import_results(
     files: Annotated[list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")],
-    tool: Annotated[
-        Tool,
-        typer.Option(
-            "--from", parser=parser_of(Tool, OLD_NAMES), metavar=listed(Tool), help="The tool that wrote them."
-        ),
-    ],
+    tool: Annotated[Tool, typer.Option("--from", help="The tool that wrote them.")],
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME].")
     ] = None,

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.options import AllowInconclusive
-from bitbench.cli.renamed import listed, parser_of
-from bitbench.report.forms.choices import OLD_NAMES, Form
+from bitbench.report.forms.choices import Form
 
 
 def report(
@@ -17,8 +16,6 @@ def report(
         Form | None,
         typer.Option(
             "--format",
-            parser=parser_of(Form, OLD_NAMES),
-            metavar=listed(Form),
             help="The output format [default: index.html, report.md, and tables in the terminal].",
         ),
     ] = None,

@@ -13,9 +13,6 @@ class Tool(StrEnum):
     OPTIMUM = "optimum-benchmark"
 
 
-OLD_NAMES = {"seed": Tool.VENDOR_TABLE}  # still accepted, no longer listed
-
-
 class Starts(StrEnum):
     """What a start of the engine was: the files do not say, and intervals depend on it."""
 

@@ -15,6 +15,3 @@ class Form(StrEnum):
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
     JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
-
-
-OLD_NAMES = {"seed-md": Form.VENDOR_MD, "seed-rst": Form.VENDOR_RST}  # still accepted, no longer listed
