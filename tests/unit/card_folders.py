@@ -82,6 +82,7 @@ def with_roof(source: Path, into: Path, *, bytes_per_s: float) -> Path:
         torch="2.13.0",
         read_bytes_per_s=Readings(values=(bytes_per_s,)),
         flops_per_s=Readings(values=(1e12,)),
+        float32_flops_per_s=Readings(values=(5e11,)),
     )
     with StudyFolder(into).writing() as writer:
         writer.write_roof(roof)

@@ -59,7 +59,7 @@ HEALTH = client_health(
     [WorkerHealth(send_lateness_p99_s=1e-5, loop_lag_p99_s=1e-5, cpu_share=0.1, kernel_times=True, clock_step_s=-1e-6)]
 )
 MATERIAL = QualityMaterial(
-    facts=CorpusFacts(description="made up", text_hash="t", windows_hash="w", windows=2, window_tokens=4),
+    facts=CorpusFacts(description="made up", text_hash="t", windows_hash="w", windows=2, window_tokens=4, room=8),
     windows=((1, 2, 3, 4), (5, 6, 7, 8)),
     prompts=(Prompt(text="why?", tokens=(1, 2)), Prompt(text="go on", tokens=(5,), window=1)),
     scripts=(Script(name="s", task="t", turns=(TurnPrompt(kept=0, tokens=(1,)), TurnPrompt(kept=1, tokens=(2,)))),),

@@ -199,7 +199,7 @@ def test_variants_that_differ_only_in_kernel_are_told_apart_by_it() -> None:
         ({"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))}, Fact.ENGINE_VERSION, "1.0 and 1.1"),
         ({"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))}, Fact.KERNEL, "int8 and bf16"),
         ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and unknown"),
-        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and unknown"),  # one side is from before choices were recorded
+        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and W4A16: MarlinLinearKernel"),  # one side does not tell layers apart
         ({"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}}, Fact.HOST, r"host \(cores\): 2 and 4"),
         ({"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}}, Fact.ENVIRONMENT, "2.13.0 and 2.14"),
         ({"lock": {**LOCK, "bitbench": "9"}}, Fact.TOOL, "bitbench 0.1.0 and bitbench 9"),

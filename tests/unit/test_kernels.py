@@ -25,6 +25,7 @@ from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import write_tensors
 
 MACHINE = KernelMachine(
+    device=KernelDevice.CPU,
     cpu_model="A processor",
     threads=2,
     torch="2.13",
@@ -215,11 +216,6 @@ def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_de
     assert "its time is that of the whole device" in text
     overview = next(line for line in text.splitlines() if "`vptq-4096-256`" in line)
     assert overview.strip(" |").endswith(" 0.15")
-
-
-def test_a_record_from_before_there_was_a_choice_of_devices_is_the_processors() -> None:
-    before = MACHINE.model_dump(exclude={"device", "device_name", "cuda"}) | {"format": 1}
-    assert KernelMachine.model_validate(before).device is KernelDevice.CPU
 
 
 def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(

@@ -157,6 +157,7 @@ def scored(plan: Plan, contender: Contender, divergence: float) -> tuple[Quality
         windows_hash=str(quality.offset),
         windows=windows,
         window_tokens=quality.window_tokens,
+        room=1000,
     )
     record = QualityRecord(
         id="",

@@ -27,6 +27,7 @@ ROOF = MachineRoof(
     torch="2.13",
     read_bytes_per_s=Readings(values=(9e9, 10e9, 8e9)),
     flops_per_s=Readings(values=(400e9,)),
+    float32_flops_per_s=Readings(values=(200e9,)),
     int8_ops_per_s=Readings(values=(800e9,)),
 )
 

@@ -42,7 +42,7 @@ from tests.unit.test_schedule import progress_of
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 60, 4))
 MATERIAL = QualityMaterial(
-    facts=CorpusFacts(description="d", text_hash="t", windows_hash="w", windows=2, window_tokens=4),
+    facts=CorpusFacts(description="d", text_hash="t", windows_hash="w", windows=2, window_tokens=4, room=8),
     windows=WINDOWS,
     prompts=(Prompt(text="Why?", tokens=(1, 2)),),
     end_tokens=(0,),

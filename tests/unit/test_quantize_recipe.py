@@ -85,7 +85,7 @@ def test_a_model_can_be_rounded_file_by_file_where_no_text_is_needed(tmp_path: P
     path = tmp_path / "mine.yaml"
     path.write_text(f"{RTN}by_file: true\n")
     assert catalog.find(str(path)).by_file
-    assert "by_file" not in catalog.find("w8a8-rtn").model_dump()  # nothing changes for recipes from before
+    assert not catalog.find("w8a8-rtn").by_file
     said = "by_file: true goes with one `quantize` step that needs no text"
     assert said in complaint(tmp_path, f"{RTN.replace('quantize', 'gptq')}by_file: true\n")
     assert said in complaint(tmp_path, f"{RTN}    kv_cache: fp8\nby_file: true\n")
@@ -95,15 +95,6 @@ def test_rotations_need_no_text_and_learned_rounding_does() -> None:
     assert not catalog.find("w8a8-spinquant").needs_calibration
     assert not catalog.find("w4a16-spinquant").needs_calibration
     assert catalog.find("w4a16-g128-autoround").needs_calibration
-
-
-def test_fields_that_came_later_change_no_key_of_a_variant() -> None:
-    assert not {"tensors", "by_file"} & catalog.find("gguf-q4_0").model_dump().keys()
-    """The key is a hash over what a recipe says; a field that is not set says nothing."""
-    (step,) = catalog.find("w8a8-rtn").model_dump(mode="json")["steps"]
-    assert set(step) == {"step", "weight_bits", "activation_bits", "type", "group_size", "symmetric", "ignore"}
-    (step,) = catalog.find("fp8-static-kv").model_dump(mode="json")["steps"]
-    assert (step["preset"], step["kv_cache"]) == ("FP8", "fp8")
 
 
 @pytest.mark.parametrize("name", ["q4_k_m-imatrix", "iq4_xs-imatrix", "iq3_xxs", "iq2_xs"])

@@ -64,7 +64,7 @@ def _add_quality(folder: Path) -> None:
         started_at="2026-11-02T10:00:00.000+00:00",
         duration_s=3.0,
         outcome=Outcome.OK,
-        corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3),
+        corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3, room=8),
         tokens=4,
     )
     (folder / "quality.jsonl").write_text(record.model_dump_json() + "\n")

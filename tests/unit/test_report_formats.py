@@ -13,6 +13,7 @@ from docutils.core import publish_doctree
 from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
+from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
@@ -247,8 +248,8 @@ def test_json_has_the_figures_and_what_they_mean(hostile: Measured, demo: Measur
 
 KERNELS = KernelRun(
     machine=KernelMachine(
-        cpu_model="Xeon", threads=2, torch="2.13", read_bytes_per_s=2e10, flops_per_s=1e12, warm=False, cold_bytes=1,
-        seed=0,
+        device=KernelDevice.CPU, cpu_model="Xeon", threads=2, torch="2.13", read_bytes_per_s=2e10, flops_per_s=1e12,
+        warm=False, cold_bytes=1, seed=0,
     ),
     timings=(
         KernelTiming(

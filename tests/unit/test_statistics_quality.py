@@ -133,7 +133,9 @@ def plan(*recipes: str, **quality: float) -> Plan:
 
 
 def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") -> QualityRecord:
-    facts = CorpusFacts(description="text", text_hash="t", windows_hash=windows_hash, windows=WINDOWS, window_tokens=41)
+    facts = CorpusFacts(
+        description="text", text_hash="t", windows_hash=windows_hash, windows=WINDOWS, window_tokens=41, room=1000
+    )
     return QualityRecord(
         id=recipe,
         contender=contender(recipe),

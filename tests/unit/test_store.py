@@ -226,10 +226,6 @@ def test_a_lock_is_json_for_people_with_its_format(tmp_path: Path) -> None:
     assert text.startswith('{\n  "format": 1,\n')
     assert '"ä"' in text
     assert StudyFolder(tmp_path).lock() == lock
-    content = json.loads(text)
-    del content["format"]
-    (tmp_path / "lock.json").write_text(json.dumps(content))  # as it was before locks had a format
-    assert StudyFolder(tmp_path).lock() == lock
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,10 @@ def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
         raise error(f"{path} cannot be read: {problem}") from problem
 
 
-def parse(
-    text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception], by_hand: bool = True
-) -> Parsed:
+def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:
     """The checked content; raises `error` with the mistakes found, one per line.
 
-    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all. What was not
-    written by hand just now, but kept by an earlier version, may have numbers without a unit.
+    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
     """
     try:
         loader = _BoundedLoader(text)
@@ -68,7 +65,7 @@ def parse(
     if repeated:
         raise error("\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated))
     try:
-        return spec.model_validate(content, context=BY_HAND if by_hand else None)
+        return spec.model_validate(content, context=BY_HAND)
     except ValidationError as problem:
         raise error("\n".join(_mistakes(problem, root, name, spec))) from problem
 

@@ -111,9 +111,8 @@ class ConfirmationPlanner:
 
 
 def _fresh_room(record: QualityRecord) -> int:
-    """So many windows of its text lie between others and touch none of them; 0 where that is not known."""
-    room = record.corpus.room if record.corpus else None
-    return (room or 0) // 2
+    """So many windows of its text lie between others and touch none of them; 0 where it scored no text."""
+    return record.corpus.room // 2 if record.corpus else 0
 
 
 def _fresh(asked: Quality, windows: int) -> Quality:

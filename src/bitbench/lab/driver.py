@@ -59,7 +59,7 @@ class Schedule:
         elif record.outcome is Outcome.LOST:
             self.hosts.pop(record.block, None)
         else:
-            self.hosts[record.block] = record.host or THIS_HOST  # None: from before hosts were recorded
+            self.hosts[record.block] = record.host or THIS_HOST
 
     @property
     def measured(self) -> int:

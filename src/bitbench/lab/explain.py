@@ -9,14 +9,11 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
-from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.variant import DENSE, Variant
 from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
 from bitbench.kernels.runner import measure_roof
 from bitbench.lab.trial import now
-from bitbench.models.folder import read_facts
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
@@ -37,7 +34,7 @@ def explain_variant(
     if baseline == contender:
         raise UsageError(f"{contender.name} is the baseline itself; name another one with --against")
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
-    records = replace(records, roof=roof, lock=_with_shapes(records.lock))
+    records = replace(records, roof=roof)
     chosen = _workload(records, contender, baseline, workload)
     return explain(records, contender, baseline, chosen, no_roof=no_roof)
 
@@ -96,23 +93,6 @@ def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name:
             f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
     return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
-
-
-def _with_shapes(lock: Lock) -> Lock:
-    """A plan from before model facts had all that a cost needs: they are read again where the model still is."""
-    variants = tuple(_with_shape(lock.plan, variant) for variant in lock.plan.variants)
-    return lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})})
-
-
-def _with_shape(plan: Plan, variant: Variant) -> Variant:
-    model = next((other for other in plan.variants if other.model == variant.model and other.form == DENSE), None)
-    if variant.facts.heads is not None or model is None or model.path is None:
-        return variant
-    try:
-        facts = read_facts(model.path)
-    except BitbenchError:
-        return variant
-    return variant.model_copy(update={"facts": facts.model_copy(update={"quantization": variant.facts.quantization})})
 
 
 def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:

@@ -289,7 +289,7 @@ def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
 def _study_in(folder: StudyFolder) -> Study:
     missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
     text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
-    return parse_study(text, name=str(folder.study_file), by_hand=False)
+    return parse_study(text, name=str(folder.study_file))
 
 
 def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:

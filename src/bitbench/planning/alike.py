@@ -19,7 +19,6 @@ def alike_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str
 
 def _deciding(setup: EngineSetup, engine: Engine) -> str:
     """All of a setup that may change what a model says: whatever the engine does not know to change only its speed."""
-    speed_only = getattr(engine, "speed_only", ())  # an engine of another package may be older than this
     spelled = {name.lstrip("-").replace("_", "-"): value for name, value in setup.args.items()}
-    args = {name: value for name, value in spelled.items() if name not in speed_only}
+    args = {name: value for name, value in spelled.items() if name not in engine.speed_only}
     return json.dumps([setup.engine, args, setup.env], sort_keys=True)

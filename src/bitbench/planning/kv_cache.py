@@ -11,7 +11,7 @@ def as_arguments(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSe
     has no such type, or where the arguments choose one, too."""
     if setup.kv_cache is None:
         return setup
-    types = getattr(engine, "kv_cache_types", {})  # an engine of another package may be older than this
+    types = engine.kv_cache_types
     if setup.kv_cache not in types:
         known = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}" if types else "remove `kv_cache`"
         raise StudyFileError(

@@ -47,15 +47,13 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
     return location
 
 
-def parse_study(text: str, *, name: str, by_hand: bool = True) -> Study:
-    """`by_hand`: False for the copy in a study folder, which may be older than the rule that numbers have units."""
+def parse_study(text: str, *, name: str) -> Study:
     return yaml_file.parse(
         text,
         Study,
         name=name,
         outline="a study file is a mapping (`name: …`, `engines: …`, `workloads: …`)",
         error=StudyFileError,
-        by_hand=by_hand,
     )
 
 

@@ -42,7 +42,7 @@ def kept_noise(home: Path, host: HostFacts) -> HostNoise | None:
         with open_to_read(home / FILE) as file:
             is_ours = os.fstat(file.fileno()).st_uid == os.getuid()
             kept = _Kept.model_validate_json(file.read(LARGEST_BYTES))
-        age = datetime.now(UTC) - datetime.fromisoformat(kept.noise.measured_at or "")
+        age = datetime.now(UTC) - datetime.fromisoformat(kept.noise.measured_at)
     except (OSError, StoreError, ValueError, TypeError):  # TypeError: a time without a zone
         return None
     is_here = is_ours and kept.boot_id == _boot_id() and kept.host == host

@@ -33,7 +33,7 @@ from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
-# Counts up when the same recipe would give other weights although no package has changed.
+# Counts up when the same recipe would give other weights although no package has changed, as after a new default.
 WORKER_REVISION = 1
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".making-"
@@ -90,10 +90,12 @@ class MadeVariant:
 def variant_key(
     model_hash: str, recipe: Recipe, calibration_hash: str | None, versions: Mapping[str, str], seed: int
 ) -> str:
-    """What the recipe is called, says about itself and reads its text from does not count; that text does."""
-    asked = recipe.model_dump(mode="json", exclude={"name": True, "description": True, "calibration": {"source"}})
+    """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does a
+    field at its default: one that is added later changes no key."""
+    apart = {"name": True, "description": True, "calibration": {"source"}}
+    asked = recipe.model_dump(mode="json", exclude_defaults=True, exclude=apart)
     if calibration_hash is None:
-        del asked["calibration"]
+        asked.pop("calibration", None)
     content = {
         "model": model_hash,
         "recipe": asked,

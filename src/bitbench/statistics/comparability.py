@@ -40,7 +40,7 @@ def _facts(
             first, second = (one[environment].get(package) for one in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for one, other in pairs:
-        yield Fact.KERNEL, other.name, *_kernels(before, one, after, other)
+        yield Fact.KERNEL, other.name, kernels_of(before, one), kernels_of(after, other)
         for fact, read in CONTENDER_FACTS.items():
             yield fact, other.name, read(before, one), read(after, other)
 
@@ -62,13 +62,8 @@ def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[
 
 
 def kernels_of(side: StudyRecords, contender: Contender) -> Shown:
+    """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
     return _CHOICES(side, contender) or _WORDS(side, contender)
-
-
-def _kernels(before: StudyRecords, one: Contender, after: StudyRecords, other: Contender) -> tuple[Shown, Shown]:
-    """The kernel of each kind of layers; the engines' words where a record is from before these were kept apart."""
-    chosen = _CHOICES(before, one), _CHOICES(after, other)
-    return chosen if all(chosen) else (_WORDS(before, one), _WORDS(after, other))
 
 
 _CHOICES = _of_instances(lambda one: (choice.shown for choice in one.facts.kernel_choices))

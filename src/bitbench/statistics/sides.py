@@ -1,6 +1,5 @@
 """What the records of a study say a contender is: its weight in bytes, its kernels."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,7 +16,6 @@ from bitbench.statistics.engine_metrics import summarize_engine
 EXPANDED = 1.25
 FLOAT32_BYTES = 4
 TRIALS = "trials.jsonl"
-_PLAIN_LAYERS = re.compile(r"^\d+ linear layers? in (bfloat16|float16|float32)$")
 
 
 def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
@@ -32,7 +30,7 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
         stored = FLOAT32_BYTES * variant.facts.parameters
     kernels = tuple(dict.fromkeys(kernel for one in instances for kernel in one.facts.kernels))
     is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
-    path = _path(instances, kernels, is_quantized=is_quantized)
+    path = _path(instances)
     is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
     return Side(
         contender=contender,
@@ -60,8 +58,8 @@ def variant_of(plan: Plan, contender: Contender) -> Variant | None:
     return next((one for one in plan.variants if one.name == contender.variant), None)
 
 
-def _path(instances: Sequence[InstanceRecord], kernels: Sequence[str], *, is_quantized: bool) -> KernelPath | None:
-    """Of most quantized layers; in records from before kernels had paths, what their words leave no doubt about."""
+def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
+    """Of most quantized layers; None where the engine does not say."""
     counts: Counter[KernelPath] = Counter()
     for one in instances:
         for choice in one.facts.kernel_choices:
@@ -69,9 +67,4 @@ def _path(instances: Sequence[InstanceRecord], kernels: Sequence[str], *, is_qua
                 counts[choice.path] += choice.layers or 1
     if len(counts) > 1:
         del counts[KernelPath.DENSE]  # an output head that stays as it is
-    if counts:
-        return counts.most_common(1)[0][0]
-    layers = [kernel for kernel in kernels if " linear layer" in kernel]
-    if layers and all(_PLAIN_LAYERS.match(kernel) for kernel in layers):
-        return KernelPath.DEQUANTIZED if is_quantized else KernelPath.DENSE
-    return None
+    return counts.most_common(1)[0][0] if counts else None

@@ -181,11 +181,8 @@ def _rows(of: Iterable[tuple[str, pa.Table]], columns: Sequence[RequestColumn]) 
 
 
 def _owned(table: pa.Table, record_id: str, schema: pa.Schema) -> pa.Table:
-    """With every column; those that a file of an older version lacks are null."""
-    known = {name: table.column(name) for name in table.column_names}
-    known[OWNER] = pa.array([record_id] * table.num_rows, pa.string())
-    arrays = [known.get(field.name, pa.nulls(table.num_rows, field.type)) for field in schema]
-    return pa.table(arrays, names=schema.names).cast(schema)
+    owners = pa.array([record_id] * table.num_rows, pa.string())
+    return table.append_column(OWNER, owners).select(schema.names).cast(schema)
 
 
 def _document(record: Record) -> bytes:

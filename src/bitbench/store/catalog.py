@@ -100,7 +100,6 @@ def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Tab
 
 
 def _joined(store: ObjectStore, table: str, changed: list[StoredObject], kept: pa.Table | None) -> pa.Table:
-    """With the columns of this version: those that an older one did not write are null."""
     contents = store.read_all(one.name for one in changed)
     parts = [duckdb.connect().sql(no_rows(table)).to_arrow_table(), *([kept] if kept is not None else [])]
     parts += [_table(content, f"{store.url}/{one.name}") for one, content in zip(changed, contents, strict=True)]

@@ -99,8 +99,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "scores_file": "VARCHAR",
     },
     "kernels": {
-        "machine": "STRUCT(device VARCHAR, device_name VARCHAR, cpu_model VARCHAR, threads INTEGER, torch VARCHAR, "
-        "isa VARCHAR)",
+        "machine": "STRUCT(device VARCHAR, device_name VARCHAR, cpu_model VARCHAR, threads INTEGER, torch VARCHAR)",
         "timings": 'STRUCT("case" VARCHAR, in_features INTEGER, out_features INTEGER, batch INTEGER, labels '
         "MAP(VARCHAR, INTEGER), isa VARCHAR, weight_bytes BIGINT, error DOUBLE, cause VARCHAR, seconds DOUBLE[])[]",
     },
@@ -275,8 +274,7 @@ class Studies:
         if self._has(pattern := f"{self._place}/**/{TABLES['kernels'].files}"):
             read = self._json(pattern, _SOURCES["kernels"], lines=False)
             parts.append(
-                "SELECT folder, machine.* EXCLUDE (isa), timing.* EXCLUDE (isa, seconds), "
-                "coalesce(timing.isa, machine.isa) AS isa, list_median(timing.seconds) AS median_s, "
+                "SELECT folder, machine.*, timing.* EXCLUDE (seconds), list_median(timing.seconds) AS median_s, "
                 "len(timing.seconds) AS rounds FROM "
                 f"(SELECT folder, machine, unnest(timings) AS timing FROM ({read}) WHERE machine IS NOT NULL)"
             )

@@ -19,10 +19,7 @@ class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has 
 
 
 def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
-    """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any.
-
-    A file of an older version lacks columns; they are null.
-    """
+    """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any."""
     schema = (
         arrow_schema(REQUEST_COLUMNS).append(pa.field("folder", pa.string())).append(pa.field("trial", pa.string()))
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from bitbench.core.asked.study import Argument, Name
 from bitbench.core.base import Fraction, Spec
@@ -43,7 +43,6 @@ _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 _CALIBRATED_PRESETS = ("FP8", "NVFP4")  # one scale for all activations, found beforehand
 _NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are defined by
-_CAME_LATER = ("preset", "kv_cache")  # fields of a scheme
 
 
 class Backend(StrEnum):
@@ -97,11 +96,6 @@ class Scheme(Spec):
         if self.activation_bits == 4:
             raise ValueError("activation_bits: 4 goes with a preset, such as NVFP4")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Fields that came later are left out where they are not set: variants keep the key they were made under."""
-        return {name: value for name, value in write(self).items() if name not in _CAME_LATER or value is not None}
 
     @property
     def needs_calibration(self) -> bool:
@@ -290,11 +284,6 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
-
-    @model_serializer(mode="wrap")
-    def _without_what_says_nothing(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As for a scheme: `by_file` and `tensors` came later."""
-        return {name: value for name, value in write(self).items() if name not in ("by_file", "tensors") or value}
 
     @model_validator(mode="after")
     def _goes_by_file_without_a_text(self) -> "Recipe":

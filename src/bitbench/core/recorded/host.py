@@ -34,7 +34,7 @@ class Accelerator(Record):
 class HostNoise(Record):
     """How much a fixed piece of work varies on this machine, from one repetition to the next."""
 
-    measured_at: str | None = None  # wall clock, ISO 8601 in UTC; None: when the study began
+    measured_at: str  # wall clock, ISO 8601 in UTC
     repetitions: int
     compute_spread: float  # relative: (90th − 10th percentile) / median
     compute_worst: float  # relative: slowest / median − 1

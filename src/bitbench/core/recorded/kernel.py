@@ -5,16 +5,14 @@ from pydantic import Field
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Record
 
-# 4: isa of each timing, where avx512 no longer means VBMI, which is avx512vbmi; 3: device, device_name, cuda;
-# 2: rounds of each pass; 1: the first
-KERNEL_FORMAT = 4
+KERNEL_FORMAT = 1  # 1: first published form
 
 
 class KernelMachine(Record):
     """Where the kernels ran, and what it can do at most, as the bench measured it."""
 
     format: int = KERNEL_FORMAT
-    device: KernelDevice = KernelDevice.CPU
+    device: KernelDevice
     device_name: str | None = None  # of a GPU
     cuda: str | None = None  # the version that torch was built for
     cpu_model: str

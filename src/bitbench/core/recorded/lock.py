@@ -13,7 +13,7 @@ from bitbench.core.recorded.host import TELLING_FACTS, HostFacts, HostNoise
 DEFAULT = "the engine's default"
 LOCK_FORMAT: Literal[1] = 1
 # History of LOCK_FORMAT:
-#   1  first published form; a lock without `format` is of this form
+#   1  first published form
 
 
 class Lock(Record):

@@ -43,7 +43,7 @@ class CorpusFacts(Record):
     windows_hash: str  # over the token ids of all windows
     windows: int
     window_tokens: int
-    room: int | None = None  # windows of that length that the text has, spread alike over its parts; None: not recorded
+    room: int  # windows of that length that the text has, spread alike over its parts
 
 
 class Prompt(Record):

@@ -7,9 +7,8 @@ from bitbench.core.cell import Cell
 from bitbench.core.found.model_cost import StepCost
 from bitbench.core.recorded.profile import Phase
 
-ROOF_FORMAT = 2
+ROOF_FORMAT = 1
 # History of ROOF_FORMAT, the version in roof.json:
-#   2  float32_flops_per_s
 #   1  first published form
 
 
@@ -41,14 +40,13 @@ class MachineRoof(Record):
     torch: str
     read_bytes_per_s: Readings
     flops_per_s: Readings  # bfloat16
-    float32_flops_per_s: Readings | None = None  # what a processor without bf16 instructions is better at
+    float32_flops_per_s: Readings  # what a processor without bf16 instructions is better at
     int8_ops_per_s: Readings | None = None  # None where torch has no such product here
 
     @property
     def float_flops_per_s(self) -> float:
         """In whichever of the two types is quicker here."""
-        found = [self.flops_per_s, *([self.float32_flops_per_s] if self.float32_flops_per_s else [])]
-        return max(readings.best for readings in found)
+        return max(self.flops_per_s.best, self.float32_flops_per_s.best)
 
 
 class Attainable(Record):

@@ -10,10 +10,7 @@ from bitbench.core.cell import Cell, Contender, Purpose
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
-#   1  first published form; `kernel_choices`, `was_running`, and of trials `purpose` and `round` to `idle_cores`, came
-#      later and have their defaults in lines from before; so have `clock_step_s` of a client, `gpus` and
-#      `engine_metrics` of a trial, `energy_per_token` and the `host` of an instance, `nodes` of a client and `sketched`
-#      of a trial; the outcomes `disturbed` and `lost` are newer, too
+#   1  first published form
 
 
 class Outcome(StrEnum):
@@ -280,7 +277,7 @@ class InstanceRecord(Record):
     id: str
     contender: Contender
     block: int
-    host: str | None = None  # its machine, as `hosts` of the lock names it; None: from before, or imported
+    host: str | None = None  # its machine, as `hosts` of the lock names it; None: imported, or a server that was running
     started_at: str | None
     ready_s: float | None = None  # from start to ready; None where it never was, or was imported
     outcome: Outcome

@@ -14,10 +14,7 @@ from bitbench.report.document.data import document_data
 from bitbench.report.document.model import Document
 from bitbench.report.document.text import one_line
 
-TIDY_FORMAT = 2
-# History of TIDY_FORMAT, of the JSON form:
-#   1  first published form
-#   2  `document`: the report itself, with its numbers as numbers
+TIDY_FORMAT = 1  # of the JSON form; 1: first published form
 HIDDEN = "•••"
 # A spreadsheet takes a cell that begins with one of these for a formula; an apostrophe before it makes it text.
 _FORMULA = ("=", "+", "-", "@")

@@ -63,8 +63,8 @@ def _noise(noise: HostNoise) -> Phrase:
 
     compute = kind("compute", noise.compute_spread, noise.compute_worst)
     memory = kind("memory", noise.memory_spread, noise.memory_worst)
-    measured = f", measured {noise.measured_at}" if noise.measured_at else ""
-    return say(compute, "; ", memory, f" ({plural(noise.repetitions, 'repetition')}{measured})")
+    measured = f" ({plural(noise.repetitions, 'repetition')}, measured {noise.measured_at})"
+    return say(compute, "; ", memory, measured)
 
 
 def _packages(versions: dict[str, str]) -> Phrase:

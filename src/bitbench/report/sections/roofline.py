@@ -38,17 +38,15 @@ def roof_sentence(roof: MachineRoof) -> Phrase:
     def billions(rate: Readings, unit: str) -> Quantity | None:
         return number(rate.best / 1e9, unit)
 
-    float32 = (
-        say(", ", billions(roof.float32_flops_per_s, "Gflop/s"), " in float32") if roof.float32_flops_per_s else ()
-    )
     int8 = say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
     return say(
         "This machine reads ",
         billions(roof.read_bytes_per_s, "GB/s"),
         " and computes ",
         billions(roof.flops_per_s, "Gflop/s"),
-        " in bfloat16",
-        float32,
+        " in bfloat16, ",
+        billions(roof.float32_flops_per_s, "Gflop/s"),
+        " in float32",
         int8,
         f" with {plural(roof.threads, 'thread')}. These are the best readings; the median is ",
         joined([share(roof.read_bytes_per_s.spread), share(roof.flops_per_s.spread)], " and "),
