@@ -11,7 +11,7 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.ports import Endpoint, Launch, Load
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.engines.registry import engine
-from bitbench.environments import python_of
+from bitbench.environments.installed import python_of
 from bitbench.ground.units import show_about
 from bitbench.lab.study import default_home
 from bitbench.models.library import resolve

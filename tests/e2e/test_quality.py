@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.found.summary import ContenderQuality, StudySummary
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import Outcome
@@ -102,7 +102,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
         lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.contenders if one.variant == f"{MODEL}/bf16"
     }
     done = subprocess.run(
-        [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          recipes_study.quality / f"windows-{MODEL}.json", dtype],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

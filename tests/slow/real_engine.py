@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.ports import Instance
 from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.ground.errors import EngineEnvironmentError
@@ -33,7 +33,7 @@ print(json.dumps([known[:, 0].tolist(), said.tolist()]))
 def python_or_skip(engine: str, why: str) -> Path:
     """Of its environment; `why` CI does without it."""
     try:
-        return environments.python_of(engine, Lab().home)
+        return python_of(engine, Lab().home)
     except EngineEnvironmentError as error:
         pytest.skip(f"{why}: {error}")
 
@@ -47,7 +47,7 @@ def said_by_transformers(ids: list[int], answer_tokens: int) -> tuple[list[float
     """In float32: the log-probability of each token but the first, and the greedy answer to the first PROMPT tokens."""
     home = Lab().home
     done = subprocess.run(
-        [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          json.dumps([ids, ids[:PROMPT], answer_tokens])],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import Verdict
@@ -69,7 +69,7 @@ def cases() -> Iterator[tuple[str, str]]:
             continue
         try:
             if engine.environment is not None:
-                environments.python_of(engine.environment, home)
+                python_of(engine.environment, home)
         except EngineEnvironmentError:
             continue
         for recipe in catalog.built_in_recipes():
@@ -86,7 +86,7 @@ def is_for_gpus(recipe: Recipe) -> bool:
 def question() -> list[int]:
     home = Lab().home
     model = library.resolve(MODEL, home)
-    command = [environments.python_of("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
+    command = [python_of("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     ids: list[int] = json.loads(done.stdout)
     return ids
@@ -137,9 +137,9 @@ def made(recipe: Recipe) -> Variant:
     wanted = variants.order(
         variants.SourceModel(found.name, found.path, found.content_hash),
         recipe,
-        versions=environments.versions(environment, home),
+        versions=versions(environment, home),
     )
-    variants.ensure(wanted, home=home, python=environments.python_of(environment, home))
+    variants.ensure(wanted, home=home, python=python_of(environment, home))
     return workshop.variant(MODEL, recipe.name)
 
 
@@ -155,7 +155,7 @@ def try_it(
             env={name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ},
         ),
         variant=variant,
-        python=environments.python_of(engine.environment, Lab().home) if engine.environment else None,
+        python=python_of(engine.environment, Lab().home) if engine.environment else None,
         log_file=log_file,
         loads=(Load(1, len(question) + TOKENS),),
         seed=0,

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bitbench import environments
+from bitbench.environments.creation import create
+from bitbench.environments.installed import python_of
 from bitbench.core.capability import Capability
 from bitbench.engines.cuda_toolkit import toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
@@ -71,8 +72,8 @@ def python() -> Path:
     home = Lab().home / "cuda-wheel"
     wanted = VllmEngine.own_environment
     assert wanted is not None
-    environments.create(wanted, home, device="cuda")
-    return environments.python_of(wanted.name, home)
+    create(wanted, home, device="cuda")
+    return python_of(wanted.name, home)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
-from bitbench.environments import python_of
+from bitbench.environments.installed import python_of
 from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop
 from bitbench.load.verdict import judge

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.found.summary import ContenderQuality
@@ -57,7 +57,7 @@ def python() -> Path | None:
     """Of llama.cpp's environment; None where its server is on the PATH."""
     environment = LlamaCppEngine().environment
     try:
-        return environments.python_of(environment, Lab().home) if environment else None
+        return python_of(environment, Lab().home) if environment else None
     except EngineEnvironmentError as error:
         pytest.skip(f"llama.cpp takes longer to compile than CI should: {error}")
 
@@ -84,7 +84,7 @@ def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
     """Of every scored token, in the order of the rows."""
     home = Lab().home
     done = subprocess.run(
-        [environments.python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          study.quality / f"windows-{MODEL}.json"],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

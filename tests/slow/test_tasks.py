@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.study import Lab
 from bitbench.store.folder import StudyFolder
@@ -45,7 +45,7 @@ def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
     try:
         for needed in ("lmeval", engine):
-            environments.python_of(needed, Lab().home)
+            python_of(needed, Lab().home)
     except EngineEnvironmentError as error:
         pytest.skip(str(error))
     (place / "written.yaml").write_text(WRITTEN)

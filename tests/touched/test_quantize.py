@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Recipe
 from bitbench.lab.study import Lab
 from bitbench.models import library
@@ -57,17 +57,17 @@ def order(recipe: Recipe, calibration: Path | None = None) -> Order:
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.order(
-        source, recipe, versions=environments.versions("quantize", home), calibration=calibration, seed=1
+        source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1
     )
 
 
 def make(wanted: Order, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = environments.python_of("quantize", Lab().home)
+    python = python_of("quantize", Lab().home)
     return variants.ensure(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
 def answer_of(variant: MadeVariant) -> str:
-    python = environments.python_of("quantize", Lab().home)
+    python = python_of("quantize", Lab().home)
     done = subprocess.run(
         [python, "-I", "-c", ASK, variant.path], check=True, capture_output=True, text=True, timeout=300
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelRun
 from bitbench.ground.errors import KernelError
@@ -36,7 +36,7 @@ def run_child(*arguments: str | Path, interpret: bool, cache: Path) -> str:
         "TRITON_INTERPRET": "1" if interpret else "0",
         "TRITON_CACHE_DIR": str(cache),  # its own, so that it really compiles
     }
-    python = environments.python_of("triton", Lab().home)
+    python = python_of("triton", Lab().home)
     done = subprocess.run([python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -160,7 +160,7 @@ def bench(
         warm=True,
         device=device,
     )
-    python = environments.python_of("triton", Lab().home)
+    python = python_of("triton", Lab().home)
     return runner.run_kernels(job, python, "a processor", lambda *_: None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Recipe
 from bitbench.lab.study import Lab
 from bitbench.models import library
@@ -68,11 +68,11 @@ def order(calibrated: int = 4) -> Order:
     small: Recipe = recipe.model_copy(update={"steps": (step,), "calibration": few})
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
-    return variants.order(source, small, versions=environments.versions("quantize", home), seed=1)
+    return variants.order(source, small, versions=versions("quantize", home), seed=1)
 
 
 def make(home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = environments.python_of("quantize", Lab().home)
+    python = python_of("quantize", Lab().home)
     return variants.ensure(order(), home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant,
 
 
 def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVariant) -> None:
-    python = environments.python_of("transformers", Lab().home)
+    python = python_of("transformers", Lab().home)
     workers = Path(__file__).parents[2] / "src/bitbench/engines/workers"
     done = subprocess.run(
         [python, "-I", "-c", COMPARE, made.path, workers], check=True, capture_output=True, text=True, timeout=300

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.kernels import registry
 from bitbench.kernels.shapes import SEED_INPUTS
 from bitbench.lab.study import Lab
@@ -107,7 +107,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 
 def in_torch(script: str, asked: object = None) -> Any:
-    python = environments.python_of("transformers", Lab().home)
+    python = python_of("transformers", Lab().home)
     folder, native = registry.package_folders(())["bitbench"], registry.native_module()
     assert native is not None
     done = subprocess.run(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bitbench import environments
 from bitbench.core.environment import Device, Environment
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.environments import InstalledEnvironment, list_environments, python_of, versions
+from bitbench.environments import creation
+from bitbench.environments.installed import InstalledEnvironment, list_environments, python_of, versions
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.environments import known_environment, known_environments, main_versions
 
@@ -57,7 +57,7 @@ TRANSFORMERS = TransformersEngine.own_environment
 
 
 def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
-    return environments.create(environment, home, device="cpu", **options)
+    return creation.create(environment, home, device="cpu", **options)
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, hom
 def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
     builds: list[bool] = []
     assert create(home, built_or_taken(None, builds)).prebuilt is None
-    assert environments.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
+    assert creation.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
     assert builds == [False, True]
 
 
@@ -260,7 +260,7 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
-LOCKS = sorted(Path(environments.__file__).parents[1].glob("*/pinned/*.txt"))
+LOCKS = sorted(Path(creation.__file__).parents[1].glob("*/pinned/*.txt"))
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+ \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 

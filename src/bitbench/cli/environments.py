@@ -28,8 +28,8 @@ def create(
     """Create an environment from its pinned lock file."""
     from rich.text import Text
 
-    from bitbench import environments
     from bitbench.cli.terminal import Terminal
+    from bitbench.environments import creation
     from bitbench.ground.units import show_bytes, show_duration
     from bitbench.lab.environments import known_environment
     from bitbench.lab.study import Lab
@@ -37,7 +37,7 @@ def create(
     lab, console = Lab(device=chosen(device)), Terminal()
     wanted = known_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
-        made = environments.create(
+        made = creation.create(
             wanted,
             lab.home,
             device=lab.device,
@@ -57,15 +57,15 @@ def list_() -> None:
     """List environments with their main packages and sizes."""
     from rich.table import Table
 
-    from bitbench import environments
     from bitbench.cli.terminal import Terminal
+    from bitbench.environments.installed import list_environments
     from bitbench.ground.units import show_bytes
     from bitbench.lab.environments import known_environments, main_versions
     from bitbench.lab.study import Lab
 
     known = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for found in environments.list_environments(Lab().home, known):
+    for found in list_environments(Lab().home, known):
         main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
         state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))

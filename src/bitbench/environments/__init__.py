@@ -2,8 +2,3 @@
 
 The description of one is `bitbench.core.environment.Environment`; nothing here knows an engine by name.
 """
-
-from bitbench.environments.creation import create
-from bitbench.environments.installed import InstalledEnvironment, list_environments, python_of, versions
-
-__all__ = ["InstalledEnvironment", "create", "list_environments", "python_of", "versions"]

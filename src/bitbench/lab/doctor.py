@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import list_environments
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.processor import Level
 from bitbench.engines import registry
@@ -52,7 +52,7 @@ class Checkup:
 
 def examine(home: Path) -> Checkup:
     """Starts nothing and measures nothing; how steady the machine is, `probes.noise.measure_noise` says."""
-    made = {known.name: known for known in environments.list_environments(home) if known.complete}
+    made = {known.name: known for known in list_environments(home) if known.complete}
     known_here = known_environments()
     level = None if survey_gpus().is_usable else processor_level()
     engines = []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bitbench.core.environment import Environment
 from bitbench.engines import registry
-from bitbench.environments import InstalledEnvironment
+from bitbench.environments.installed import InstalledEnvironment
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.kernels.environment import TRITON
 from bitbench.quality.environment import LMEVAL

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.explanation import Explanation
@@ -101,7 +101,7 @@ def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[Mac
     if (reason := _why_no_roof(host, here)) is not None:
         return None, reason
     try:
-        python = environments.python_of(ENVIRONMENT, home)
+        python = python_of(ENVIRONMENT, home)
         with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
             roof = measure_roof(python, here.cpu_model, now())
             writer.write_roof(roof)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelRun, KernelSummary
 from bitbench.ground.errors import KernelError, StoreError
@@ -50,7 +50,7 @@ def measure_kernels(
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
     registry.case_sources(options.against)  # a baseline that nobody offers is named before anything is measured
-    python = environments.python_of(ENVIRONMENT, home)
+    python = python_of(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
     SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import list_environments, python_of
 from bitbench.ground.errors import ModelError
-from bitbench.models import hub, library
+from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, find
+from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.hub_reference import HubReference, parse_reference
 from bitbench.models.shape_checkpoint import make_checkpoint
 from bitbench.models.shapes import find_shape, is_shape
@@ -28,7 +29,7 @@ def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progr
     if reference is not None:
         return _from_hub(reference, home, on_progress)
     find(name)  # raises with the names that exist
-    path = library.fetch(name, home, python=environments.python_of(library.ENVIRONMENT, home), on_step=on_step)
+    path = fetch(name, home, python=python_of(ENVIRONMENT, home), on_step=on_step)
     return [f"{name} is at {path}"]
 
 
@@ -36,9 +37,9 @@ def hub_python(home: Path) -> Path:
     """A Python with huggingface_hub: ours with the extra `hub`, else that of any environment; raises ModelError."""
     if find_spec("huggingface_hub") is not None:
         return Path(sys.executable)
-    for installed in environments.list_environments(home):
+    for installed in list_environments(home):
         if installed.complete and "huggingface-hub" in installed.versions:
-            return environments.python_of(installed.name, home)
+            return python_of(installed.name, home)
     raise ModelError(_NEEDS_THE_LIBRARY)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import list_environments
 from bitbench.core.asked.study import EngineSetup, Measure, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Device
@@ -23,6 +23,7 @@ from bitbench.lab.endpoint_check import first_contact
 from bitbench.lab.load_study import LoadOptions, PreparedLoad, endpoint_arguments, study_of, workloads_of
 from bitbench.lab.readiness import readiness
 from bitbench.models import library
+from bitbench.models.fetch import ENVIRONMENT
 from bitbench.planning.compatibility import look_up
 from bitbench.quantize.backends import MAKERS
 from bitbench.quantize.catalog import built_in_recipes
@@ -83,7 +84,7 @@ def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> Pre
 def engine_study(home: Path, device: Device) -> Study:
     """The installed engines on the smallest model that is downloaded, unquantized. Raises NotReadyError with the
     commands that are missing."""
-    installed = {one.name for one in environments.list_environments(home) if one.complete}
+    installed = {one.name for one in list_environments(home) if one.complete}
     ready = {
         name: engine
         for name, engine in registry.engines().items()
@@ -143,7 +144,7 @@ def _dense_recipes(engines: Sequence[str], installed: set[str], device: Device) 
 
 
 def _nothing_here(home: Path, *, has_engine: bool, has_model: bool) -> str:
-    needed = [] if has_engine else [library.ENVIRONMENT]
+    needed = [] if has_engine else [ENVIRONMENT]
     commands = readiness(needed, [] if has_model else [FIRST_MODEL], home).commands
     return (
         f"nothing to measure here: no OpenAI-compatible server answers on {HOST} (ports "

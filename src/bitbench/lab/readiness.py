@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import list_environments, python_of
 from bitbench.core.environment import Device
 from bitbench.engines import registry
 from bitbench.ground.errors import EngineEnvironmentError, NotReadyError
 from bitbench.models.catalog import CATALOG
-from bitbench.models.library import ENVIRONMENT
+from bitbench.models.fetch import ENVIRONMENT
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def readiness(
 
 def _problem(name: str, home: Path) -> str | None:
     try:
-        environments.python_of(name, home)
+        python_of(name, home)
     except EngineEnvironmentError as error:
         return str(error)
     return None
@@ -63,7 +63,7 @@ def _problem(name: str, home: Path) -> str | None:
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
     of_engines = {known.name: known for one in registry.engines().values() if (known := one.own_environment)}
-    installed = next((one for one in environments.list_environments(home) if one.name == name), None)
+    installed = next((one for one in list_environments(home) if one.name == name), None)
     if name not in of_engines or installed is None:
         return None
     locks = {lock.name: other for other, lock in of_engines[name].locks.items()}

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitbench import __version__, environments
+from bitbench import __version__
 from bitbench.core.asked.search import SearchLimits
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Plan
@@ -15,6 +15,7 @@ from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.lock import Lock
 from bitbench.engines.starts import Starts
+from bitbench.environments.installed import versions
 from bitbench.fleet.channel import Roster
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import (
@@ -258,7 +259,7 @@ class StudyRunner:
             bitbench=__version__,
             host=host,
             environments={
-                name: environments.versions(name, self._lab.home) for name in self._lab.environments_of(plan)
+                name: versions(name, self._lab.home) for name in self._lab.environments_of(plan)
             },
             variants={
                 variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None

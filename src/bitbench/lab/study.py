@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitbench import environments
+from bitbench.environments.installed import python_of
 from bitbench.core.asked.study import Study
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan
@@ -232,7 +232,7 @@ class Lab:
         )
 
     def python_of(self, environment: str) -> Path:
-        return environments.python_of(environment, self.home)
+        return python_of(environment, self.home)
 
     def host(self) -> HostFacts:
         """Without the GPUs of a machine where engines compute on the CPU: they change no figure."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from bitbench import environments
+from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import COMPRESSED_TENSORS, Backend, Recipe
 from bitbench.core.asked.study import Checkpoint
 from bitbench.core.cell import Plan
@@ -139,7 +139,7 @@ def order_variant(
     return variants.order(
         variants.SourceModel(model.name, model.path, model.content_hash),
         recipe,
-        versions=environments.versions(maker_of(recipe).environment, home),
+        versions=versions(maker_of(recipe).environment, home),
         calibration=calibration,
         seed=seed,
     )
@@ -147,7 +147,7 @@ def order_variant(
 
 def make_variant(order: variants.Order, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
     """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
-    python = environments.python_of(maker_of(order.recipe).environment, home)
+    python = python_of(maker_of(order.recipe).environment, home)
     return variants.ensure(order, home=home, python=python, on_progress=on_progress)
 
 

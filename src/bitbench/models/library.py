@@ -11,7 +11,6 @@ from bitbench.ground.errors import ModelError
 from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
-from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
@@ -19,19 +18,6 @@ from bitbench.models.published import published_model
 from bitbench.models.quantized import Quantization, read_quantization
 from bitbench.models.shape_checkpoint import find_checkpoint, stored_bytes
 from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape
-
-__all__ = [
-    "ENVIRONMENT",
-    "ExpectedModel",
-    "KnownModel",
-    "ResolvedModel",
-    "fetch",
-    "find_on_hub",
-    "list_models",
-    "look_up",
-    "resolve",
-    "resolve_gguf",
-]
 
 GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
