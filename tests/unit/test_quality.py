@@ -230,19 +230,7 @@ def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
 def test_the_command_adds_the_baseline_that_its_engine_can_load(
     engine: str, recipes: tuple[str, ...], tmp_path: Path
 ) -> None:
-    options = QualityOptions(
-        model="m",
-        recipes=("gguf-q4_0",),
-        engine=engine,
-        corpus=(),
-        windows=None,
-        window_tokens=None,
-        top_tokens=None,
-        tasks=(),
-        task_samples=None,
-        answers=True,
-        seed=0,
-    )
+    options = QualityOptions(model="m", recipes=("gguf-q4_0",), engine=engine)
     assert quality_study(options, tmp_path, "cpu").recipes == recipes
 
 

@@ -23,13 +23,9 @@ def quality(
     ] = None,
     windows: Annotated[int | None, typer.Option(min=2, help="Windows of the corpus [default: 32].")] = None,
     window_tokens: Annotated[int | None, typer.Option(min=8, help="Tokens per window [default: 256].")] = None,
-    top_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Top tokens kept for the KL divergence [default: 32].")
-    ] = None,
     tasks: Annotated[
         str | None, typer.Option(metavar="A,B.yaml,…", help="lm-eval tasks: names, or YAML files.")
     ] = None,
-    task_samples: Annotated[int | None, typer.Option(min=1, help="Questions per task [default: all].")] = None,
     answers: Annotated[bool, typer.Option(help="Also compare greedy answers.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     into: Annotated[
@@ -54,9 +50,7 @@ def quality(
         corpus=tuple(corpus or ()),
         windows=windows,
         window_tokens=window_tokens,
-        top_tokens=top_tokens,
         tasks=words(tasks),
-        task_samples=task_samples,
         answers=answers,
         seed=seed,
     )

@@ -35,9 +35,7 @@ class QualityOptions:
     corpus: tuple[Path, ...] = ()
     windows: int | None = None
     window_tokens: int | None = None
-    top_tokens: int | None = None
     tasks: tuple[str, ...] = ()
-    task_samples: int | None = None
     answers: bool = True
     seed: int = 0
 
@@ -62,9 +60,7 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
         "corpus": files,
         "windows": options.windows,
         "window_tokens": options.window_tokens,
-        "top_tokens": options.top_tokens,
         "tasks": tasks,
-        "task_samples": options.task_samples,
         "answer_tokens": None if options.answers else 0,
     }
     content: dict[str, Json] = {
