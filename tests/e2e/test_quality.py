@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.environments.installed import python_of
 from bitbench.core.found.summary import ContenderQuality, StudySummary
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import Outcome
+from bitbench.environments.installed import python_of
 from bitbench.lab.study import Lab
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.store.folder import StudyFolder

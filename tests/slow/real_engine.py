@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.environments.installed import python_of
 from bitbench.core.ports import Instance
 from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.study import Lab
 from bitbench.quality.asking import Asker

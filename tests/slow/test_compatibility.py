@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import Verdict
@@ -23,6 +22,7 @@ from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.core.recorded.trial import Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines import registry
+from bitbench.environments.installed import python_of, versions
 from bitbench.ground.errors import EngineEnvironmentError, ModelError
 from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop

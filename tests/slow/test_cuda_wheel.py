@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bitbench.environments.creation import create
-from bitbench.environments.installed import python_of
 from bitbench.core.capability import Capability
 from bitbench.engines.cuda_toolkit import toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
+from bitbench.environments.creation import create
+from bitbench.environments.installed import python_of
 from bitbench.ground.child_environment import tool_environment
 from bitbench.lab.study import Lab
 from tests.unit.cuda_selection import disagreement, questions

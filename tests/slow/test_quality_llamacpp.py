@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.environments.installed import python_of
 from bitbench.core.asked.quality import Scoring
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.found.summary import ContenderQuality
 from bitbench.core.ports import Launch, Load
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.engines.llamacpp import LlamaCppEngine
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.lab.study import Lab
 from bitbench.lab.variants import Workshop

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Recipe
+from bitbench.environments.installed import python_of, versions
 from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
@@ -56,9 +56,7 @@ def order(recipe: Recipe, calibration: Path | None = None) -> Order:
     home = Lab().home
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
-    return variants.order(
-        source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1
-    )
+    return variants.order(source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1)
 
 
 def make(wanted: Order, home: Path, on_progress: object = lambda _: None) -> MadeVariant:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench.environments.installed import python_of
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelRun
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import KernelError
 from bitbench.kernels import registry, runner
 from bitbench.kernels.case import Shape

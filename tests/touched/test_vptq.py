@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import Recipe
+from bitbench.environments.installed import python_of, versions
 from bitbench.lab.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants

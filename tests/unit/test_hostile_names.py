@@ -116,8 +116,8 @@ def test_kernels(kind: str) -> None:
     shape = {"in_features": 64, "out_features": 64, "batch": 1, "weight_bytes": 8192}
     timings = [KernelTiming(case=case, **shape, error=0.0, seconds=(1e-5,) * 9) for case in (name, f"{name}\u200f")]
     timings.append(KernelTiming(case=name, **shape, error=None, cause=name))
-    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "warm": False, "cold_bytes": 1, "seed": 0,
-               "threads": 2}  # fmt: skip
+    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "warm": False, "cold_bytes": 1,
+               "seed": 0, "threads": 2}  # fmt: skip
     run = KernelRun(
         machine=KernelMachine(cpu_model=name, torch=name, isa=name, **machine),
         timings=tuple(timings),

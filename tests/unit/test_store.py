@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 from pathlib import Path
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.environments.installed import list_environments
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.processor import Level
 from bitbench.engines import registry
+from bitbench.environments.installed import list_environments
 from bitbench.lab.environments import known_environments, main_versions
 from bitbench.models import library
 from bitbench.planning.compatibility import on_processor

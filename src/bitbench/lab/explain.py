@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench.environments.installed import python_of
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.study import StudyRecords
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
 from bitbench.kernels.runner import measure_roof
 from bitbench.lab.trial import now

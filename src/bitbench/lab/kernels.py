@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bitbench.environments.installed import python_of
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.recorded.kernel import KernelRun, KernelSummary
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import KernelError, StoreError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.kernels import registry, runner

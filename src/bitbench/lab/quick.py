@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from bitbench.environments.installed import list_environments
 from bitbench.core.asked.study import EngineSetup, Measure, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.environment import Device
@@ -16,6 +15,7 @@ from bitbench.core.ports import Endpoint, LoadClient
 from bitbench.core.recorded.variant import is_dense
 from bitbench.engines import registry
 from bitbench.engines.endpoint import EndpointUnusable, key_from, offered_models
+from bitbench.environments.installed import list_environments
 from bitbench.ground.errors import LoadError, NotReadyError
 from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import SafeFolder

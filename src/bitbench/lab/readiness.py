@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.environments.installed import list_environments, python_of
 from bitbench.core.environment import Device
 from bitbench.engines import registry
+from bitbench.environments.installed import list_environments, python_of
 from bitbench.ground.errors import EngineEnvironmentError, NotReadyError
 from bitbench.models.catalog import CATALOG
 from bitbench.models.fetch import ENVIRONMENT

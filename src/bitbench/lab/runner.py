@@ -258,9 +258,7 @@ class StudyRunner:
         return Lock(
             bitbench=__version__,
             host=host,
-            environments={
-                name: versions(name, self._lab.home) for name in self._lab.environments_of(plan)
-            },
+            environments={name: versions(name, self._lab.home) for name in self._lab.environments_of(plan)},
             variants={
                 variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
             },

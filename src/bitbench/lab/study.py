@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bitbench.environments.installed import python_of
 from bitbench.core.asked.study import Study
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan
@@ -15,6 +14,7 @@ from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.processor import Level
 from bitbench.engines import registry
 from bitbench.engines.device_use import device_use
+from bitbench.environments.installed import python_of
 from bitbench.ground.errors import StudyFileError
 from bitbench.lab.readiness import Readiness, readiness
 from bitbench.lab.source import StudySource

@@ -5,12 +5,12 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from bitbench.environments.installed import python_of, versions
 from bitbench.core.asked.recipe import COMPRESSED_TENSORS, Backend, Recipe
 from bitbench.core.asked.study import Checkpoint
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.environments.installed import python_of, versions
 from bitbench.ground.errors import BitbenchError, EngineEnvironmentError, ModelError, QuantizeError, RecipeError
 from bitbench.ground.units import show_duration
 from bitbench.lab.checkpoints import checkpoint_variant

@@ -92,8 +92,9 @@ def variant_key(
 ) -> str:
     """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does a
     field at its default: one that is added later changes no key."""
-    apart = {"name": True, "description": True, "calibration": {"source"}}
-    asked = recipe.model_dump(mode="json", exclude_defaults=True, exclude=apart)
+    asked = recipe.model_dump(
+        mode="json", exclude_defaults=True, exclude={"name": True, "description": True, "calibration": {"source"}}
+    )
     if calibration_hash is None:
         asked.pop("calibration", None)
     content = {

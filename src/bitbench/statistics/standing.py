@@ -163,11 +163,7 @@ def _looks(plan: Plan, baseline: Contender | None, rounds: Mapping[int, int], el
     done = [rounds[block] for block in timed]
     ends_s = [found[block] for block in timed]
     kept_s = [kept_back_s(plan, baseline, elapsed, block, done[: place + 1]) for place, block in enumerate(timed)]
-    most = measure.instances.max
-    taken = looks(ends_s, measure.budget, alpha, kept_s, most_blocks=most)
-    if taken and taken[-1].blocks < len(ends_s):  # records from before anything was kept back
-        return looks(ends_s, measure.budget, alpha, most_blocks=most)
-    return taken
+    return looks(ends_s, measure.budget, alpha, kept_s, most_blocks=measure.instances.max)
 
 
 def kept_back(plan: Plan) -> float:

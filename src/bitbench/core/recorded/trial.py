@@ -277,7 +277,7 @@ class InstanceRecord(Record):
     id: str
     contender: Contender
     block: int
-    host: str | None = None  # its machine, as `hosts` of the lock names it; None: imported, or a server that was running
+    host: str | None = None  # its machine, as `hosts` of the lock names it; None: imported, or a running server
     started_at: str | None
     ready_s: float | None = None  # from start to ready; None where it never was, or was imported
     outcome: Outcome
