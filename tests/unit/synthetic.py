@@ -247,6 +247,7 @@ LOCK: dict[str, Json] = {
         "python": "3.11.2",
     },
     "noise": {
+        "measured_at": "2026-11-15T09:24:00.000+00:00",
         "repetitions": 50,
         "compute_spread": 0.012,
         "compute_worst": 0.2,
