@@ -12,7 +12,7 @@ from bitbench.lab.places import pull_study
 from bitbench.store.folder import StudyFolder
 from bitbench.store.objects import ObjectStore
 from bitbench.store.remote_folder import RemoteFolder
-from tests.unit.card_folders import TWINS
+from tests.gallery import TWINS
 
 TRIALS = 40  # of a study
 MOST_REQUESTS = 16  # of a writer before it dies: six open the study, two write a trial

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from bitbench.store.catalog import TABLES, write_table
 from bitbench.store.objects import ObjectStore
 from bitbench.store.query import Studies
-from tests.unit.card_folders import TWINS
+from tests.gallery import TWINS
 
 ROWS_EACH = 20
 ALL_TRIALS = "SELECT count(DISTINCT folder), count(*) FROM trials JOIN studies USING (folder)"

@@ -18,10 +18,10 @@ from bitbench.store.objects import ObjectExistsError, ObjectStore
 from bitbench.store.query import Studies
 from bitbench.store.remote_folder import RemoteFolder, RemoteWriter, pull
 from tests.command_line import bitbench
+from tests.gallery import TWINS
 from tests.killed_writers import kill_writers
 from tests.length import by_length
 from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
-from tests.unit.card_folders import TWINS
 from tests.unit.object_servers import BUCKET, careless_server, serving, why_not
 
 pytestmark = pytest.mark.skipif(why_not("any") is not None, reason=why_not("any") or "")

@@ -1,14 +1,10 @@
-"""`bitbench query`: SQL over all studies below a folder, or a comparison of the evidence cards in it."""
+"""`bitbench query`: SQL over all studies below a folder."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from bitbench.cli.options import AsJson, end_with_json
-from bitbench.core.found.facts import Fact
-from bitbench.lab.choices import Described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,15 +28,8 @@ def query(
     ] = None,
     *,
     form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
-    cards: Annotated[bool, typer.Option("--cards", help="Compare the evidence cards below the folder.")] = False,
-    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ between cards.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Only cells of this model (cards).")] = None,
-    signers: Annotated[
-        Path | None, typer.Option("--signers", metavar="FILE", help="Only cards that these keys signed.")
-    ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Query all studies below a folder in SQL, or compare cards.
+    """Query all studies below a folder in SQL.
 
     Without a query it lists the tables and their columns.
 
@@ -51,10 +40,6 @@ def query(
     from bitbench.store.query import Studies
 
     given = list(words or [])
-    if cards:
-        _compare_cards(given, allow or [], signers, model, as_json=as_json)
-    if allow or signers or model or as_json:
-        raise UsageError("--allow, --model, --signers and --json are for --cards; rows have --format json")
     place = given.pop(0) if given and (Path(given[0]).is_dir() or "://" in given[0].split(" ")[0]) else "."
     if len(given) > 1:
         raise UsageError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
@@ -66,24 +51,6 @@ def query(
     names, rows = studies.query(given[0])
     {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
     _warn_of_damage(studies.damaged)
-
-
-def _compare_cards(
-    given: "Sequence[str]", allow: "Sequence[Fact]", signers: Path | None, model: str | None, *, as_json: bool
-) -> NoReturn:
-    from bitbench.cli.terminal import Terminal
-    from bitbench.ground.errors import UsageError
-    from bitbench.lab.cards import query_cards
-    from bitbench.report.answers.cards import cards_document
-    from bitbench.report.document.terminal import render_whole
-
-    if len(given) > 1:
-        raise UsageError("--cards takes a folder and no SQL")
-    found = query_cards(Path(given[0] if given else "."), allow=allow, signers=signers, model=model)
-    if as_json:
-        end_with_json(Described.QUERY, found, found.exit_code)
-    render_whole(cards_document(found), Terminal())
-    raise typer.Exit(found.exit_code)
 
 
 def _warn_of_damage(places: "Sequence[str]") -> None:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from bitbench.lab.study import Lab
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile", "tune"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
@@ -82,9 +82,8 @@ class StudyRunner:
     ) -> StudyFolder:
         require_linux()
         source = StudySource.of(study).with_budget(budget_s)
-        if source.study.tune is not None and part is None:
-            asks = f"`tune` asks for a search; run it with: bitbench tune {source.file or 'FILE'}"
-            raise source.located(StudyFileError(asks, ("tune",)))
+        if part is None:
+            refuse_what_another_command_runs(source)
         self._lab.trust(source).require()
         workshop = Workshop(self._lab.home, source.folder)
         plan = self._lab.ready_plan(source, workshop, observer, part)
@@ -292,6 +291,14 @@ def _study_in(folder: StudyFolder) -> Study:
     return parse_study(text, name=str(folder.study_file), by_hand=False)
 
 
+def refuse_what_another_command_runs(source: StudySource) -> None:
+    """Raises StudyFileError for a file with a section that `bitbench run` would pass over."""
+    for key, section in source.study.sections.items():
+        if section.run_by is not None:
+            asks = f"`{key}` is not for `bitbench run`; run it with: bitbench {section.run_by} {source.file or 'FILE'}"
+            raise source.located(StudyFileError(asks, (key,)))
+
+
 def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
     """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
     if lock.plan.study.engines != study.engines:
@@ -310,8 +317,10 @@ def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fol
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS - set(changeable)):
-        if getattr(old, field) != getattr(new, field):
+    may_change = {key for key, section in new.sections.items() if section.may_change}
+    fields = {*type(new).model_fields, *old.sections, *new.sections}
+    for field in sorted(fields - CHANGEABLE_FIELDS - may_change - set(changeable)):
+        if getattr(old, field, None) != getattr(new, field, None):
             raise StoreError(
                 f"this folder contains another study: `{field}` differs from the file; "
                 "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
