@@ -23,7 +23,7 @@ from bitbench.fleet.channel import MOST_WAITING, Channel, ChannelClosed, PipeCha
 from bitbench.fleet.machine_lock import MachineBusy, MachineLock
 from bitbench.fleet.messages import Message, decode, encode, message
 from bitbench.ground.errors import FleetError, NotComparableError, UsageError
-from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.driver import StudyDriver
 from bitbench.lab.executor import ENDED, Machine, RunLost
 from bitbench.lab.fleet import MOST_LOSSES, QUARANTINE_S, FleetExecutor, Station
 from bitbench.lab.incoming import BlockResults
@@ -31,6 +31,7 @@ from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences, make_order
 from bitbench.lab.quality import QualityDraft, new_draft
 from bitbench.lab.runner import _class_of, refuse_on_a_fleet
+from bitbench.lab.schedule import Schedule
 from bitbench.lab.study import Lab
 from bitbench.lab.trial import TrialDraft
 from bitbench.planning.schedule import LOST_REPEATS, Progress, excused

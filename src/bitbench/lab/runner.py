@@ -29,15 +29,16 @@ from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
 from bitbench.ground.units import show_duration
 from bitbench.lab.bench import Bench
-from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.driver import StudyDriver
 from bitbench.lab.endpoint import EndpointRun
-from bitbench.lab.executor import THIS_HOST, BlockWork, LocalExecutor
 from bitbench.lab.fleet import FleetExecutor, FleetStatus
 from bitbench.lab.load_study import PreparedLoad
+from bitbench.lab.loop import run_study
 from bitbench.lab.pace import OpenCells, StudyPace
 from bitbench.lab.part import StudyPart
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker
+from bitbench.lab.schedule import THIS_HOST, Schedule
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import now
 from bitbench.lab.variants import Workshop
@@ -94,30 +95,15 @@ class StudyRunner:
                 self._run_on(fleet, plan=plan, source=source, workshop=workshop, writer=writer, observer=observer)
             return folder
         with folder.writing() as writer, LoadWorkers() as load:
-            lock = self._open(writer, plan, source, observer)
+            self._open(writer, plan, source, observer)
             bench = self.bench(plan.study, load, workshop, source.folder)
             kits = self.kit_maker(bench, workshop).kits(plan, writer, observer.note)
             bench = replace(bench, quality=kits)
             goes_on = part and part.goes_on
             search = (lambda blocks: goes_on(folder, blocks)) if goes_on else None
             schedule = Schedule(plan, lambda: self.pace(plan, bench.engines, search=search), folder)
-
-            def work() -> BlockWork:
-                pace, progress = schedule.pace, schedule.progress
-                return BlockWork(
-                    plan, bench, progress, observer, writer.new_instance, folder.logs, remaining_s=pace.remaining_s
-                )
-
             _announce(plan, schedule, observer, self._lab.estimator(plan).quality_s)
-            executor = LocalExecutor(work, lock.host)
-            StudyDriver(
-                lock,
-                folder=str(bench.folder),
-                writer=writer,
-                observer=observer,
-                executor=executor,
-                schedule=schedule,
-            ).run()
+            run_study(plan, bench, schedule, writer, observer)
             run_profiles(plan, bench, writer, observer)
         return folder
 

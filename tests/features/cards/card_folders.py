@@ -15,7 +15,6 @@ from bitbench.features.cards.file import UNSIGNED, card_bytes, read_card
 from bitbench.features.cards.signature import sign
 from bitbench.features.cards.types import CardManifest, PartName
 from bitbench.store.folder import StudyFolder
-from tests.gallery import SHOOTOUT
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 Parts = dict[PartName, bytes]
