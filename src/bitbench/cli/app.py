@@ -13,7 +13,6 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
-    export,
     fleet,
     history,
     import_results,
@@ -238,7 +237,6 @@ app.command()(query.query)
 app.command()(history.history)
 app.command()(pull.pull)
 app.command("import")(import_results.import_results)
-app.command()(export.export)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

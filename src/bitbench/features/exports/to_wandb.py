@@ -4,8 +4,7 @@ import os
 
 import wandb
 
-from bitbench.exports.content import ExportedCell, ExportedStudy
-from bitbench.ground.errors import ExportError
+from bitbench.features.exports.types import ExportError, ExportedCell, ExportedStudy
 
 _PROJECT = "bitbench"
 

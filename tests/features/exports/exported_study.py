@@ -1,6 +1,6 @@
 """A study as it is exported: two cells, one of them with names that no tool may stumble over."""
 
-from bitbench.exports.content import ExportedCell, ExportedFigure, ExportedStudy
+from bitbench.features.exports.types import ExportedCell, ExportedFigure, ExportedStudy
 
 HOSTILE_NAME = 'w4 "quoted" \\ back\nline {x="1"}'
 

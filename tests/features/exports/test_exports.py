@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.exports.choices import Target
-from bitbench.exports.content import exported
-from bitbench.exports.targets import exporter
-from bitbench.exports.to_prometheus import export, exposition
-from bitbench.ground.errors import ExportError
+from bitbench.features.exports.content import exported
+from bitbench.features.exports.targets import exporter
+from bitbench.features.exports.to_prometheus import export, exposition
+from bitbench.features.exports.types import ExportError, Target
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from tests.command_line import bitbench
-from tests.unit.exported_study import exported_study
+from tests.features.exports.exported_study import exported_study
 
-DATA = Path(__file__).parent / "data" / "imports"
+DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
 def test_prometheus_gets_a_family_per_figure_and_limit_with_every_label_escaped() -> None:
@@ -69,6 +68,6 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.delitem(sys.modules, "bitbench.exports.to_wandb", raising=False)
+    monkeypatch.delitem(sys.modules, "bitbench.features.exports.to_wandb", raising=False)
     with pytest.raises(ExportError, match=r"pip install 'bitbench\[wandb\]'"):
         exporter(Target.WANDB)

@@ -1,7 +1,6 @@
-"""What is exported of a study, whatever it is exported to: cells with their figures, intervals and facts."""
+"""Chooses what is exported of a study, whatever it is exported to: cells with their figures, intervals and facts."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 
 from bitbench.core.asked.workload import Workload
@@ -10,49 +9,14 @@ from bitbench.core.found.metrics import find
 from bitbench.core.found.summary import CellSummary, StudySummary
 from bitbench.core.recorded.host import TELLING_FACTS
 from bitbench.core.recorded.lock import Lock
+from bitbench.features.exports.types import ExportedCell, ExportedFigure, ExportedStudy
 
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 _HOST = (*(name for name in TELLING_FACTS if name != "cpu_flags"), "os", "python")
 
 
-@dataclass(frozen=True)
-class ExportedFigure:
-    """In base units. `low` and `high` bound the interval; None where it is unknown or open."""
-
-    name: str  # as `core.found.metrics` spells it, without a unit: "ttft_p99"
-    unit: str
-    meaning: str
-    value: float
-    low: float | None
-    high: float | None
-
-    def bounds(self) -> Iterator[tuple[str, float]]:
-        """What tools without intervals get: the figure under its name, its limits under that and an ending."""
-        yield "", self.value
-        if self.low is not None:
-            yield "_low", self.low
-        if self.high is not None:
-            yield "_high", self.high
-
-
-@dataclass(frozen=True)
-class ExportedCell:
-    id: str  # the same in each export of the same study: what was exported before is written over
-    name: str
-    labels: Mapping[str, str]  # variant, engine, workload
-    figures: tuple[ExportedFigure, ...]
-    facts: Mapping[str, str]  # of its contender and its workload
-
-
-@dataclass(frozen=True)
-class ExportedStudy:
-    name: str
-    facts: Mapping[str, str]  # versions and machine
-    cells: tuple[ExportedCell, ...] = field(default=())
-
-
 def exported(summary: StudySummary, lock: Lock) -> ExportedStudy:
-    """Cells without a figure are left out."""
+    """Return what is sent; cells without a figure are left out."""
     facts = {"bitbench_version": lock.bitbench, "measured_at": lock.created_at}
     facts |= {f"host_{name}": lock.host.shown(name) for name in _HOST}
     workloads = {workload.name: workload for workload in summary.study.workloads}

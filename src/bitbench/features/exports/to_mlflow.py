@@ -6,8 +6,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from bitbench.exports.content import ExportedCell, ExportedStudy
-from bitbench.ground.errors import ExportError
+from bitbench.features.exports.types import ExportError, ExportedCell, ExportedStudy
 
 _ID = "bitbench.cell"
 _LONGEST = 500  # characters of a parameter; older servers take no more

@@ -8,8 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from bitbench.exports.content import ExportedFigure, ExportedStudy
-from bitbench.ground.errors import ExportError
+from bitbench.features.exports.types import ExportError, ExportedFigure, ExportedStudy
 
 _ENDINGS = {
     "s": "_seconds",
