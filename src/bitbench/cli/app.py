@@ -14,7 +14,6 @@ from bitbench.cli import (
     environments,
     explain,
     fleet,
-    history,
     import_results,
     kernels,
     load,
@@ -234,7 +233,6 @@ app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(fleet.fleet)
 app.command()(query.query)
-app.command()(history.history)
 app.command()(pull.pull)
 app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")

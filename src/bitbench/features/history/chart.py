@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from bitbench.core.found.history import History, HistoryPoint
+from bitbench.features.history.types import History, HistoryPoint
 from bitbench.ground.units import UNKNOWN
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.layer import channel, value
@@ -25,7 +25,7 @@ def when(point: HistoryPoint) -> str:
 
 
 def history_figure(found: History) -> fig.Figure:
-    """Needs a point."""
+    """Draw it; there must be a point."""
     definition = found.definition
     scale = scale_for(unit_of(definition), [point.estimate.mean for point in found.points])
     places = distinct([when(point) for point in found.points])
@@ -66,7 +66,8 @@ def history_figure(found: History) -> fig.Figure:
 def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.Row:
     figure, ratio = estimated(point.estimate, found.definition), times(point.ratio)
     changes = "; ".join(
-        f"{one.fact.value}: {plain(one.before, MAX_NAME)} → {plain(one.after, MAX_NAME)}" for one in point.changes
+        f"{change.fact.value}: {plain(change.before, MAX_NAME)} → {plain(change.after, MAX_NAME)}"
+        for change in point.changes
     )
     return {
         "study": plain(point.folder, MAX_NAME),
@@ -75,6 +76,6 @@ def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.R
         "shown": shown(figure) if figure else UNKNOWN,
         "versus": shown(ratio) if ratio else UNKNOWN,
         "verdict": point.verdict.value if point.verdict else UNKNOWN,
-        "changed": counted({one.fact.value for one in point.changes}) or None,
+        "changed": counted({change.fact.value for change in point.changes}) or None,
         "changes": changes or UNKNOWN,
     }

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from bitbench.core.found.facts import Fact
-from bitbench.core.found.history import History, HistoryPoint
+from bitbench.features.history.chart import history_figure, when
+from bitbench.features.history.types import History, HistoryPoint
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.charts.history import history_figure, when
 from bitbench.report.document.model import Chart, Document, Name, Phrase, Section, Table
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, ratio_column, table, words_column
@@ -64,9 +64,9 @@ def _verdict(point: HistoryPoint) -> str:
 
 def _changes(point: HistoryPoint) -> Phrase:
     said: list[Words] = []
-    for one in point.changes:
-        subject = say(" (", Name(one.subject), ")") if one.fact in NAMED_SUBJECTS else ()
-        said.append(say(one.fact.value, subject, ": ", Name(one.before), " → ", Name(one.after)))
+    for change in point.changes:
+        subject = say(" (", Name(change.subject), ")") if change.fact in NAMED_SUBJECTS else ()
+        said.append(say(change.fact.value, subject, ": ", Name(change.before), " → ", Name(change.after)))
     return listing(said, most=MAX_CHANGES)
 
 

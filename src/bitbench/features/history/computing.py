@@ -2,21 +2,40 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from bitbench.core.cell import Cell
 from bitbench.core.found.comparison import Difference, Verdict
-from bitbench.core.found.history import History, HistoryPoint
 from bitbench.core.found.summary import Ratio
 from bitbench.core.recorded.study import StudyRecords
+from bitbench.features.history.types import History, HistoryPoint
 from bitbench.ground.errors import StoreError
 from bitbench.statistics.changes import Pair, changes_between
 from bitbench.statistics.comparability import differences
+from bitbench.statistics.gate import parse_metric
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.studies import SHAPE, compared_cells
 from bitbench.statistics.summarize import samples_by_cell, values_by_start
 from bitbench.statistics.trial import DEFINITIONS
+from bitbench.store.folder import StudyFolder
 
 LISTED_CELLS = 12  # in a message
+
+
+def history_below(folder: Path, cell: str, metric: str | None = None) -> History:
+    """Follow a figure of a cell over all studies below a folder. `cell` is "variant @ engine / workload" or a unique
+    part of it; the default metric is the newest headline."""
+    studies = _studies(folder)
+    if not studies:
+        raise StoreError(f"no study folder below {folder}; give one that contains folders filled by `bitbench run`")
+    return history(find_cell(cell, studies), parse_metric(metric or studies[-1].study.measure.headline), studies)
+
+
+def _studies(folder: Path) -> list[StudyRecords]:
+    """Oldest first. A folder whose run was stopped before it began is not one of them."""
+    found = [StudyFolder(lock.parent) for lock in sorted(folder.rglob("lock.json"))]
+    studies = [study.read(str(study.path.relative_to(folder))) for study in found if study.study_file.is_file()]
+    return sorted(studies, key=lambda study: (study.lock.created_at or "", study.name))
 
 
 def find_cell(name: str, sides: Sequence[StudyRecords]) -> Cell:
@@ -25,7 +44,7 @@ def find_cell(name: str, sides: Sequence[StudyRecords]) -> Cell:
     wanted = " ".join(name.split())
     spelled = {cell: (f"{cell.contender.name} / {cell.workload}", cell.name) for cell in cells}
     exact = [cell for cell, names in spelled.items() if wanted in names]
-    partly = [cell for cell, names in spelled.items() if any(wanted in one for one in names)]
+    partly = [cell for cell, names in spelled.items() if any(wanted in spelling for spelling in names)]
     found = exact or partly
     if len(found) == 1:
         return found[0]
@@ -71,9 +90,11 @@ def _move(
     cell: Cell, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
 ) -> dict[str, Ratio | Verdict | tuple[Difference, ...] | None]:
     """What `compare` would say of this cell in these two studies, and what else changed between them."""
-    common = [one for one in before.plan.cells if one in set(after.plan.cells)]
-    alike = [Pair(one, one) for one in common if _has_shape(before, one, after.plan.study.workload(one.workload))]
+    common = [other for other in before.plan.cells if other in set(after.plan.cells)]
+    alike = [
+        Pair(other, other) for other in common if _has_shape(before, other, after.plan.study.workload(other.workload))
+    ]
     compared = compared_cells(alike, changes_between(before, after), metric, confidence)
-    own = next(one for one in compared if one.candidate == cell)
+    own = next(row for row in compared if row.candidate == cell)
     changes, _ = differences(before, after, [(cell.contender, cell.contender)])
     return {"ratio": own.ratio, "verdict": own.verdict, "changes": tuple(changes)}

@@ -5,6 +5,14 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.terminal import Terminal
+from bitbench.features.history.chart import history_figure
+from bitbench.features.history.computing import history_below
+from bitbench.features.history.words import history_document
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.terminal import render_whole
+
 
 def history(
     folder: Annotated[Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")],
@@ -18,14 +26,6 @@ def history(
     ] = None,
 ) -> None:
     """Draw one metric over past studies, with what changed between."""
-    from bitbench.cli.terminal import Terminal
-    from bitbench.ground.safe_files import SafeFolder
-    from bitbench.lab.history import history_below
-    from bitbench.report.answers.history import history_document
-    from bitbench.report.charts.history import history_figure
-    from bitbench.report.charts.svg import svg
-    from bitbench.report.document.terminal import render_whole
-
     found = history_below(folder, cell, metric)
     render_whole(history_document(found), Terminal())
     if output is not None and not found.points:

@@ -10,21 +10,24 @@ from bitbench.core.asked.study import Count, Measure
 from bitbench.core.base import Json
 from bitbench.core.found.comparison import Verdict
 from bitbench.core.found.facts import Fact
-from bitbench.core.found.history import History
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.history.chart import history_figure
+from bitbench.features.history.computing import find_cell, history
+from bitbench.features.history.types import History
+from bitbench.features.history.words import history_document, sparkline
 from bitbench.ground.errors import StoreError
-from bitbench.report.answers.history import history_document, sparkline
-from bitbench.report.charts.history import history_figure
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Table
-from bitbench.statistics.history import find_cell, history
+from bitbench.report.document.model import Chart, Table
 from bitbench.statistics.studies import compare_studies
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
+from tests.unit.hostile import HOSTILE
+from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile
 from tests.unit.synthetic import LOCK
 from tests.unit.test_compare import side, with_study
+from tests.unit.test_hostile_names import Elements, harmless, printable
 
 MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
 
@@ -166,3 +169,14 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
             assert (point.ratio, point.verdict) == (cell.ratio, cell.verdict)
     own = history(find_cell("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
     assert own.verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_names_stay_text_in_each_form_and_in_the_chart(found: History, kind: str) -> None:
+    document = history_document(made_hostile(found, HOSTILE[kind]))
+    assert_every_form_is_harmless(document)
+    (chart,) = (block for block in document.answer if isinstance(block, Chart))
+    drawn = svg(chart.figure)
+    ElementTree.fromstring(drawn)
+    harmless(Elements(drawn), scripts=0)
+    printable(drawn)

@@ -1,4 +1,4 @@
-"""One metric of one cell over past studies. Made by `statistics.history`; printed by `report`."""
+"""One metric of one cell over past studies."""
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Cell
