@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from bitbench.ground.exit_codes import ExitCode
 
-RESUMED = ("run", "load", "quality", "mix")  # which fill a folder, trial by trial; and those of features
+RESUMED = ("run", "load", "quality")  # which fill a folder, trial by trial; and those of features
 
 
 def main() -> None:

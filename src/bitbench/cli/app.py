@@ -17,7 +17,6 @@ from bitbench.cli import (
     import_results,
     kernels,
     load,
-    mix,
     models,
     profile,
     pull,
@@ -222,7 +221,6 @@ def schema(
 app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
-app.command()(mix.mix)
 app.command()(compare.compare)
 app.command()(explain.explain)
 app.command()(profile.profile)

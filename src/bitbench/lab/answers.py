@@ -8,7 +8,6 @@ from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
-from bitbench.core.found.mixture import Mixture
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.recorded.host import HostFacts, HostNoise
@@ -75,7 +74,6 @@ class DoctorAnswer(Record):
 
 ANSWERS: dict[str, type[Printed[Any]]] = {
     Described.RECOMMEND: Printed[Recommendation],
-    Described.MIX: Printed[Mixture],
     Described.COMPARE: Printed[Comparison],
     Described.EXPLAIN: Printed[Explanation],
     Described.LOAD: Printed[LoadAnswer],

@@ -10,7 +10,6 @@ class Described(StrEnum):
     STUDY = "study"
     RECIPE = "recipe"
     RECOMMEND = "recommend"
-    MIX = "mix"
     COMPARE = "compare"
     EXPLAIN = "explain"
     LOAD = "load"

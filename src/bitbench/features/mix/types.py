@@ -3,7 +3,7 @@ says of the whole."""
 
 from pydantic import Field
 
-from bitbench.core.asked.mix import MixLimits
+from bitbench.features.mix.asked import MixLimits
 from bitbench.core.base import Record
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio
@@ -74,7 +74,7 @@ class Predicted(Record):
     bits: float  # per weight of the groups
 
 
-class Side(Record):
+class MixSide(Record):
     """One contender of the confirmation; None where there is no result."""
 
     recipe: str
@@ -89,8 +89,8 @@ class ConfirmedMix(Record):
     folder: str
     starts: int
     rounds: int
-    mix: Side
-    reference: Side
+    mix: MixSide
+    reference: MixSide
     speed: Ratio | None  # the mix's / the reference's, above 1 where the mix is faster
     difference: QualityEstimate | None  # divergence of the mix less that of the reference, on the same windows
     findings: tuple[Finding, ...]  # the limits
@@ -99,7 +99,7 @@ class ConfirmedMix(Record):
     def standing(self) -> Standing:
         """Of all limits together."""
         standings = {finding.standing for finding in self.findings}
-        return next((one for one in (Standing.BROKEN, Standing.UNSURE) if one in standings), Standing.MET)
+        return next((standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET)
 
     @property
     def is_less_divergent(self) -> bool:

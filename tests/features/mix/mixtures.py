@@ -1,12 +1,12 @@
 """A model of four layers whose tensors cost what is known: for tests of choosing types."""
 
-from bitbench.core.asked.mix import MixLimits
-from bitbench.core.found.mixture import ConfirmedMix, Mixture, Side, TensorGroup, TypeTime
+from bitbench.features.mix.asked import MixLimits
+from bitbench.features.mix.types import ConfirmedMix, Mixture, MixSide, TensorGroup, TypeTime
 from bitbench.core.found.summary import Estimate, Interval, QualityEstimate, Ratio
-from bitbench.planning.swaps import plan_swaps, plan_uniform
+from bitbench.features.mix.swaps import plan_swaps, plan_uniform
 from bitbench.quantize.gguf_header import GgufTensor
-from bitbench.quantize.tensor_groups import group_tensors
-from bitbench.statistics.mixture import (
+from bitbench.features.mix.groups import group_tensors
+from bitbench.features.mix.choice import (
     Ceilings,
     Measured,
     choose,
@@ -125,10 +125,10 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
             folder="out/confirmation",
             starts=3,
             rounds=6,
-            mix=Side(
+            mix=MixSide(
                 recipe="mix-12345678", step=time(reference_s / speed), divergence=quality(0.02), bits=predicted.bits
             ),
-            reference=Side(recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1),
+            reference=MixSide(recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1),
             speed=ratio,
             difference=QualityEstimate(
                 value=difference, interval=Interval(low=difference - 0.01, high=difference + 0.01, confidence=0.95)

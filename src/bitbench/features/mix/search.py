@@ -10,13 +10,13 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
-from bitbench.core.asked.mix import Mix
+from bitbench.features.mix.asked import Mix
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import Count, EngineSetup, Measure, Schedule, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
-from bitbench.core.found.mixture import ConfirmedMix, GroupChoice, Mixture, Side, TensorGroup, TypeTime
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, MixSide, TensorGroup, TypeTime
 from bitbench.core.found.recommendation import Finding
 from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio, StudySummary
 from bitbench.core.ports import Observer
@@ -30,11 +30,14 @@ from bitbench.lab.study import Lab
 from bitbench.lab.variants import make_variant, order_variant
 from bitbench.models import library
 from bitbench.planning.expand import no_quality_of_random_weights
-from bitbench.planning.swaps import Swap, plan_swaps, plan_uniform
+from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.gguf_header import GgufTensor, read_tensors
-from bitbench.quantize.tensor_groups import group_tensors, mixed_recipe, wrong_types
-from bitbench.statistics.mixture import (
+from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
+from bitbench.features.mix.words import mixture_document
+from bitbench.report import files
+from bitbench.report.document.vega import vega_bundle
+from bitbench.features.mix.choice import (
     Measured,
     ceilings_of,
     choose,
@@ -75,10 +78,7 @@ def mix(lab: Lab, asked: Mix, into: Path | None, observer: Observer) -> Mixture:
 
 
 def write_mix_report(lab: Lab, found: Mixture) -> Path:
-    from bitbench.report import files
-    from bitbench.report.answers.mix import mixture_document
-    from bitbench.report.document.vega import vega_bundle
-
+    """Write `report/` into the folder of the mix."""
     return files.write_report(mixture_document(found), vega_bundle(lab.home), Path(found.folder))
 
 
@@ -214,7 +214,7 @@ class _MixRun:
             findings=tuple(self._findings(records, recipe.name, mix_side)),
         )
 
-    def _findings(self, records: StudyRecords, name: str, mix_side: Side) -> list[Finding]:
+    def _findings(self, records: StudyRecords, name: str, mix_side: MixSide) -> list[Finding]:
         limits, found = self.asked.limits, []
         if limits.speed is not None:
             speed = _speed(records, self._contender(name), self._contender(limits.speed))
@@ -228,17 +228,17 @@ class _MixRun:
         return found
 
     def _difference(self, records: StudyRecords, name: str, reference: str) -> QualityEstimate | None:
-        contenders = [self._contender(one) for one in (name, reference, DENSE)]
+        contenders = [self._contender(recipe) for recipe in (name, reference, DENSE)]
         return divergence_difference(records, *contenders)
 
-    def _side(self, summary: StudySummary, recipe: Recipe) -> Side:
+    def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
         """Bits are of the groups: what is the same in every variant is not counted."""
         contender = self._contender(recipe.name)
-        cell = next((one for one in summary.cells if one.cell.contender == contender), None)
-        quality = next((one for one in summary.quality if one.contender == contender), None)
+        cell = next((row for row in summary.cells if row.cell.contender == contender), None)
+        quality = next((row for row in summary.quality if row.contender == contender), None)
         chosen = {name for group in self._groups for name in group.tensors}
         tensors = [tensor for tensor in self._tensors_of(recipe) if tensor.name in chosen]
-        return Side(
+        return MixSide(
             recipe=recipe.name,
             step=cell.metrics.get(STEP) if cell else None,
             divergence=quality.estimates.get(KL) if quality else None,
@@ -302,7 +302,7 @@ class _MixRun:
 
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
-        home, orders = self.lab.home, [order_variant(self._model, one, self.lab.home) for one in recipes]
+        home, orders = self.lab.home, [order_variant(self._model, recipe, self.lab.home) for recipe in recipes]
         missing = sum(variants.find(order, home) is None for order in orders)
         needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
         if free < needed:
@@ -325,13 +325,13 @@ def _is_scored(folder: StudyFolder, study: Study) -> bool:
     if lock is None or lock.plan.study != study:
         return False
     records = folder.read()
-    scored = {one.contender for one in records.quality if one.outcome is Outcome.OK}
+    scored = {record.contender for record in records.quality if record.outcome is Outcome.OK}
     return len(scored) == len(study.recipes)
 
 
 def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, QualityEstimate]:
     """Raises QualityError for the first that was not measured."""
-    found = {_recipe_of(one.contender): one for one in summarize_quality(records)}
+    found = {_recipe_of(quality.contender): quality for quality in summarize_quality(records)}
     for recipe in recipes:
         if recipe not in found or KL not in found[recipe].estimates:
             why = found[recipe].cause or found[recipe].reason if recipe in found else "it was not started"
@@ -341,7 +341,7 @@ def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Qua
 
 def _steps(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Estimate]:
     """Raises LoadError for the first that was not timed."""
-    cells = {_recipe_of(one.cell.contender): one for one in summarize(records).cells}
+    cells = {_recipe_of(cell.cell.contender): cell for cell in summarize(records).cells}
     for recipe in recipes:
         if recipe not in cells or STEP not in cells[recipe].metrics:
             failures = cells[recipe].failures if recipe in cells else ()

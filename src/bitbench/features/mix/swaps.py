@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.found.mixture import TensorGroup
+from bitbench.features.mix.types import TensorGroup
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.asked.recipe import Backend, Recipe, TensorRule
-from bitbench.core.found.mixture import TensorGroup
+from bitbench.features.mix.types import TensorGroup
 from bitbench.core.tensor_types import tensor_type
 from bitbench.ground.errors import RecipeError
 from bitbench.quantize.gguf_header import GgufTensor
@@ -27,7 +27,7 @@ _ANY, _REST = ".", "bf16"
 def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str], bands: int) -> tuple[TensorGroup, ...]:
     """Kinds of tensors × bands of layers. Raises RecipeError for a group that no type fits."""
     found: dict[tuple[str, int], list[GgufTensor]] = {}
-    layers = 1 + max((layer for one in tensors if (layer := _place(one)[1]) is not None), default=0)
+    layers = 1 + max((layer for tensor in tensors if (layer := _place(tensor)[1]) is not None), default=0)
     bands = min(bands, layers)
     for tensor in tensors:
         kind, layer = _place(tensor)

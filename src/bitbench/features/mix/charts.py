@@ -3,7 +3,7 @@ mixes of types cost in divergence and time."""
 
 from math import sqrt
 
-from bitbench.core.found.mixture import GroupChoice, Mixture
+from bitbench.features.mix.types import GroupChoice, Mixture
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.layer import Layer, channel
 from bitbench.report.document.model import Quantity, Unit
@@ -19,8 +19,8 @@ LINE = 9  # pixels between a cell's middle and each of its two lines
 
 
 def sensitivity_figure(found: Mixture) -> fig.Figure:
-    most = max(*(one.options[0].divergence for one in found.groups), 1e-12)
-    rows = [_row(one, most) for one in found.groups]
+    most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
+    rows = [_row(choice, most) for choice in found.groups]
     return fig.drawn(
         SENSITIVITY,
         "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
@@ -34,29 +34,29 @@ def sensitivity_figure(found: Mixture) -> fig.Figure:
     )
 
 
-def _row(one: GroupChoice, most: float) -> fig.Row:
-    smallest = one.options[0]
+def _row(choice: GroupChoice, most: float) -> fig.Row:
+    smallest = choice.options[0]
     low, high = smallest.interval or (None, None)
     return {
-        "kind": one.group.kind,
-        "layers": one.group.layers or OUTSIDE,
+        "kind": choice.group.kind,
+        "layers": choice.group.layers or OUTSIDE,
         "heat": sqrt(max(smallest.divergence, 0.0) / most),
         "divergence": f"{smallest.divergence:.2g}",
-        "chosen": one.chosen,
+        "chosen": choice.chosen,
         "smallest": smallest.type,
         "shown": shown(Quantity(smallest.divergence, "nats", low, high)),
-        "after": shown(Quantity(one.choice.divergence, "nats", digits=2)),
-        "size": shown(Quantity(one.choice.size_bytes, Unit.BYTES, digits=3)),
+        "after": shown(Quantity(choice.choice.divergence, "nats", digits=2)),
+        "size": shown(Quantity(choice.choice.size_bytes, Unit.BYTES, digits=3)),
     }
 
 
 def _layers(found: Mixture) -> list[Layer]:
-    bands = sorted({(one.group.first, one.group.layers) for one in found.groups if one.group.first is not None})
+    bands = sorted({(choice.group.first, choice.group.layers) for choice in found.groups if choice.group.first is not None})
     places = [*dict.fromkeys(layers for _, layers in bands)]
-    if any(one.group.first is None for one in found.groups):
+    if any(choice.group.first is None for choice in found.groups):
         places.append(OUTSIDE)
     x = channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
-    y = channel("kind:N", sort=[*dict.fromkeys(one.group.kind for one in found.groups)], title=None)
+    y = channel("kind:N", sort=[*dict.fromkeys(choice.group.kind for choice in found.groups)], title=None)
     heat = channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
     about = fig.tooltips(
         kind="Tensors",
@@ -79,7 +79,7 @@ def mixes_figure(found: Mixture) -> fig.Figure:
     """What is predicted for mixes under other limits on speed; the mix and the reference as they were measured."""
     scale = scale_for(Unit.SECONDS, [point.step_s for point in found.front])
     rows = [_point("front", "", point.step_s, point.divergence, scale) for point in found.front]
-    rows += [_point("type", type, one.step_s, one.divergence, scale) for type, one in found.uniform.items()]
+    rows += [_point("type", type, predicted.step_s, predicted.divergence, scale) for type, predicted in found.uniform.items()]
     confirmed = found.confirmed
     for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
         if side.step is not None and side.divergence is not None:

@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.core.asked.mix import MixLimits
+from bitbench.features.mix.asked import MixLimits
 from bitbench.core.cell import Contender
-from bitbench.core.found.mixture import GroupChoice, Option, Predicted, TensorGroup
+from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import QualityEstimate, Ratio
 from bitbench.core.recorded.quality import Condition
@@ -50,8 +50,8 @@ def options_of(
     groups: Sequence[TensorGroup], measured: Sequence[Measured], weight_s: Mapping[str, float]
 ) -> dict[TensorGroup, tuple[Option, ...]]:
     """Each group in each type that fits it."""
-    alone = {(one.groups[0], one.type): one.divergence for one in measured if len(one.groups) == 1}
-    together = {(group, one.type): one for one in measured if len(one.groups) > 1 for group in one.groups}
+    alone = {(swap.groups[0], swap.type): swap.divergence for swap in measured if len(swap.groups) == 1}
+    together = {(group, swap.type): swap for swap in measured if len(swap.groups) > 1 for group in swap.groups}
 
     def option(group: TensorGroup, type: str) -> Option:
         found = alone.get((group, type))
@@ -70,10 +70,10 @@ def options_of(
 
 def _share(group: TensorGroup, whole: Measured, alone: Mapping[tuple[TensorGroup, str], QualityEstimate]) -> float:
     """Of what a kind's swap caused, as in the smallest type; by weights where that causes nothing at all."""
-    smallest = {one: alone[one, one.types[0]].value for one in whole.groups}
+    smallest = {member: alone[member, member.types[0]].value for member in whole.groups}
     if (total := sum(smallest.values())) > 0:
         return whole.divergence.value * smallest[group] / total
-    return whole.divergence.value * group.weights / sum(one.weights for one in whole.groups)
+    return whole.divergence.value * group.weights / sum(member.weights for member in whole.groups)
 
 
 def weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> dict[str, float]:
@@ -196,7 +196,7 @@ def front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, .
 
 
 def types_of(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
-    return {one.group: one.chosen for one in choices}
+    return {choice.group: choice.chosen for choice in choices}
 
 
 def divergence_difference(
@@ -204,9 +204,9 @@ def divergence_difference(
 ) -> QualityEstimate | None:
     """Divergence of `mix` from the baseline less that of `reference`, window by window; None where one has none."""
     last = {record.contender: record for record in records.quality if record.condition is Condition.ALONE}
-    if any(one not in last or last[one].scores_file is None for one in (mix, reference, baseline)):
+    if any(contender not in last or last[contender].scores_file is None for contender in (mix, reference, baseline)):
         return None
-    dense, mixed, other = (scores_of(records.scores_of(last[one])) for one in (baseline, mix, reference))
+    dense, mixed, other = (scores_of(records.scores_of(last[contender])) for contender in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
     return with_interval(

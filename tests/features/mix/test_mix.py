@@ -12,28 +12,27 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.mix import Mix, MixLimits, parse_limits
+from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.recipe import TensorRule
-from bitbench.core.found.mixture import Mixture, Predicted, TensorGroup
+from bitbench.features.mix.types import Mixture, Predicted, TensorGroup
 from bitbench.core.found.recommendation import Standing
 from bitbench.core.found.summary import QualityEstimate
 from bitbench.core.tensor_types import tensor_type
 from bitbench.ground.errors import RecipeError, UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.answers import answer_schema, answer_text
-from bitbench.lab.choices import Described
-from bitbench.planning.swaps import plan_swaps, plan_uniform
+from bitbench.features.mix.swaps import plan_swaps, plan_uniform
 from bitbench.quality.material import cut
 from bitbench.quantize import catalog
-from bitbench.quantize.tensor_groups import group_tensors, mixed_recipe, wrong_types
-from bitbench.report.answers.mix import mixture_document
-from bitbench.report.charts.mix import mixes_figure, sensitivity_figure
+from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
+from bitbench.features.mix.words import mixture_document
+from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.html import page
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.terminal import render
-from bitbench.statistics.mixture import (
+from bitbench.features.mix.choice import (
     Ceilings,
     Measured,
     ceilings_of,
@@ -49,7 +48,7 @@ from bitbench.statistics.mixture import (
     weight_times,
 )
 from tests.command_line import bitbench
-from tests.unit.mixtures import (
+from tests.features.mix.mixtures import (
     HIDDEN,
     TENSORS,
     TYPES,
@@ -414,6 +413,6 @@ def test_the_trade_has_the_front_the_types_the_mix_and_the_reference() -> None:
 
 def test_the_answer_as_json_follows_its_schema() -> None:
     found = mixture()
-    printed = json.loads(answer_text(Described.MIX, found, found.exit_code))
-    jsonschema.validate(printed, answer_schema(Described.MIX))
+    printed = json.loads(answer_text("mix", found, found.exit_code))
+    jsonschema.validate(printed, answer_schema("mix"))
     assert Mixture.model_validate(printed["answer"]) == found

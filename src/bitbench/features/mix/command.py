@@ -6,8 +6,15 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.options import AsJson, Format, end_with_json
+from bitbench.cli.outcome import end_with_answer
 from bitbench.cli.parsing import words
-from bitbench.lab.choices import Described
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.terminal import Terminal
+from bitbench.features.mix.asked import Mix, parse_limits
+from bitbench.features.mix.search import mix as find_mix
+from bitbench.features.mix.words import mixture_document
+from bitbench.lab.checked import checked
+from bitbench.lab.study import Lab
 
 
 def mix(
@@ -49,15 +56,6 @@ def mix(
     command resumes an interrupted one. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
     inconclusive.
     """
-    from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.progress import RunDisplay
-    from bitbench.cli.terminal import Terminal
-    from bitbench.core.asked.mix import Mix, parse_limits
-    from bitbench.lab.checked import checked
-    from bitbench.lab.mix import mix as find_mix
-    from bitbench.lab.study import Lab
-    from bitbench.report.answers.mix import mixture_document
-
     limits = checked(lambda: parse_limits(limit), about="--limit")
     asked = checked(
         lambda: Mix.model_validate(
@@ -81,5 +79,5 @@ def mix(
     with RunDisplay(console) as display:
         found = find_mix(lab, asked, into, display)
     if as_json:
-        end_with_json(Described.MIX, found, found.exit_code)
+        end_with_json("mix", found, found.exit_code)
     end_with_answer(mixture_document(found), console, found.exit_code, form, says_exit_code=True)

@@ -40,7 +40,7 @@ class MixLimits(Spec):
     def recipes(self) -> tuple[str, ...]:
         """That are limits, each once."""
         named = (self.speed, self.divergence)
-        return tuple(dict.fromkeys(one for one in named if isinstance(one, str)))
+        return tuple(dict.fromkeys(recipe for recipe in named if isinstance(recipe, str)))
 
 
 def parse_limits(texts: Iterable[str]) -> MixLimits:

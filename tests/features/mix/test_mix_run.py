@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.mix import Mix, MixLimits
+from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.recommendation import Standing
@@ -23,7 +23,7 @@ from bitbench.core.recorded.trial import Outcome, TrialMetrics
 from bitbench.core.tensor_types import TENSOR_TYPES
 from bitbench.ground.errors import QuantizeError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.mix import DECODE, mix
+from bitbench.features.mix.search import DECODE, mix
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
@@ -34,7 +34,7 @@ from bitbench.quantize.gguf_header import read_tensors
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
 from bitbench.store.folder import StudyFolder
-from tests.unit.mixtures import TENSORS, WEIGHT_S, model_groups, true_divergence
+from tests.features.mix.mixtures import TENSORS, WEIGHT_S, model_groups, true_divergence
 from tests.unit.quantize_stand_in import write_model
 from tests.unit.synthetic import make_lock, make_trial
 
@@ -267,7 +267,7 @@ def test_a_file_that_is_not_what_was_asked_for_is_refused(lab: Server, tools: To
 def test_swaps_that_do_not_fit_on_the_disk_are_refused_before_any_is_made(
     lab: Server, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.lab.mix.ROOM_BESIDE_BYTES", 10**18)
+    monkeypatch.setattr("bitbench.features.mix.search.ROOM_BESIDE_BYTES", 10**18)
     with pytest.raises(QuantizeError, match="variants with one swap each need"):
         mix(lab, asked(), Path("out"), LogObserver())
     assert tools.made == ["gguf-bf16"]

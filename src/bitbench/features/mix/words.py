@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.mixture import ConfirmedMix, GroupChoice, Mixture, TypeTime
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate
 from bitbench.core.tensor_types import tensor_type
 from bitbench.report.answers.recommend import finding_quantity
-from bitbench.report.charts.mix import mixes_figure, sensitivity_figure
+from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.report.document.model import (
     Chart,
     CodeBlock,
@@ -68,8 +68,8 @@ def _verdict(found: Mixture) -> Phrase:
         Standing.UNSURE: strong("Inconclusive: ", name, " may meet its limits."),
         Standing.BROKEN: strong(name, " misses its limits."),
     }
-    one = f" Every group got {found.only_type}: under these limits no mix is better." if found.only_type else ""
-    return say(heads[confirmed.standing], " In a fresh study, ", _beside(confirmed), _limits(confirmed), one)
+    uniform = f" Every group got {found.only_type}: under these limits no mix is better." if found.only_type else ""
+    return say(heads[confirmed.standing], " In a fresh study, ", _beside(confirmed), _limits(confirmed), uniform)
 
 
 def _beside(confirmed: ConfirmedMix) -> Phrase:
@@ -174,18 +174,18 @@ def _how_well(found: Mixture) -> Iterator[Phrase]:
 
 
 def _sensitivity(found: Mixture) -> Section:
-    total = sum(one.group.weights for one in found.groups)
+    total = sum(choice.group.weights for choice in found.groups)
     groups = table(
         found.groups,
-        words_column("Tensors", lambda one: one.group.label),
-        number_column("Weights", Unit.SHARE, lambda one: Quantity(one.group.weights / total, Unit.SHARE)),
-        words_column("Type", lambda one: one.chosen),
-        number_column("Divergence", "nats", lambda one: Quantity(one.choice.divergence, "nats", digits=ROUGH)),
-        number_column("Step", Unit.SECONDS, lambda one: Quantity(one.choice.step_s, Unit.SECONDS, digits=ROUGH)),
+        words_column("Tensors", lambda choice: choice.group.label),
+        number_column("Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)),
+        words_column("Type", lambda choice: choice.chosen),
+        number_column("Divergence", "nats", lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH)),
+        number_column("Step", Unit.SECONDS, lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH)),
         words_column("In other types", _others, shown_from=120),
-        mark=lambda one: Mark.ALARM if one is _most(found) else None,
+        mark=lambda choice: Mark.ALARM if choice is _most(found) else None,
     )
-    estimated_ = any(not option.is_measured for one in found.groups for option in one.options)
+    estimated_ = any(not option.is_measured for choice in found.groups for option in choice.options)
     note = (
         small_print(
             "A divergence with ≈ was measured for all layers of its kind at once, and divided as those of the smallest "
@@ -200,12 +200,12 @@ def _sensitivity(found: Mixture) -> Section:
 
 
 def _most(found: Mixture) -> GroupChoice:
-    return max(found.groups, key=lambda one: one.choice.divergence)
+    return max(found.groups, key=lambda choice: choice.choice.divergence)
 
 
-def _others(one: GroupChoice) -> str:
+def _others(choice: GroupChoice) -> str:
     """`q8_0 ≈0.0003`"""
-    others = [option for option in one.options if option.type != one.chosen]
+    others = [option for option in choice.options if option.type != choice.chosen]
     return ", ".join(f"{option.type} {'' if option.is_measured else '≈'}{option.divergence:.2g}" for option in others)
 
 
@@ -215,11 +215,11 @@ def _times(found: Mixture) -> Section:
         (
             table(
                 found.times,
-                words_column("Type", lambda one: one.type),
-                number_column("Bits", Unit.NONE, lambda one: Quantity(tensor_type(one.type).bits, digits=ROUGH)),
-                number_column("Fits", Unit.SHARE, lambda one: Quantity(one.fits, Unit.SHARE)),
-                number_column("Step", Unit.SECONDS, lambda one: _step(one.step)),
-                number_column("Reads", "GB/s", lambda one: Quantity(_bandwidth(one), "GB/s", digits=ROUGH)),
+                words_column("Type", lambda time: time.type),
+                number_column("Bits", Unit.NONE, lambda time: Quantity(tensor_type(time.type).bits, digits=ROUGH)),
+                number_column("Fits", Unit.SHARE, lambda time: Quantity(time.fits, Unit.SHARE)),
+                number_column("Step", Unit.SECONDS, lambda time: _step(time.step)),
+                number_column("Reads", "GB/s", lambda time: Quantity(_bandwidth(time), "GB/s", digits=ROUGH)),
             ),
             small_print(
                 "A step of the model with this type wherever it fits, the next larger one elsewhere; and what its "
@@ -230,8 +230,8 @@ def _times(found: Mixture) -> Section:
     )
 
 
-def _bandwidth(one: TypeTime) -> float | None:
-    return tensor_type(one.type).bits / 8 / one.weight_s / 1e9 if one.weight_s else None
+def _bandwidth(time: TypeTime) -> float | None:
+    return tensor_type(time.type).bits / 8 / time.weight_s / 1e9 if time.weight_s else None
 
 
 def _use(found: Mixture) -> Section:
