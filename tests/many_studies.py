@@ -2,9 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+from bitbench.store.arrow_tables import study_table
 from bitbench.store.catalog import TABLES, write_table
+from bitbench.store.folder import StudyFolder
 from bitbench.store.objects import ObjectStore
-from bitbench.store.query import Studies
 from tests.gallery import TWINS
 
 ROWS_EACH = 20
@@ -13,8 +14,8 @@ ALL_TRIALS = "SELECT count(DISTINCT folder), count(*) FROM trials JOIN studies U
 
 def write_studies(store: ObjectStore, count: int) -> None:
     """What so many runs write when they end, without compacting."""
-    source = Studies(str(TWINS))
-    tables = {table: source.arrow(table).slice(0, ROWS_EACH) for table in TABLES}
+    records = StudyFolder(TWINS).read()
+    tables = {table: study_table(records, table).slice(0, ROWS_EACH) for table in TABLES}
 
     def write(number: int) -> None:
         for table, rows in tables.items():

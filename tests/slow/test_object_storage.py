@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.store.catalog import compact
 from bitbench.store.objects import ObjectStore
-from bitbench.store.query import Studies
+from bitbench.features.query.studies import Studies
 from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
 from tests.unit.object_servers import BUCKET, serving, why_not
 

@@ -12,10 +12,11 @@ import pytest
 from bitbench.ground.errors import StoreError, UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.places import folder_at, pull_study
+from bitbench.store.arrow_tables import study_table
 from bitbench.store.catalog import TABLES, compact, write_tables
 from bitbench.store.folder import StudyFolder
 from bitbench.store.objects import ObjectExistsError, ObjectStore
-from bitbench.store.query import Studies
+from bitbench.features.query.studies import Studies
 from bitbench.store.remote_folder import RemoteFolder, RemoteWriter, pull
 from tests.command_line import bitbench
 from tests.gallery import TWINS
@@ -167,8 +168,8 @@ def test_a_query_over_compacted_studies_is_complete(place: str) -> None:
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
     compact(ObjectStore(place))
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
-    local = Studies(str(TWINS))
-    write_tables(ObjectStore(place), "study-0007", {table: local.arrow(table) for table in TABLES})  # newer than that
+    newer = {table: study_table(SOURCE, table) for table in TABLES}
+    write_tables(ObjectStore(place), "study-0007", newer)
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 59 * ROWS_EACH + len(SOURCE.trials))]
 
 

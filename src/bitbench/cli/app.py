@@ -22,7 +22,6 @@ from bitbench.cli import (
     pull,
     quality,
     quantize,
-    query,
     quick,
     recommend,
     report,
@@ -230,7 +229,6 @@ app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(fleet.fleet)
-app.command()(query.query)
 app.command()(pull.pull)
 app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")

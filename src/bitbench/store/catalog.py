@@ -13,14 +13,13 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bitbench.ground.errors import StoreError
+from bitbench.store.arrow_tables import table_schema
 from bitbench.store.objects import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
-from bitbench.store.tables import no_rows
 
 TABLES = ("studies", "trials", "instances", "quality")
 FOLDER = ".catalog"
@@ -102,7 +101,7 @@ def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Tab
 def _joined(store: ObjectStore, table: str, changed: list[StoredObject], kept: pa.Table | None) -> pa.Table:
     """With the columns of this version: those that an older one did not write are null."""
     contents = store.read_all(one.name for one in changed)
-    parts = [duckdb.connect().sql(no_rows(table)).to_arrow_table(), *([kept] if kept is not None else [])]
+    parts = [table_schema(table).empty_table(), *([kept] if kept is not None else [])]
     parts += [_table(content, f"{store.url}/{one.name}") for one, content in zip(changed, contents, strict=True)]
     whole = pa.concat_tables([part.replace_schema_metadata(None) for part in parts], promote_options="permissive")
     return whole.select(parts[0].column_names)

@@ -26,11 +26,11 @@ from bitbench.core.base import Record
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.ground.errors import StoreError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
+from bitbench.store.arrow_tables import study_table
 from bitbench.store.catalog import TABLES, write_tables
 from bitbench.store.folder import StudyFolder, Writer
 from bitbench.store.lease import LASTS_S, Lease
 from bitbench.store.objects import ObjectChangedError, ObjectExistsError, ObjectStore
-from bitbench.store.query import Studies
 
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
 _RECORD = re.compile(r"(trials/t|instances/i|quality/q)\d{4,9}\.json", re.ASCII)
@@ -89,8 +89,8 @@ class RemoteWriter(Writer):
 
     def _write_catalog(self) -> None:
         place, _, name = self._store.url.rpartition("/")
-        tables = Studies(str(self.folder.path))
-        write_tables(ObjectStore(place), name, {table: tables.arrow(table) for table in TABLES})
+        records = self.folder.read()
+        write_tables(ObjectStore(place), name, {table: study_table(records, table) for table in TABLES})
 
     def new_instance(self) -> tuple[str, Path]:
         """Its log exists in the store from now on, with the writer's epoch: two writers never have the same."""

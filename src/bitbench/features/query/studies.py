@@ -10,20 +10,20 @@ line of a study that is just being written is left out until it is complete; a d
 
 import importlib.util
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
+from bitbench.features.query.damage import damaged_lines, damaged_rows
+from bitbench.features.query.request_dataset import request_dataset
+from bitbench.features.query.tables import TABLES, no_rows, sql_value
 from bitbench.ground.errors import StoreError
 from bitbench.ground.near_miss import did_you_mean
 from bitbench.store.catalog import Catalog
-from bitbench.store.damage import damaged_lines, damaged_rows
 from bitbench.store.objects import SCHEME
-from bitbench.store.request_dataset import request_dataset
-from bitbench.store.tables import TABLES, QueryTable, no_rows
+from bitbench.store.tables import StudyTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,14 +143,6 @@ class Studies:
             raise self._explained(error) from error
         return [str(column[0]) for column in found.description or ()], rows
 
-    def arrow(self, name: str) -> "pa.Table":
-        """A whole table, with its types."""
-        self._make(name)
-        try:
-            return self._asked.sql(f"SELECT * FROM {name}").to_arrow_table()
-        except duckdb.Error as error:
-            raise self._explained(error) from error
-
     def _explained(self, error: duckdb.Error) -> StoreError:
         if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
             return StoreError(REFUSED)
@@ -195,10 +187,11 @@ class Studies:
         if name == "studies":
             self._reader.register(name, content)  # other tables are joined with it
 
-    def _select(self, name: str, table: QueryTable) -> str:
+    def _select(self, name: str, table: StudyTable) -> str:
         source = self._source(name, table)
-        columns = ", ".join(f'CAST({column.sql} AS {column.type}) AS "{column.name}"' for column in table.columns)
-        return no_rows(name) if source is None else f"SELECT {columns} FROM {source}"
+        if source is None:
+            return no_rows(name)
+        return f"SELECT {', '.join(sql_value(column) for column in table.columns)} FROM {source}"
 
     def _make_requests(self) -> None:
         """A view over the rows: which study they are of is joined when it is asked for."""
@@ -212,7 +205,7 @@ class Studies:
         columns = ", ".join(f'"{column.name}"' for column in TABLES["requests"].columns)
         self._asked.execute(f"CREATE VIEW requests AS SELECT {columns} FROM {_with_study('request_rows')}")
 
-    def _source(self, name: str, table: QueryTable) -> str | None:
+    def _source(self, name: str, table: StudyTable) -> str | None:
         """What a view selects from; None where there is no such file."""
         if name == "kernels":
             return self._kernels()
@@ -361,13 +354,13 @@ def _with_study(source: str) -> str:
 
 def _with_workload(read: str) -> str:
     shapes = (
-        "SELECT folder, study, one.name AS workload_name, "
-        "CASE WHEN list_contains(one.unknown, 'concurrency') THEN NULL ELSE one.concurrency END AS concurrency, "
-        "CASE WHEN list_contains(one.unknown, 'input_tokens') THEN NULL "
-        "ELSE try_cast(one.input_tokens AS INTEGER) END AS input_tokens, "
-        "CASE WHEN list_contains(one.unknown, 'output_tokens') THEN NULL "
-        "ELSE try_cast(one.output_tokens AS INTEGER) END AS output_tokens "
-        "FROM (SELECT folder, study, unnest(plan.study.workloads) AS one FROM locks)"
+        "SELECT folder, study, shape.name AS workload_name, "
+        "CASE WHEN list_contains(shape.unknown, 'concurrency') THEN NULL ELSE shape.concurrency END AS concurrency, "
+        "CASE WHEN list_contains(shape.unknown, 'input_tokens') THEN NULL "
+        "ELSE try_cast(shape.input_tokens AS INTEGER) END AS input_tokens, "
+        "CASE WHEN list_contains(shape.unknown, 'output_tokens') THEN NULL "
+        "ELSE try_cast(shape.output_tokens AS INTEGER) END AS output_tokens "
+        "FROM (SELECT folder, study, unnest(plan.study.workloads) AS shape FROM locks)"
     )
     return (
         f"(SELECT own.*, shape.* EXCLUDE (folder, workload_name) FROM ({read}) own LEFT JOIN ({shapes}) shape "
@@ -405,8 +398,3 @@ def _remote(place: str) -> Any:
         ) from error
     except ValueError as error:
         raise StoreError(f"unknown store {protocol}://: {error}") from error
-
-
-def shown_columns(name: str) -> Sequence[tuple[str, str, str]]:
-    """Name, type and meaning of each column, as documented."""
-    return [(column.name, column.type, column.meaning) for column in TABLES[name].columns]

@@ -1,16 +1,26 @@
 """`bitbench query`: SQL over all studies below a folder."""
 
+import csv
+import json
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bitbench.store.query import Row, Studies
-
+from bitbench.cli.terminal import Terminal
+from bitbench.features.query.studies import Row, Studies
+from bitbench.features.query.tables import TABLES, sql_type
+from bitbench.ground.errors import UsageError
+from bitbench.ground.units import UNKNOWN, significant
+from bitbench.report.document.model import plain_text
+from bitbench.report.document.text import plain
+from bitbench.report.document.words import listing, plural
 
 MOST_PLACES = 5  # damaged lines that a warning names
 
@@ -36,9 +46,6 @@ def query(
     bitbench query results "SELECT variant, engine, workload, avg(output_throughput) FROM trials WHERE kind =
     'measured' AND outcome = 'ok' GROUP BY ALL"
     """
-    from bitbench.ground.errors import UsageError
-    from bitbench.store.query import Studies
-
     given = list(words or [])
     place = given.pop(0) if given and (Path(given[0]).is_dir() or "://" in given[0].split(" ")[0]) else "."
     if len(given) > 1:
@@ -53,12 +60,7 @@ def query(
     _warn_of_damage(studies.damaged)
 
 
-def _warn_of_damage(places: "Sequence[str]") -> None:
-    from rich.console import Console
-
-    from bitbench.report.document.model import plain_text
-    from bitbench.report.document.words import listing, plural
-
+def _warn_of_damage(places: Sequence[str]) -> None:
     if not places:
         return
     where = plain_text(listing(list(places), most=MOST_PLACES))
@@ -66,32 +68,18 @@ def _warn_of_damage(places: "Sequence[str]") -> None:
     Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
 
 
-def _list_tables(studies: "Studies") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from bitbench.cli.terminal import Terminal
-    from bitbench.store.query import shown_columns
-    from bitbench.store.tables import TABLES
-
+def _list_tables(studies: Studies) -> None:
     console = Terminal()
     for name, table in TABLES.items():
         count = studies.count(name)
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
         shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for column, kind, meaning in shown_columns(name):
-            shown.add_row("", Text(column), Text(kind.lower(), style="dim"), Text(meaning))
+        for column in table.columns:
+            shown.add_row("", Text(column.name), Text(sql_type(column).lower(), style="dim"), Text(column.meaning))
         console.print(shown)
 
 
-def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from bitbench.cli.terminal import Terminal
-    from bitbench.ground.units import UNKNOWN, significant
-    from bitbench.report.document.text import plain
-
+def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
     def cell(value: object) -> Text:
         if value is None:
             return Text(UNKNOWN)
@@ -108,17 +96,12 @@ def _table(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
     console.print(f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}", style="dim")
 
 
-def _csv(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
-    import csv
-    import sys
-
+def _csv(names: Sequence[str], rows: Sequence[Row]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     writer.writerows(rows)
 
 
-def _json(names: "Sequence[str]", rows: "Sequence[Row]") -> None:
-    import json
-
+def _json(names: Sequence[str], rows: Sequence[Row]) -> None:
     content = [dict(zip(names, row, strict=True)) for row in rows]
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False, default=str))

@@ -14,24 +14,30 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
+from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.published import PublishedKernels
 from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics
+from bitbench.features.query.studies import REFUSED, Studies
+from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.ground.errors import StoreError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
+from bitbench.planning.write_study import study_text
+from bitbench.store.arrow_tables import study_table
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import read_published
-from bitbench.store.query import REFUSED, Studies
-from bitbench.store.tables import TABLES
+from bitbench.store.tables import TABLES as STUDY_TABLES
 from tests.command_line import bitbench
-from tests.unit.synthetic import demo_study, make_lock, request_rows
+from tests.gallery import TWINS
+from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
 from tests.unit.test_report_formats import KERNELS
+from tests.unit.test_schedule import plan_of
 
-ROOT = Path(__file__).parents[2]
-IMPORTS = Path(__file__).parent / "data" / "imports"
+ROOT = Path(__file__).parents[3]
+IMPORTS = ROOT / "tests" / "unit" / "data" / "imports"
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +91,13 @@ def test_documented_columns_are_the_real_ones(place: Path) -> None:
     studies = Studies(str(place))
     for name, table in TABLES.items():
         real = studies.described(name)
-        assert real == [(one.name, one.type) for one in table.columns], name
+        assert real == [(column.name, sql_type(column)) for column in table.columns], name
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
         assert section, f"docs/query.md has no section {name}"
         documented = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE)
-        assert documented == [(one.name, one.type.lower(), one.meaning.replace("|", "\\|")) for one in table.columns]
+        assert documented == [
+            (column.name, sql_type(column).lower(), column.meaning.replace("|", "\\|")) for column in table.columns
+        ]
 
 
 def test_every_figure_of_a_trial_is_a_column() -> None:
@@ -240,7 +248,7 @@ def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
 
 def test_no_progress_bar_is_drawn_into_an_answer() -> None:
     """DuckDB takes a program without a file for one that a person types, and would draw one on stdout."""
-    code = "from bitbench.store.query import Studies as S; print(S('.').query(\"SELECT current_setting('{}')\")[1])"
+    code = "from bitbench.features.query.studies import Studies as S; print(S('.').query(\"SELECT current_setting('{}')\")[1])"
     command = [sys.executable, "-c", code.format("enable_progress_bar")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
 
@@ -280,3 +288,30 @@ def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> 
     lines.write_text("".join([*whole, whole[1].replace('"measured"', '"warmup"')]))
     with pytest.raises(StoreError, match=r"trials\.jsonl has lines of id t00002 with different content"):
         Studies(str(tmp_path)).count("trials")
+
+
+def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
+    plan, folder = plan_of(), StudyFolder(tmp_path / "study")
+    cell = plan.cells[0]
+    with folder.writing() as writer:
+        writer.write_study(study_text(plan.study))
+        writer.write_lock(Lock(plan=plan))
+        for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
+            instance, log = writer.new_instance()
+            writer.append_instance(
+                make_instance(cell.contender, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
+            )
+            if outcome is Outcome.OK:
+                writer.append_trial(make_trial(cell, 0, 0, instance_id=instance), None)
+    sql = "SELECT outcome FROM trials ORDER BY trial"
+    assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
+    assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
+    assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
+
+
+@pytest.mark.parametrize("name", STUDY_TABLES)
+def test_python_and_sql_have_the_same_tables(name: str) -> None:
+    table = study_table(StudyFolder(TWINS).read(), name)
+    names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
+    assert names == table.column_names
+    assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
