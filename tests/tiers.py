@@ -36,6 +36,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/engines/registry.py": ("test_example_engine",),
     "tests/example_engine/*": ("test_example_engine",),
     "src/bitbench/store/*": ("test_object_storage",),
+    "src/bitbench/features/objects/*": ("test_object_storage",),
 }
 
 

@@ -19,7 +19,6 @@ from bitbench.cli import (
     load,
     models,
     profile,
-    pull,
     quality,
     quantize,
     quick,
@@ -229,7 +228,6 @@ app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(fleet.fleet)
-app.command()(pull.pull)
 app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")

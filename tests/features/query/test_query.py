@@ -248,7 +248,10 @@ def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
 
 def test_no_progress_bar_is_drawn_into_an_answer() -> None:
     """DuckDB takes a program without a file for one that a person types, and would draw one on stdout."""
-    code = "from bitbench.features.query.studies import Studies as S; print(S('.').query(\"SELECT current_setting('{}')\")[1])"
+    code = (
+        "from bitbench.features.query.studies import Studies\n"
+        "print(Studies('.').query(\"SELECT current_setting('{}')\")[1])"
+    )
     command = [sys.executable, "-c", code.format("enable_progress_bar")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
 

@@ -8,21 +8,19 @@ A table is made when a query names it: listing a million request files for a que
 line of a study that is just being written is left out until it is complete; a damaged one is left out and named.
 """
 
-import importlib.util
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
 
 from bitbench.core.recorded.trial import Memory, TrialMetrics
+from bitbench.feature import offered
 from bitbench.features.query.damage import damaged_lines, damaged_rows
 from bitbench.features.query.request_dataset import request_dataset
 from bitbench.features.query.tables import TABLES, no_rows, sql_value
 from bitbench.ground.errors import StoreError
 from bitbench.ground.near_miss import did_you_mean
-from bitbench.store.catalog import Catalog
-from bitbench.store.objects import SCHEME
 from bitbench.store.tables import StudyTable
 
 if TYPE_CHECKING:
@@ -110,6 +108,12 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "seconds MAP(VARCHAR, DOUBLE))[]",
     },
 }  # fmt: skip
+
+
+class Catalog(Protocol):
+    """The tables of many studies, kept ready at the place where these lie."""
+
+    def table(self, name: str) -> "pa.Table": ...
 
 
 class Studies:
@@ -377,11 +381,10 @@ def _quoted(text: str) -> str:
 
 
 def _catalog(place: str) -> Catalog | None:
-    """Of studies that bitbench wrote to an object store; None where other means have to read what lies there."""
-    if not place.startswith(SCHEME) or importlib.util.find_spec("obstore") is None:
-        return None
-    catalog = Catalog(place)
-    return None if catalog.is_empty else catalog
+    """Return the tables that a feature keeps at a place; None where its files have to be read."""
+    offer = offered("catalogs").get(place.partition("://")[0])
+    catalog: Catalog | None = None if offer is None else offer.load()(place)
+    return catalog
 
 
 def _remote(place: str) -> Any:

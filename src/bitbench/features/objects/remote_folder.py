@@ -5,8 +5,8 @@ trials/ID.json  instances/ID.json  quality/ID.json    one object per record, cre
 rows/SHA256.parquet                    rows of a record, which names them by their hash; written before it
 profiles/ID.json  materials/NAME       as in a folder
 logs/ID.log                            created when an instance gets its id, so that no other gets the same
-writer.json                            who writes; see `store.lease`
-../.catalog/                           what a query reads; see `store.catalog`
+writer.json                            who writes; see `lease`
+../.catalog/                           what a query reads; see `catalog`
 
 The copy holds nothing that the store does not: a record is created there first. So a run that is killed at any moment
 continues by the same command, on this machine or on another one.
@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from bitbench.core.base import Record
 from bitbench.core.recorded.profile import OperatorProfile
-from bitbench.ground.errors import StoreError
+from bitbench.ground.errors import StoreError, UsageError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.store.arrow_tables import study_table
-from bitbench.store.catalog import TABLES, write_tables
+from bitbench.features.objects.catalog import TABLES, write_tables
 from bitbench.store.folder import StudyFolder, Writer
-from bitbench.store.lease import LASTS_S, Lease
-from bitbench.store.objects import ObjectChangedError, ObjectExistsError, ObjectStore
+from bitbench.features.objects.lease import LASTS_S, Lease
+from bitbench.features.objects.store import SCHEME, ObjectChangedError, ObjectExistsError, ObjectStore
 
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
 _RECORD = re.compile(r"(trials/t|instances/i|quality/q)\d{4,9}\.json", re.ASCII)
@@ -39,6 +39,33 @@ _MATERIAL = re.compile(r"materials/(windows-[\w.+-]+\.json)", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ROWS = {"trials": "requests_file", "quality": "scores_file"}
 _KEPT_ROWS = re.compile(r"requests/t\d{4,9}\.parquet|quality/q\d{4,9}\.parquet", re.ASCII)
+
+
+def open_folder(url: str, home: Path) -> "RemoteFolder":
+    """Return the study at s3://BUCKET/…/STUDY."""
+    return RemoteFolder(_study_url(url), home)
+
+
+def pull_study(url: str, into: Path | None) -> StudyFolder:
+    """Copy a study from an object store, also one that is still running."""
+    store = ObjectStore(_study_url(url))
+    folder = StudyFolder(into or Path(store.url.rpartition("/")[2]))
+    if store.read("lock.json") is None:
+        raise StoreError(
+            f"{store.url} contains no study (no lock.json); `bitbench run STUDY --into {store.url}` fills it"
+        )
+    if folder.lock_file.exists() or folder.study_file.exists():
+        raise StoreError(f"{folder.path} already contains a study; give another folder")
+    pull(store, folder.path)
+    return folder
+
+
+def _study_url(url: str) -> str:
+    """A bucket alone is where studies lie, and no study itself."""
+    bucket, _, path = url.removeprefix(SCHEME).strip("/").partition("/")
+    if not bucket or not path or not url.startswith(SCHEME):
+        raise UsageError(f"{url} does not name a study; write {SCHEME}BUCKET/STUDY")
+    return f"{SCHEME}{bucket}/{path}"
 
 
 class RemoteFolder(StudyFolder):
@@ -160,12 +187,12 @@ def pull(store: ObjectStore, into: Path) -> dict[str, str]:
             tags[name] = found[1]
         else:
             _remove(files, "", name)
-    for one in listed:
-        if (material := _MATERIAL.fullmatch(one.name)) and (found := store.read(one.name)) is not None:
-            files.write(f"quality/{material[1]}", _text(found[0], store, one.name))
-            tags[one.name] = found[1]
+    for stored in listed:
+        if (material := _MATERIAL.fullmatch(stored.name)) and (found := store.read(stored.name)) is not None:
+            files.write(f"quality/{material[1]}", _text(found[0], store, stored.name))
+            tags[stored.name] = found[1]
     for kind in ("trials", "instances", "quality"):
-        names = [one.name for one in listed if _RECORD.fullmatch(one.name) and one.name.startswith(f"{kind}/")]
+        names = [stored.name for stored in listed if _RECORD.fullmatch(stored.name) and stored.name.startswith(f"{kind}/")]
         records = [_record(content, store, name) for name, content in zip(names, store.read_all(names), strict=True)]
         lines = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record, _ in records)
         if lines:
@@ -174,13 +201,13 @@ def pull(store: ObjectStore, into: Path) -> dict[str, str]:
             _remove(files, "", f"{kind}.jsonl")
         for record, rows in records:
             _pull_rows(store, files, record.get(_ROWS.get(kind, "")), rows)
-    profiles = frozenset(one.name.rpartition("/")[2] for one in listed if one.name.startswith("profiles/"))
+    profiles = frozenset(stored.name.rpartition("/")[2] for stored in listed if stored.name.startswith("profiles/"))
     files.remove_matching("profiles", re.compile(r"p\d+\.json"), profiles)
     held = {path.name for path in (into / "logs").glob("*")}
-    for one in listed:
-        if _FILE.fullmatch(one.name) and not (one.name.startswith("logs/") and one.name[5:] in held):
-            found = store.read(one.name)
-            files.write(one.name, found[0].decode("utf-8", errors="replace") if found else "")
+    for stored in listed:
+        if _FILE.fullmatch(stored.name) and not (stored.name.startswith("logs/") and stored.name[5:] in held):
+            found = store.read(stored.name)
+            files.write(stored.name, found[0].decode("utf-8", errors="replace") if found else "")
     return tags
 
 

@@ -7,6 +7,7 @@ A query lists the first, reads the second, and reads of the first only those tha
 always complete, and for a thousand studies it takes two requests.
 """
 
+import importlib.util
 import io
 import json
 import re
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from bitbench.ground.errors import StoreError
 from bitbench.store.arrow_tables import table_schema
-from bitbench.store.objects import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
+from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
 
 TABLES = ("studies", "trials", "instances", "quality")
 FOLDER = ".catalog"
@@ -59,6 +60,14 @@ def compact(store: ObjectStore) -> None:
             continue
 
 
+def open_catalog(place: str) -> "Catalog | None":
+    """Return that of studies that bitbench wrote there; None where other means have to read what lies there."""
+    if importlib.util.find_spec("obstore") is None:
+        return None
+    catalog = Catalog(place)
+    return None if catalog.is_empty else catalog
+
+
 class Catalog:
     """`is_empty`: no study below this place has written its tables, such as a folder that was copied there."""
 
@@ -85,8 +94,8 @@ def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Tab
     with ThreadPoolExecutor(2) as both:  # neither waits for the other
         listing = both.submit(store.list, prefix)
         compacted = store.read(f"{FOLDER}/{table}.parquet")
-        objects = [one for one in listing.result() if _NAME.fullmatch(one.name.removeprefix(prefix))]
-    tags = {one.name.removeprefix(prefix).removesuffix(".parquet"): one.etag for one in objects}
+        objects = [stored for stored in listing.result() if _NAME.fullmatch(stored.name.removeprefix(prefix))]
+    tags = {stored.name.removeprefix(prefix).removesuffix(".parquet"): stored.etag for stored in objects}
     if compacted is None:
         return objects, None, None, tags
     rows = _table(compacted[0], f"{store.url}/{FOLDER}/{table}.parquet")
@@ -94,15 +103,15 @@ def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Tab
     current = {name for name, etag in tags.items() if known.get(name) == etag}
     if current != known.keys():
         rows = rows.filter(pc.is_in(rows.column("folder"), value_set=pa.array(sorted(current), pa.string())))
-    changed = [one for one in objects if one.name.removeprefix(prefix).removesuffix(".parquet") not in current]
+    changed = [stored for stored in objects if stored.name.removeprefix(prefix).removesuffix(".parquet") not in current]
     return changed, rows, compacted[1], tags
 
 
 def _joined(store: ObjectStore, table: str, changed: list[StoredObject], kept: pa.Table | None) -> pa.Table:
     """With the columns of this version: those that an older one did not write are null."""
-    contents = store.read_all(one.name for one in changed)
+    contents = store.read_all(stored.name for stored in changed)
     parts = [table_schema(table).empty_table(), *([kept] if kept is not None else [])]
-    parts += [_table(content, f"{store.url}/{one.name}") for one, content in zip(changed, contents, strict=True)]
+    parts += [_table(content, f"{store.url}/{stored.name}") for stored, content in zip(changed, contents, strict=True)]
     whole = pa.concat_tables([part.replace_schema_metadata(None) for part in parts], promote_options="permissive")
     return whole.select(parts[0].column_names)
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from bitbench.core.base import Record
 from bitbench.ground.errors import StoreError
-from bitbench.store.objects import ObjectChangedError, ObjectExistsError, ObjectStore
+from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore
 from bitbench.store.records import parse
 
 NAME = "writer.json"

@@ -8,10 +8,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bitbench.lab.places import pull_study
+from bitbench.features.objects.remote_folder import pull_study
 from bitbench.store.folder import StudyFolder
-from bitbench.store.objects import ObjectStore
-from bitbench.store.remote_folder import RemoteFolder
+from bitbench.features.objects.store import ObjectStore
+from bitbench.features.objects.remote_folder import RemoteFolder
 from tests.gallery import TWINS
 
 TRIALS = 40  # of a study

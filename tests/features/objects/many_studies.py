@@ -3,9 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from bitbench.store.arrow_tables import study_table
-from bitbench.store.catalog import TABLES, write_table
+from bitbench.features.objects.catalog import TABLES, write_table
 from bitbench.store.folder import StudyFolder
-from bitbench.store.objects import ObjectStore
+from bitbench.features.objects.store import ObjectStore
 from tests.gallery import TWINS
 
 ROWS_EACH = 20

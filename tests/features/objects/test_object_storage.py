@@ -11,19 +11,19 @@ import pytest
 
 from bitbench.ground.errors import StoreError, UsageError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.places import folder_at, pull_study
+from bitbench.lab.places import folder_at
 from bitbench.store.arrow_tables import study_table
-from bitbench.store.catalog import TABLES, compact, write_tables
+from bitbench.features.objects.catalog import TABLES, compact, write_tables
 from bitbench.store.folder import StudyFolder
-from bitbench.store.objects import ObjectExistsError, ObjectStore
+from bitbench.features.objects.store import ObjectExistsError, ObjectStore
 from bitbench.features.query.studies import Studies
-from bitbench.store.remote_folder import RemoteFolder, RemoteWriter, pull
+from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
 from tests.command_line import bitbench
 from tests.gallery import TWINS
-from tests.killed_writers import kill_writers
+from tests.features.objects.killed_writers import kill_writers
 from tests.length import by_length
-from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
-from tests.unit.object_servers import BUCKET, careless_server, serving, why_not
+from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
+from tests.features.objects.object_servers import BUCKET, careless_server, serving, why_not
 
 pytestmark = pytest.mark.skipif(why_not("any") is not None, reason=why_not("any") or "")
 SOURCE = StudyFolder(TWINS).read()
@@ -100,7 +100,7 @@ def test_two_writers_one_wins(place: str, tmp_path: Path) -> None:
 def test_who_was_stopped_for_longer_than_the_lease_writes_nothing_more(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.store.lease._this_machine", lambda: str(random.random()))
+    monkeypatch.setattr("bitbench.features.objects.lease._this_machine", lambda: str(random.random()))
     old = RemoteWriter(RemoteFolder(f"{place}/stopped", tmp_path / "old"), lasts_s=2)
     old.__enter__()
     fill(old, 1)

@@ -69,9 +69,9 @@ class ObjectStore:
     def list(self, prefix: str = "") -> list[StoredObject]:
         with self._plainly(prefix):
             found = [
-                StoredObject(str(one["path"]), str(one["e_tag"]), int(one["size"]))
+                StoredObject(str(entry["path"]), str(entry["e_tag"]), int(entry["size"]))
                 for page in self._api.list(self._store, prefix=prefix or None)
-                for one in page
+                for entry in page
             ]
         return sorted(found)
 
