@@ -170,7 +170,7 @@ def run(
     from bitbench.lab.places import folder_at
     from bitbench.lab.source import StudySource
     from bitbench.lab.study import Lab
-    from bitbench.lab.watch import watched
+    from bitbench.lab.watching import watched
 
     lab, console = Lab(device=chosen(device)), Terminal()
     place = None if into is None else folder_at(into, lab.home)

@@ -9,26 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bitbench.core.cell import Cell, Contender, Group, Plan
 from bitbench.core.ports import Observer
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.quality import QualityRecord
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
-from bitbench.lab.live_server import LiveServer
-from bitbench.report.live import REFRESH_S, Questions, RunProgress, live_page, questions
+from bitbench.features.watch.server import LiveServer
+from bitbench.features.watch.types import Questions, RunProgress
+from bitbench.features.watch.words import REFRESH_S, live_page, questions
+from bitbench.lab.study import Lab
+from bitbench.report.document.html import page
+from bitbench.report.document.vega import vega_bundle
 from bitbench.store.folder import StudyFolder
-
-if TYPE_CHECKING:
-    from bitbench.lab.study import Lab
 
 
 @contextmanager
 def watched(
-    lab: "Lab", into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
+    lab: Lab, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
 ) -> Iterator["WatchedRun"]:
-    """Serves the page until the run has ended, however it does."""
+    """Serve the page until the run has ended, however it does."""
     with LiveServer(port) as server:
         run = WatchedRun(lab, into, server, inner)
         on_url(server.url)
@@ -44,7 +44,7 @@ def watched(
 class WatchedRun:
     """An Observer that keeps the page of a running study, and passes everything on to another one."""
 
-    def __init__(self, lab: "Lab", into: StudyFolder | None, server: LiveServer, inner: Observer) -> None:
+    def __init__(self, lab: Lab, into: StudyFolder | None, server: LiveServer, inner: Observer) -> None:
         self._lab, self._into, self._server, self._inner = lab, into, server, inner
         self._name = ""
         self._folder: StudyFolder | None = None
@@ -114,16 +114,13 @@ class WatchedRun:
         self._publish()
 
     def _publish(self) -> None:
-        page = live_page(self._name, self._progress, self._questions, has_report=self._has_report)
+        shown = live_page(self._name, self._progress, self._questions, has_report=self._has_report)
         content = asdict(self._progress) | {"study": self._name, "questions": [asdict(row) for row in self._questions]}
-        self._server.publish("/", "text/html", page)
+        self._server.publish("/", "text/html", shown)
         self._server.publish("/progress.json", "application/json", json.dumps(content))
 
     def read_records(self) -> None:
         """What the complete blocks say, and the report of them."""
-        from bitbench.report.document.html import page
-        from bitbench.report.document.vega import vega_bundle
-
         assert self._folder is not None
         records = self._folder.read()
         summary = self._lab.summary(self._folder, records)

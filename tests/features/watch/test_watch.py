@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bitbench.features.watch.server import LiveServer
 from bitbench.ground.errors import UsageError
-from bitbench.lab.live_server import LiveServer
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.study import Lab
-from bitbench.lab.watch import watched
+from bitbench.lab.watching import watched
 from bitbench.store.folder import StudyFolder
 
 STUDY = """

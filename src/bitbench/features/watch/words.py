@@ -2,14 +2,13 @@
 few seconds by a browser that may share the machine with what is measured: no script, no chart."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
-from bitbench.ground.units import show_duration
+from bitbench.features.watch.types import Questions, RunProgress
 from bitbench.report.charts.style import DARK, LIGHT, css
 from bitbench.report.document.text import plain
 from bitbench.report.labels import Labels
@@ -18,43 +17,14 @@ REFRESH_S = 5
 NONE = "–"
 
 
-@dataclass(frozen=True)
-class RunProgress:
-    """`trials_planned` is the least that is asked for; None where a budget decides. `remaining_s`: None, unknown."""
-
-    trials_done: int = 0
-    trials_planned: int | None = None
-    remaining_s: float | None = None
-    activity: str = "preparing"
-    ended: str | None = None  # one sentence; None while it runs
-
-    @property
-    def headline(self) -> str:
-        """`12 of 36 trials, about 2 min left`"""
-        if self.ended is not None:
-            return self.ended
-        planned = f" of {self.trials_planned:,}" if self.trials_planned else ""
-        left = "" if self.remaining_s is None else f", about {show_duration(self.remaining_s)} left"
-        return f"{self.trials_done:,}{planned} trials{left}"
-
-
-@dataclass(frozen=True)
-class Questions:
-    """Those of one workload."""
-
-    workload: str
-    decided: str
-    still_open: str
-
-
 def questions(summary: StudySummary) -> tuple[Questions, ...]:
-    """By what may be claimed of each contender after the blocks that are complete."""
+    """Sort them by what may be claimed of each contender after the blocks that are complete."""
     labels = Labels.of(summary)
     return tuple(_questions(ranking, labels) for ranking in summary.rankings)
 
 
 def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, has_report: bool) -> str:
-    """Nothing of a study is HTML in it: the template escapes every string."""
+    """Write the page. Nothing of a study is HTML in it: the template escapes every string."""
     template, style = _template()
     return template.render(
         name=plain(name),
@@ -69,9 +39,8 @@ def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, 
 @cache
 def _template() -> tuple[Template, Markup]:
     """Read once: a page is made before each trial."""
-    environment = Environment(
-        loader=PackageLoader("bitbench.report.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    loader = ChoiceLoader([PackageLoader("bitbench.features.watch"), PackageLoader("bitbench.report.document")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     style = environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))
     return environment.get_template("live.html"), Markup(style)
 
