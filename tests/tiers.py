@@ -34,6 +34,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/lab/incoming*": FLEET,
     "src/bitbench/environments/*": ("test_example_engine",),
     "src/bitbench/engines/registry.py": ("test_example_engine",),
+    "src/bitbench/feature.py": ("test_example_engine",),
     "tests/example_engine/*": ("test_example_engine",),
     "src/bitbench/store/*": ("test_object_storage",),
     "src/bitbench/features/objects/*": ("test_object_storage",),

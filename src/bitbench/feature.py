@@ -157,11 +157,12 @@ def _installed() -> Iterator[Feature]:
         yield from _of(point.module, point.attr)
 
 
-def _of(package: str, attribute: str) -> Iterator[Feature]:
+def _of(module: str, attribute: str) -> Iterator[Feature]:
     try:
-        feature = replace(getattr(import_module(package), attribute), package=package)
+        loaded = import_module(module)
+        feature = replace(getattr(loaded, attribute), package=loaded.__package__)
     except Exception as error:
-        warn_of_plugin(f"The feature {package} cannot be loaded: {_cause(error)}")
+        warn_of_plugin(f"The feature {module} cannot be loaded: {_cause(error)}")
         return
     yield feature
 
