@@ -11,12 +11,12 @@ import pytest
 
 from bitbench.core.recorded.trial import Outcome
 from bitbench.features.objects.remote_folder import pull_study
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from bitbench.features.objects.store import ObjectStore, StoredObject
+from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
 from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check
-from tests.length import by_length
 from tests.features.objects.object_servers import BUCKET, serving, why_not
+from tests.length import by_length
 
 KILLS = by_length(8, 100)
 BLOCKS, TRIALS = 2, 5

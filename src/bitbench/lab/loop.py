@@ -7,7 +7,7 @@ resumed by the same call.
 from contextlib import closing, nullcontext
 from itertools import groupby
 
-from bitbench.core.cell import Group, Plan
+from bitbench.core.cell import Plan
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.trial import InstanceRecord
 from bitbench.ground.errors import StoreError
@@ -27,17 +27,16 @@ def run_study(plan: Plan, bench: Bench, schedule: Schedule, writer: Writer, obse
                 if group.rounds and (host := schedule.hosts.get(block, THIS_HOST)) != THIS_HOST:
                     raise StoreError(f"block {block} was begun on {host}; resume the study with --on")
                 observer.group_started(group, schedule.pace.remaining_s())
-                results = _run_group(group, plan, bench, schedule, writer, observer)
+                runner = GroupRunner(group, plan, bench, schedule.progress, observer, writer.new_instance)
+                results = _record_all(runner, schedule, writer, observer)
                 if results == 0 and schedule.progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
 
 
-def _run_group(
-    group: Group, plan: Plan, bench: Bench, schedule: Schedule, writer: Writer, observer: Observer
-) -> int:
-    """Return how many results it gave; a start is none."""
+def _record_all(runner: GroupRunner, schedule: Schedule, writer: Writer, observer: Observer) -> int:
+    """Return how many results the group gave; a start is none."""
     results = 0
-    with closing(GroupRunner(group, plan, bench, schedule.progress, observer, writer.new_instance).run()) as drafts:
+    with closing(runner.run()) as drafts:
         for draft in drafts:
             _record(draft, schedule, writer, observer)
             results += not isinstance(draft, InstanceRecord)

@@ -1,11 +1,7 @@
 """A model of four layers whose tensors cost what is known: for tests of choosing types."""
 
-from bitbench.features.mix.asked import MixLimits
-from bitbench.features.mix.types import ConfirmedMix, Mixture, MixSide, TensorGroup, TypeTime
 from bitbench.core.found.summary import Estimate, Interval, QualityEstimate, Ratio
-from bitbench.features.mix.swaps import plan_swaps, plan_uniform
-from bitbench.quantize.gguf_header import GgufTensor
-from bitbench.features.mix.groups import group_tensors
+from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.choice import (
     Ceilings,
     Measured,
@@ -17,6 +13,10 @@ from bitbench.features.mix.choice import (
     types_of,
     weight_times,
 )
+from bitbench.features.mix.groups import group_tensors
+from bitbench.features.mix.swaps import plan_swaps, plan_uniform
+from bitbench.features.mix.types import ConfirmedMix, MixSide, Mixture, TensorGroup, TypeTime
+from bitbench.quantize.gguf_header import GgufTensor
 
 TYPES = ("q4_0", "q4_K", "q8_0")
 HIDDEN, INNER, VOCABULARY, LAYERS = 576, 1536, 1000, 4

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.found.recommendation import Standing
@@ -21,9 +20,10 @@ from bitbench.core.ports import Observer
 from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
 from bitbench.core.recorded.trial import Outcome, TrialMetrics
 from bitbench.core.tensor_types import TENSOR_TYPES
+from bitbench.features.mix.asked import Mix, MixLimits
+from bitbench.features.mix.search import DECODE, mix
 from bitbench.ground.errors import QuantizeError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.features.mix.search import DECODE, mix
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab

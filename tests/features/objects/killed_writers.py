@@ -8,10 +8,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bitbench.features.objects.remote_folder import pull_study
-from bitbench.store.folder import StudyFolder
+from bitbench.features.objects.remote_folder import RemoteFolder, pull_study
 from bitbench.features.objects.store import ObjectStore
-from bitbench.features.objects.remote_folder import RemoteFolder
+from bitbench.store.folder import StudyFolder
 from tests.gallery import TWINS
 
 TRIALS = 40  # of a study

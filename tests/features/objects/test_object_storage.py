@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.features.objects.catalog import TABLES, compact, write_tables
+from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
+from bitbench.features.objects.store import ObjectExistsError, ObjectStore
+from bitbench.features.query.studies import Studies
 from bitbench.ground.errors import StoreError, UsageError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.places import folder_at
 from bitbench.store.arrow_tables import study_table
-from bitbench.features.objects.catalog import TABLES, compact, write_tables
 from bitbench.store.folder import StudyFolder
-from bitbench.features.objects.store import ObjectExistsError, ObjectStore
-from bitbench.features.query.studies import Studies
-from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
 from tests.command_line import bitbench
-from tests.gallery import TWINS
 from tests.features.objects.killed_writers import kill_writers
-from tests.length import by_length
 from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
 from tests.features.objects.object_servers import BUCKET, careless_server, serving, why_not
+from tests.gallery import TWINS
+from tests.length import by_length
 
 pytestmark = pytest.mark.skipif(why_not("any") is not None, reason=why_not("any") or "")
 SOURCE = StudyFolder(TWINS).read()

@@ -6,7 +6,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from bitbench.features.exports.types import ExportError, ExportedCell, ExportedStudy
+from bitbench.features.exports.types import ExportedCell, ExportedStudy, ExportError
 
 _ID = "bitbench.cell"
 _LONGEST = 500  # characters of a parameter; older servers take no more

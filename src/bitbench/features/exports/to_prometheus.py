@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from bitbench.features.exports.types import ExportError, ExportedFigure, ExportedStudy
+from bitbench.features.exports.types import ExportedFigure, ExportedStudy, ExportError
 
 _ENDINGS = {
     "s": "_seconds",

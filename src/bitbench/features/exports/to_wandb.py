@@ -4,7 +4,7 @@ import os
 
 import wandb
 
-from bitbench.features.exports.types import ExportError, ExportedCell, ExportedStudy
+from bitbench.features.exports.types import ExportedCell, ExportedStudy, ExportError
 
 _PROJECT = "bitbench"
 

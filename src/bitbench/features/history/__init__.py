@@ -4,7 +4,5 @@ from bitbench.feature import Command, Feature
 
 FEATURE = Feature(
     name="history",
-    commands=(
-        Command("history", ".command:history", "Draw one metric over past studies, with what changed between."),
-    ),
+    commands=(Command("history", ".command:history", "Draw one metric over past studies, with what changed between."),),
 )

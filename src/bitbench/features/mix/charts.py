@@ -51,7 +51,9 @@ def _row(choice: GroupChoice, most: float) -> fig.Row:
 
 
 def _layers(found: Mixture) -> list[Layer]:
-    bands = sorted({(choice.group.first, choice.group.layers) for choice in found.groups if choice.group.first is not None})
+    bands = sorted(
+        {(choice.group.first, choice.group.layers) for choice in found.groups if choice.group.first is not None}
+    )
     places = [*dict.fromkeys(layers for _, layers in bands)]
     if any(choice.group.first is None for choice in found.groups):
         places.append(OUTSIDE)
@@ -79,7 +81,9 @@ def mixes_figure(found: Mixture) -> fig.Figure:
     """What is predicted for mixes under other limits on speed; the mix and the reference as they were measured."""
     scale = scale_for(Unit.SECONDS, [point.step_s for point in found.front])
     rows = [_point("front", "", point.step_s, point.divergence, scale) for point in found.front]
-    rows += [_point("type", type, predicted.step_s, predicted.divergence, scale) for type, predicted in found.uniform.items()]
+    rows += [
+        _point("type", type, predicted.step_s, predicted.divergence, scale) for type, predicted in found.uniform.items()
+    ]
     confirmed = found.confirmed
     for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
         if side.step is not None and side.divergence is not None:

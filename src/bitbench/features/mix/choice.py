@@ -19,14 +19,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.features.mix.asked import MixLimits
 from bitbench.core.cell import Contender
-from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import QualityEstimate, Ratio
 from bitbench.core.recorded.quality import Condition
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.tensor_types import tensor_type
+from bitbench.features.mix.asked import MixLimits
+from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
 from bitbench.ground.errors import UsageError
 from bitbench.statistics.divergence import divergence, scores_of
 from bitbench.statistics.intervals import Resampler, sample

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from bitbench.core.asked.recipe import Backend, Recipe, TensorRule
-from bitbench.features.mix.types import TensorGroup
 from bitbench.core.tensor_types import tensor_type
+from bitbench.features.mix.types import TensorGroup
 from bitbench.ground.errors import RecipeError
 from bitbench.quantize.gguf_header import GgufTensor
 

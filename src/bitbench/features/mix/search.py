@@ -10,33 +10,17 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
-from bitbench.features.mix.asked import Mix
 from bitbench.core.asked.quality import Quality
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import Count, EngineSetup, Measure, Schedule, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender
-from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, MixSide, TensorGroup, TypeTime
 from bitbench.core.found.recommendation import Finding
 from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio, StudySummary
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.errors import LoadError, QualityError, QuantizeError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.ground.units import show_bytes
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import make_variant, order_variant
-from bitbench.models import library
-from bitbench.planning.expand import no_quality_of_random_weights
-from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
-from bitbench.quantize import catalog, variants
-from bitbench.quantize.gguf_header import GgufTensor, read_tensors
-from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
-from bitbench.features.mix.words import mixture_document
-from bitbench.report import files
-from bitbench.report.document.vega import vega_bundle
+from bitbench.features.mix.asked import Mix
 from bitbench.features.mix.choice import (
     Measured,
     ceilings_of,
@@ -52,6 +36,22 @@ from bitbench.features.mix.choice import (
     types_of,
     weight_times,
 )
+from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
+from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, MixSide, Mixture, TensorGroup, TypeTime
+from bitbench.features.mix.words import mixture_document
+from bitbench.ground.errors import LoadError, QualityError, QuantizeError
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.ground.units import show_bytes
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import make_variant, order_variant
+from bitbench.models import library
+from bitbench.planning.expand import no_quality_of_random_weights
+from bitbench.quantize import catalog, variants
+from bitbench.quantize.gguf_header import GgufTensor, read_tensors
+from bitbench.report import files
+from bitbench.report.document.vega import vega_bundle
 from bitbench.statistics.quality import KL, summarize_quality
 from bitbench.statistics.standing import headline_of, pair_tables
 from bitbench.statistics.summarize import summarize

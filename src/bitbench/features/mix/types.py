@@ -3,10 +3,10 @@ says of the whole."""
 
 from pydantic import Field
 
-from bitbench.features.mix.asked import MixLimits
 from bitbench.core.base import Record
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio
+from bitbench.features.mix.asked import MixLimits
 from bitbench.ground.exit_codes import ExitCode
 
 
@@ -99,7 +99,9 @@ class ConfirmedMix(Record):
     def standing(self) -> Standing:
         """Of all limits together."""
         standings = {finding.standing for finding in self.findings}
-        return next((standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET)
+        return next(
+            (standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET
+        )
 
     @property
     def is_less_divergent(self) -> bool:

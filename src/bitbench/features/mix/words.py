@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bitbench.core.found.metrics import METRICS
-from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
 from bitbench.core.found.recommendation import Finding, Standing
 from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate
 from bitbench.core.tensor_types import tensor_type
-from bitbench.report.answers.recommend import finding_quantity
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
+from bitbench.report.answers.recommend import finding_quantity
 from bitbench.report.document.model import (
     Chart,
     CodeBlock,

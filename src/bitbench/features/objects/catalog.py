@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
 from bitbench.ground.errors import StoreError
 from bitbench.store.arrow_tables import table_schema
-from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
 
 TABLES = ("studies", "trials", "instances", "quality")
 FOLDER = ".catalog"

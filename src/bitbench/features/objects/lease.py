@@ -17,8 +17,8 @@ from types import TracebackType
 from pydantic import Field
 
 from bitbench.core.base import Record
-from bitbench.ground.errors import StoreError
 from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore
+from bitbench.ground.errors import StoreError
 from bitbench.store.records import parse
 
 NAME = "writer.json"

@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from bitbench.core.base import Record
 from bitbench.core.recorded.profile import OperatorProfile
+from bitbench.features.objects.catalog import TABLES, write_tables
+from bitbench.features.objects.lease import LASTS_S, Lease
+from bitbench.features.objects.store import SCHEME, ObjectChangedError, ObjectExistsError, ObjectStore
 from bitbench.ground.errors import StoreError, UsageError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.store.arrow_tables import study_table
-from bitbench.features.objects.catalog import TABLES, write_tables
 from bitbench.store.folder import StudyFolder, Writer
-from bitbench.features.objects.lease import LASTS_S, Lease
-from bitbench.features.objects.store import SCHEME, ObjectChangedError, ObjectExistsError, ObjectStore
 
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
 _RECORD = re.compile(r"(trials/t|instances/i|quality/q)\d{4,9}\.json", re.ASCII)
@@ -192,7 +192,9 @@ def pull(store: ObjectStore, into: Path) -> dict[str, str]:
             files.write(f"quality/{material[1]}", _text(found[0], store, stored.name))
             tags[stored.name] = found[1]
     for kind in ("trials", "instances", "quality"):
-        names = [stored.name for stored in listed if _RECORD.fullmatch(stored.name) and stored.name.startswith(f"{kind}/")]
+        names = [
+            stored.name for stored in listed if _RECORD.fullmatch(stored.name) and stored.name.startswith(f"{kind}/")
+        ]
         records = [_record(content, store, name) for name, content in zip(names, store.read_all(names), strict=True)]
         lines = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record, _ in records)
         if lines:

@@ -116,7 +116,9 @@ def _log_ratio(table: PairTable, contender: Contender, other: Contender) -> floa
 
 def _leader(table: PairTable, candidates: Sequence[Contender]) -> Contender | None:
     """By the sum of its ratios to the others, which is the order of the means where all have run in all blocks."""
-    return max(candidates, key=lambda candidate: sum(_log_ratio(table, candidate, other) for other in candidates), default=None)
+    return max(
+        candidates, key=lambda candidate: sum(_log_ratio(table, candidate, other) for other in candidates), default=None
+    )
 
 
 def _shortfall(table: PairTable, leader: Contender, left: Sequence[Contender], level: float) -> float | None:

@@ -146,7 +146,11 @@ class _TuneRun:
     def _warn_of_unknown_quality(self, plan: Plan) -> None:
         if self._tune.max_quality_loss is None:
             return
-        alone = [contender for contender in plan.quality if contender != baseline_of(plan) and quality_baseline(contender, plan) is None]
+        alone = [
+            contender
+            for contender in plan.quality
+            if contender != baseline_of(plan) and quality_baseline(contender, plan) is None
+        ]
         engines = dict.fromkeys(plan.study.engine(contender.engine).engine for contender in alone)
         if engines:
             self.observer.warn(

@@ -96,7 +96,9 @@ class Tuning(Record):
             return self.confirmed.standing
         found = next((tried for tried in self.tried if tried.contender == self.chosen), None)
         standings = {finding.standing for finding in found.findings} if found else set()
-        return next((standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET)
+        return next(
+            (standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET
+        )
 
     @property
     def exit_code(self) -> ExitCode:

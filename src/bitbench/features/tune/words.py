@@ -136,7 +136,9 @@ def _limits(found: Tuning) -> Phrase:
     if not findings:
         return ()
     said = {
-        standing: joined([_held(finding, _basis(found, finding)) for finding in findings if finding.standing is standing], "; ")
+        standing: joined(
+            [_held(finding, _basis(found, finding)) for finding in findings if finding.standing is standing], "; "
+        )
         for standing in Standing
     }
     met = say(" It meets ", said[Standing.MET], ".") if said[Standing.MET] else ()
@@ -197,7 +199,9 @@ def _table(found: Tuning, labels: Labels) -> Table:
             "vs. baseline",
             lambda tried: "baseline" if tried.contender == found.baseline else times(tried.ratio_to_baseline),
         ),
-        number_column(found.headline.label, unit_of(found.headline), lambda tried: estimated(tried.figure, found.headline)),
+        number_column(
+            found.headline.label, unit_of(found.headline), lambda tried: estimated(tried.figure, found.headline)
+        ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
         words_column("Limits", _marks, shown_from=100),
         mark=lambda tried: Mark.BEST if tried.contender == found.chosen else None,
