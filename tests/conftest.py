@@ -21,7 +21,7 @@ settings.load_profile("bitbench")
 
 IS_WRITTEN = "BITBENCH_DURATIONS" in os.environ
 WRITTEN = Path(os.environ.get("BITBENCH_DURATIONS", "")).absolute()  # a line for each test, below those of earlier runs
-BESIDE = ("tests/unit/", "tests/chain/")  # run on all cores, but for what has the mark `alone` itself
+BESIDE = ("tests/unit/", "tests/features/", "tests/chain/")  # on all cores, but for what has the mark `alone` itself
 USED_S = pytest.StashKey[float]()
 
 

@@ -25,6 +25,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/profiling/*": ("test_profile", "test_explain"),
     "src/bitbench/*/explain*": ("test_explain",),
     "src/bitbench/report/*": ("test_page",),
+    "src/bitbench/features/*/words.py": ("test_page",),
     "src/bitbench/fleet/*": FLEET,
     "src/bitbench/lab/*fleet*": FLEET,
     "src/bitbench/lab/node*": FLEET,
@@ -33,8 +34,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/lab/incoming*": FLEET,
     "src/bitbench/environments/*": ("test_example_engine",),
     "src/bitbench/engines/registry.py": ("test_example_engine",),
+    "src/bitbench/feature.py": ("test_example_engine",),
     "tests/example_engine/*": ("test_example_engine",),
     "src/bitbench/store/*": ("test_object_storage",),
+    "src/bitbench/features/objects/*": ("test_object_storage",),
 }
 
 

@@ -13,7 +13,7 @@ Everything else in this package is an inner part that may change.
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,6 @@ __all__ = [
     "Recommendation",
     "Results",
     "Study",
-    "Tuning",
     "Workload",
     "__version__",
     "compare",
@@ -36,7 +35,6 @@ __all__ = [
     "recommend",
     "report",
     "run",
-    "tune",
 ]
 
 if TYPE_CHECKING:
@@ -46,9 +44,9 @@ if TYPE_CHECKING:
     from bitbench.core.found.comparison import Comparison
     from bitbench.core.found.explanation import Explanation
     from bitbench.core.found.recommendation import Recommendation
-    from bitbench.core.found.tuning import Tuning
+    from bitbench.feature import Offer
     from bitbench.ground.errors import BitbenchError
-    from bitbench.lab.interface import compare, explain, load, plan, read, recommend, report, run, tune
+    from bitbench.lab.interface import compare, explain, load, plan, read, recommend, report, run
     from bitbench.lab.results import Results
 
 # Looked up when they are first used: `import bitbench` costs no more than Python itself.
@@ -60,22 +58,30 @@ _PLACES = {
     "Recommendation": "bitbench.core.found.recommendation",
     "Results": "bitbench.lab.results",
     "Study": "bitbench.core.asked.study",
-    "Tuning": "bitbench.core.found.tuning",
     "Workload": "bitbench.core.asked.workload",
     **dict.fromkeys(
-        ("compare", "explain", "load", "plan", "read", "recommend", "report", "run", "tune"), "bitbench.lab.interface"
+        ("compare", "explain", "load", "plan", "read", "recommend", "report", "run"), "bitbench.lab.interface"
     ),
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'bitbench' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+def __getattr__(name: str) -> Any:  # type checkers do not know what features add
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if not name.startswith("_") and name in (offers := _offers()):
+        return offers[name].load()
+    raise AttributeError(f"module 'bitbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_offers()]
+
+
+def _offers() -> "dict[str, Offer]":
+    """Names that features add, such as `bitbench.tune`."""
+    from bitbench.feature import offered
+
+    return offered("python")
 
 
 class _Face(ModuleType):

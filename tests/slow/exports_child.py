@@ -13,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from bitbench.exports.choices import Target
-from bitbench.exports.content import ExportedStudy
-from bitbench.exports.targets import exporter
+from bitbench.features.exports.targets import exporter
+from bitbench.features.exports.types import ExportedStudy, Target
 
 Found = dict[str, dict[str, float]]
 

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.unit.exported_study import HOSTILE_NAME, exported_study
+from tests.features.exports.exported_study import HOSTILE_NAME, exported_study
 
 PACKAGES = (
     "pydantic", "pyyaml", "prometheus_client", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "mlflow",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.store.catalog import compact
-from bitbench.store.objects import ObjectStore
-from bitbench.store.query import Studies
-from tests.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
-from tests.unit.object_servers import BUCKET, serving, why_not
+from bitbench.features.objects.catalog import compact
+from bitbench.features.objects.store import ObjectStore
+from bitbench.features.query.studies import Studies
+from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
+from tests.features.objects.object_servers import BUCKET, serving, why_not
 
 pytestmark = [
     pytest.mark.skipif(why_not("seaweedfs") is not None, reason=why_not("seaweedfs") or ""),

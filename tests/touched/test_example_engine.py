@@ -1,4 +1,4 @@
-"""A third-party package with an engine and an environment of its own, from its installation to a report.
+"""A third-party package with an engine, an environment and a feature of its own, from its installation to a report.
 
 Needs a package index that pip reaches: the package's build backend and the one package of its lock come from there.
 """
@@ -75,4 +75,6 @@ def test_a_study_runs_on_it_from_end_to_end(place: Place) -> None:
     (instance,) = folder.instances()
     assert instance.facts is not None
     assert instance.facts.engine_version == "1.17.0"  # said by the server, so it ran in that environment
-    assert "example" in (folder.report / "report.md").read_text()
+    assert "- `example` repeats `hello`." in (folder.report / "report.md").read_text()
+    assert "words " in place.bitbench("--help").stdout
+    assert place.bitbench("words", "out").stdout == "example: hello\n"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recorded.trial import Outcome
-from bitbench.lab.places import pull_study
+from bitbench.features.objects.remote_folder import pull_study
+from bitbench.features.objects.store import ObjectStore, StoredObject
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.objects import ObjectStore, StoredObject
 from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check
+from tests.features.objects.object_servers import BUCKET, serving, why_not
 from tests.length import by_length
-from tests.unit.object_servers import BUCKET, serving, why_not
 
 KILLS = by_length(8, 100)
 BLOCKS, TRIALS = 2, 5

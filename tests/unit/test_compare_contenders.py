@@ -1,7 +1,5 @@
 """Contenders of one study: a pair has one ratio and one interval, whichever command is asked."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,9 +16,9 @@ from bitbench.statistics.changes import Changes, Pair, changes_within
 from bitbench.statistics.recommend import recommend
 from bitbench.statistics.studies import compare_contenders
 from bitbench.statistics.summarize import summarize
+from tests.gallery import SHOOTOUT
 from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
 
-GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 SPEEDS = {"plain": 100.0, "quick": 130.0, "twin": 101.0, "slow": 70.0}
 
@@ -93,7 +91,7 @@ def test_what_a_block_shares_cancels() -> None:
     ],
 )
 def test_contenders_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
-    (one, _) = compare_folders(GALLERY / "cpu-shootout", variants=(before, after)).cells
+    (one, _) = compare_folders(SHOOTOUT, variants=(before, after)).cells
     assert one.ratio is not None
     assert one.ratio.interval is not None
     assert one.ratio.interval.low > 1

@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from bitbench.cli.app import app
+from bitbench.cli.features import FeatureCommand
 from bitbench.core.asked.recipe import Recipe
 from bitbench.core.asked.study import Study
 from bitbench.planning.study_file import parse_study, study_schema
@@ -132,7 +133,7 @@ def _find(words: list[str]) -> tuple[TyperGroup | TyperCommand, list[str]]:
         assert rest[0] in command.commands, " ".join(words)
         command = command.commands[rest.pop(0)]
     assert isinstance(command, TyperGroup | TyperCommand)
-    return command, rest
+    return command.whole if isinstance(command, FeatureCommand) else command, rest
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

@@ -23,7 +23,7 @@ from bitbench.fleet.channel import MOST_WAITING, Channel, ChannelClosed, PipeCha
 from bitbench.fleet.machine_lock import MachineBusy, MachineLock
 from bitbench.fleet.messages import Message, decode, encode, message
 from bitbench.ground.errors import FleetError, NotComparableError, UsageError
-from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.driver import StudyDriver
 from bitbench.lab.executor import ENDED, Machine, RunLost
 from bitbench.lab.fleet import MOST_LOSSES, QUARANTINE_S, FleetExecutor, Station
 from bitbench.lab.incoming import BlockResults
@@ -31,13 +31,12 @@ from bitbench.lab.observer import LogObserver
 from bitbench.lab.orders import differences, make_order
 from bitbench.lab.quality import QualityDraft, new_draft
 from bitbench.lab.runner import _class_of, refuse_on_a_fleet
+from bitbench.lab.schedule import Schedule
 from bitbench.lab.study import Lab
 from bitbench.lab.trial import TrialDraft
 from bitbench.planning.schedule import LOST_REPEATS, Progress, excused
-from bitbench.planning.write_study import study_text
 from bitbench.store.folder import StudyFolder
 from bitbench.store.lost import without_lost
-from bitbench.store.query import Studies
 from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import FixedPace, plan_of, trial
@@ -454,25 +453,6 @@ def test_differences_are_named(tmp_path: Path) -> None:
     order = order_of(tmp_path, variants={"m/q": "1"}, files={"f": "2"})
     found = Lock(plan=order.plan, bitbench=__version__, variants={"m/q": "other"})
     assert differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
-
-
-def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
-    plan, folder = plan_of(), StudyFolder(tmp_path / "study")
-    cell = plan.cells[0]
-    with folder.writing() as writer:
-        writer.write_study(study_text(plan.study))
-        writer.write_lock(Lock(plan=plan))
-        for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
-            instance, log = writer.new_instance()
-            writer.append_instance(
-                make_instance(cell.contender, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
-            )
-            if outcome is Outcome.OK:
-                writer.append_trial(make_trial(cell, 0, 0, instance_id=instance), None)
-    sql = "SELECT outcome FROM trials ORDER BY trial"
-    assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
-    assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
-    assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
 
 
 class AuthenticationError(Exception):

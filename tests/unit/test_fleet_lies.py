@@ -23,10 +23,11 @@ from bitbench.fleet.messages import Message, encode, message
 from bitbench.ground.errors import FleetError
 from bitbench.lab import load_fleet
 from bitbench.lab.deliveries import pack
-from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.driver import StudyDriver
 from bitbench.lab.fleet import FleetExecutor
 from bitbench.lab.load_fleet import LoadFleet
 from bitbench.lab.observer import LogObserver
+from bitbench.lab.schedule import Schedule
 from bitbench.lab.study import Lab
 from bitbench.lab.trial import TrialDraft
 from bitbench.load.client import WorkerPart

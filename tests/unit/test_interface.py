@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import bitbench
+from bitbench.feature import offered
 from bitbench.ground.errors import StoreError
 from bitbench.imports.choices import Starts, Tool
 from bitbench.lab.imports import import_files
 from bitbench.store.tables import TABLES
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
-FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run", "tune"}
+FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run"}
 TYPES = {
     "BitbenchError",
     "Comparison",
@@ -24,14 +25,13 @@ TYPES = {
     "Recommendation",
     "Results",
     "Study",
-    "Tuning",
     "Workload",
 }
 
 
 def test_the_public_face_is_these_names() -> None:
     assert set(bitbench.__all__) == {"__version__", *FUNCTIONS, *TYPES}
-    assert set(dir(bitbench)) == set(bitbench.__all__)
+    assert set(dir(bitbench)) == {*bitbench.__all__, *offered("python")}
     assert all(inspect.isfunction(getattr(bitbench, name)) for name in FUNCTIONS)
     assert all(inspect.isclass(getattr(bitbench, name)) for name in TYPES)
     with pytest.raises(AttributeError, match="nothing"):

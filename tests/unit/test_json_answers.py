@@ -2,34 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import ANSWERS, answer_schema, answer_text, load_answer
+from bitbench.lab.answers import ANSWERS, answer_text, load_answer
 from bitbench.lab.choices import Described
 from tests.command_line import bitbench
 from tests.forked import bitbench_process
+from tests.json_answer import read_answer
 from tests.unit.study_folders import write_folder
 from tests.unit.test_recommend_tails import even, study
 
 DATA = Path(__file__).parent / "data"
-CARD = Path(__file__).parents[2] / "examples" / "gallery" / "cpu-shootout.card"
 WHY_INT8 = DATA / "explain" / "why-int8"
 STUDY = "name: x\nengines: [null]\nworkloads: [interactive]\nmeasure: {budget: 10m}\nobjectives: {ttft_p99: 1s}\n"
-
-
-def document(text: str, command: str) -> dict[str, Any]:
-    """The one document, checked against the schema of its command."""
-    found: dict[str, Any] = json.loads(text)
-    schema = answer_schema(Described(command))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(found, schema)
-    assert (found["format"], found["command"]) == (1, command)
-    assert found["meaning"] == ExitCode(found["exit_code"]).meaning
-    return found
 
 
 @pytest.fixture
@@ -49,15 +37,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "compare demo demo",
         "recommend demo --slo ttft_p99=1s --max-memory 4GB",
         f"explain {WHY_INT8} torchao-int8wo --workload one",
-        "publish demo --unsigned",
-        f"verify {CARD}",
-        f"query {CARD} --cards",
     ],
 )
 @pytest.mark.usefixtures("place")
 def test_an_answer_is_one_document(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(capsys, *command.split(), "--json")
-    found = document(said.out, command.split(maxsplit=1)[0])
+    found = read_answer(said.out, command.split(maxsplit=1)[0])
     assert found["exit_code"] == said.exit_code < ExitCode.USAGE
     assert found["error"] is None
     assert found["answer"]
@@ -67,22 +52,18 @@ def test_an_answer_is_one_document(command: str, capsys: pytest.CaptureFixture[s
     ("command", "code"),
     [
         ("plan none.yaml", ExitCode.USAGE),
-        ("tune study.yaml", ExitCode.USAGE),
         ("compare demo none", ExitCode.REFUSED),
         ("compare demo demo --fail-iff x", ExitCode.USAGE),
         ("recommend demo --max-memory 4", ExitCode.USAGE),
         ("explain demo nothing", ExitCode.USAGE),
         ("load http://127.0.0.1:9", ExitCode.UNAVAILABLE),
         ("doctor --slow", ExitCode.USAGE),
-        ("publish demo", ExitCode.USAGE),
-        ("verify study.yaml", ExitCode.REFUSED),
-        ("query none --cards", ExitCode.REFUSED),
     ],
 )
 @pytest.mark.usefixtures("place")
 def test_an_error_is_one_document_too(command: str, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(capsys, *command.split(), "--json")
-    found = document(said.out, command.split(maxsplit=1)[0])
+    found = read_answer(said.out, command.split(maxsplit=1)[0])
     assert found["exit_code"] == said.exit_code == code
     assert found["answer"] is None
     assert found["error"]
@@ -101,7 +82,7 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
     text = answer_text(Described.LOAD, load_answer("out", "out/report/index.html", summary), summary.exit_code())
-    (cell,) = document(text, "load")["answer"]["cells"]
+    (cell,) = read_answer(text, "load")["answer"]["cells"]
     assert cell["objectives"][0]["verdict"] == "met"
 
 

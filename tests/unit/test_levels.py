@@ -17,7 +17,7 @@ from bitbench.core.cell import Contender, Plan, ProcessorNote
 from bitbench.core.ports import Engine, Launch, Load
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.processor import Feature, Level, level_of
+from bitbench.core.recorded.processor import Instructions, Level, level_of
 from bitbench.core.recorded.roof import MachineRoof, Readings
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import ModelFacts, Variant
@@ -53,17 +53,17 @@ SAPPHIRE_RAPIDS = (*ZEN_4, "avx_vnni", "avx512_fp16", "amx_tile", "amx_int8", "a
     [
         (SAPPHIRE_RAPIDS, Level.AMX, ()),
         (ZEN_4, Level.AVX512_BF16, ()),
-        (CASCADE_LAKE, Level.AVX512_VNNI, (Feature.BF16,)),
-        (SKYLAKE, Level.AVX512, (Feature.BF16, Feature.INT8)),
-        (("avx2", "fma", "f16c", "avx_vnni"), Level.AVX_VNNI, (Feature.BF16,)),
-        (("avx2", "fma", "f16c"), Level.AVX2, (Feature.BF16, Feature.INT8)),
+        (CASCADE_LAKE, Level.AVX512_VNNI, (Instructions.BF16,)),
+        (SKYLAKE, Level.AVX512, (Instructions.BF16, Instructions.INT8)),
+        (("avx2", "fma", "f16c", "avx_vnni"), Level.AVX_VNNI, (Instructions.BF16,)),
+        (("avx2", "fma", "f16c"), Level.AVX2, (Instructions.BF16, Instructions.INT8)),
         (("asimd", "asimddp", "i8mm", "bf16", "sve"), Level.NEON_BF16, ()),
-        (("asimd", "asimddp"), Level.NEON_DOT, (Feature.BF16,)),
-        (("asimd",), Level.NEON, (Feature.BF16, Feature.INT8)),
+        (("asimd", "asimddp"), Level.NEON_DOT, (Instructions.BF16,)),
+        (("asimd",), Level.NEON, (Instructions.BF16, Instructions.INT8)),
     ],
 )
 def test_flags_tell_the_level_and_what_it_lacks(
-    flags: tuple[str, ...], level: Level, lacks: tuple[Feature, ...]
+    flags: tuple[str, ...], level: Level, lacks: tuple[Instructions, ...]
 ) -> None:
     assert set(flags) <= set(TELLING_FLAGS)
     assert level_of(flags) is HostFacts(cpu_flags=flags).level is level
@@ -123,7 +123,7 @@ BOTH = {"m/bf16 @ vllm": "float32", "m/bf16 @ transformers": "float32"}
 
 @pytest.mark.parametrize("level", list(Level))
 def test_the_dense_model_computes_in_float32_exactly_where_bf16_is_emulated(level: Level) -> None:
-    assert dtypes(plan_on(level)) == (BOTH if Feature.BF16 in level.lacks else {})
+    assert dtypes(plan_on(level)) == (BOTH if Instructions.BF16 in level.lacks else {})
 
 
 def test_nothing_is_chosen_where_the_level_is_not_known_or_the_study_names_a_type() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from bitbench.engines.left_over import end_left_over, left_over
 from bitbench.engines.processes import ServerProcess
-from bitbench.engines.starts import Command, Preparation, Started, Starts
+from bitbench.engines.starts import Preparation, StartCommand, Started, Starts
 from bitbench.ground.child_environment import engine_environment
 from tests.busy_machine import wait_for
 
@@ -49,10 +49,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(place: Path, name: str, preparation: Preparation | None) -> Command:
+def command(place: Path, name: str, preparation: Preparation | None) -> StartCommand:
     words = (sys.executable, "-I", str(place / "engine.py"), str(place / name))
     environment = engine_environment({"OF_THE_STUDY": "yes", "KEY": f"secret of {name}"})
-    return Command(words, environment, f"secret of {name}", place / f"{name}.log", preparation)
+    return StartCommand(words, environment, f"secret of {name}", place / f"{name}.log", preparation)
 
 
 def said(place: Path, name: str) -> dict[str, object]:

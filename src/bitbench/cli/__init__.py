@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from bitbench.ground.exit_codes import ExitCode
 
-RESUMED = ("run", "load", "quality", "tune", "mix")  # which fill a folder, trial by trial
+RESUMED = ("run", "load", "quality")  # which fill a folder, trial by trial; and those of features
 
 
 def main() -> None:
@@ -17,8 +17,15 @@ def main() -> None:
         code = _run()
         if code is ExitCode.STOPPED:
             resumes = "; finished trials are kept, and the same command resumes"
-            _say(f"stopped{resumes if _command_word() in RESUMED else ''}")
+            _say(f"stopped{resumes if _can_resume(_command_word()) else ''}")
     raise SystemExit(int(code))
+
+
+def _can_resume(command: str) -> bool:
+    from bitbench.feature import commands
+
+    added = commands()
+    return command in RESUMED or (command in added and added[command][0].resumes)
 
 
 def _run() -> ExitCode:
@@ -84,11 +91,10 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
     if "--json" in sys.argv[1:]:
-        from bitbench.lab.answers import ANSWERS, error_text
+        from bitbench.lab.answers import error_text, has_answer
 
-        word = _command_word()
-        if (command := next((known for known in ANSWERS if known == word), None)) is not None:
-            print(error_text(command, message, code))
+        if has_answer(word := _command_word()):
+            print(error_text(word, message, code))
     return code
 
 

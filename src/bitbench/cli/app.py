@@ -13,25 +13,19 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
-    export,
     fleet,
-    history,
     import_results,
     kernels,
     load,
-    mix,
     models,
     profile,
-    publish,
-    pull,
     quality,
     quantize,
-    query,
     quick,
     recommend,
     report,
-    tune,
 )
+from bitbench.cli.features import feature_commands
 from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, OnDevice, chosen, end_with_json
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.choices import Described
@@ -39,6 +33,10 @@ from bitbench.lab.choices import Described
 
 class _Commands(TyperGroup):
     """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.commands = {**self.commands, **feature_commands(), **self.commands}  # a command of the core wins
 
     def invoke(self, ctx: Any) -> Any:  # click's context, or that of typer's copy of it
         try:
@@ -172,7 +170,7 @@ def run(
     from bitbench.lab.places import folder_at
     from bitbench.lab.source import StudySource
     from bitbench.lab.study import Lab
-    from bitbench.lab.watch import watched
+    from bitbench.lab.watching import watched
 
     lab, console = Lab(device=chosen(device)), Terminal()
     place = None if into is None else folder_at(into, lab.home)
@@ -201,9 +199,9 @@ def doctor(
 
 @app.command()
 def schema(
-    of: Annotated[Described, typer.Argument(help="A file that you write, or what a command prints with --json.")] = (
-        Described.STUDY
-    ),
+    of: Annotated[
+        str, typer.Argument(help="study or recipe, or a command that has --json.", metavar="WHAT")
+    ] = Described.STUDY,
 ) -> None:
     """Print the JSON Schema of a file to write, or of an answer."""
     import json
@@ -212,7 +210,7 @@ def schema(
     from bitbench.planning.study_file import study_schema
     from bitbench.quantize.catalog import recipe_schema
 
-    of_files = {Described.STUDY: study_schema, Described.RECIPE: recipe_schema}
+    of_files = {str(Described.STUDY): study_schema, str(Described.RECIPE): recipe_schema}
     found = of_files[of]() if of in of_files else answer_schema(of)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
@@ -221,8 +219,6 @@ def schema(
 app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
-app.command()(tune.tune)
-app.command()(mix.mix)
 app.command()(compare.compare)
 app.command()(explain.explain)
 app.command()(profile.profile)
@@ -232,13 +228,7 @@ app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
 app.command()(fleet.fleet)
-app.command()(query.query)
-app.command()(history.history)
-app.command()(publish.publish)
-app.command()(publish.verify)
-app.command()(pull.pull)
 app.command("import")(import_results.import_results)
-app.command()(export.export)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from bitbench.core.base import Record
     from bitbench.core.environment import Device
     from bitbench.ground.exit_codes import ExitCode
-    from bitbench.lab.choices import Described
 
 
 class Format(StrEnum):
@@ -37,7 +36,7 @@ def chosen(device: "KernelDevice | None") -> "Device | None":
     return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
 
 
-def end_with_json(command: "Described", answer: "Record", exit_code: "ExitCode") -> NoReturn:
+def end_with_json(command: str, answer: "Record", exit_code: "ExitCode") -> NoReturn:
     """The only thing on stdout."""
     from bitbench.lab.answers import answer_text
 

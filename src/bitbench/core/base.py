@@ -23,6 +23,8 @@ from bitbench.ground.units import (
     written_seconds,
 )
 
+# A context of validation: bitbench wrote it, perhaps with features that are not installed here.
+RECORDED = {"written": "by bitbench"}
 Json = Any  # whatever json.loads returns; the shape is the other side's business
 
 

@@ -17,7 +17,7 @@ from bitbench.core.quotation import printable, without_key
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.engines.kernel_kills import count_kernel_kills
 from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_healthy
-from bitbench.engines.starts import Command, ConfigStarts, Preparation, Starts
+from bitbench.engines.starts import ConfigStarts, Preparation, StartCommand, Starts
 from bitbench.engines.workers.vllm_forks import UNLIKE
 from bitbench.ground import machine_faults
 from bitbench.ground.child_environment import engine_environment
@@ -73,7 +73,7 @@ class ServerInstance:
     def __init__(self, plan: ServerPlan, starts: ConfigStarts | None = None) -> None:
         self._plan = plan
         self._kernel_kills = count_kernel_kills()
-        command = Command(
+        command = StartCommand(
             words=tuple(plan.command),
             env=engine_environment(plan.env),
             key=plan.endpoint.api_key,

@@ -44,7 +44,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class Command:
+class StartCommand:
     """A server to start; `key` is its secret, which differs from start to start."""
 
     words: tuple[str, ...]
@@ -68,7 +68,7 @@ class Starts:
     """The starts of one run. Outside of a block all are spawned."""
 
     def __init__(self) -> None:
-        self._needed: dict[_Key, Command] = {}  # parents of every block, with a command that uses each
+        self._needed: dict[_Key, StartCommand] = {}  # parents of every block, with a command that uses each
         self._parents: dict[_Key, _Parent] | None = None  # of this block
         self._configs: dict[str, ConfigStarts] = {}
 
@@ -86,7 +86,7 @@ class Starts:
                 parent.stop()
             self._parents = None
 
-    def parent_of(self, command: Command, openmp: Mapping[str, str]) -> "_Parent | None":
+    def parent_of(self, command: StartCommand, openmp: Mapping[str, str]) -> "_Parent | None":
         """One that has imported everything; None outside of a block. All that a block needs import at the same time,
         before anything in it is measured. Raises ParentRefused."""
         if self._parents is None:
@@ -109,7 +109,7 @@ class ConfigStarts:
         self._openmp: dict[str, str] | None = None  # variables of its workers; None: it was not spawned yet
         self._refused: str | None = None  # the reason why it is always spawned
 
-    def start(self, command: Command) -> Started:
+    def start(self, command: StartCommand) -> Started:
         """Starts without waiting for the server; for the imports of a parent it does wait, once in a block."""
         if command.preparation is not None and self._openmp is not None and self._refused is None:
             try:
@@ -153,20 +153,20 @@ class _Key:
     env: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, command: Command, openmp: Mapping[str, str]) -> "_Key":
+    def of(cls, command: StartCommand, openmp: Mapping[str, str]) -> "_Key":
         assert command.preparation is not None
         kept = {name: value for name, value in command.env.items() if value != command.key}
         return cls(_interpreter(command), command.preparation, tuple(sorted({**kept, **openmp}.items())))
 
 
-def _interpreter(command: Command) -> tuple[str, ...]:
+def _interpreter(command: StartCommand) -> tuple[str, ...]:
     """The words before what it runs, such as `python -I`."""
     python, *others = command.words
     return (python, *takewhile(lambda word: word.startswith("-") and word != "-m", others))
 
 
 class _Parent:
-    def __init__(self, key: _Key, command: Command) -> None:
+    def __init__(self, key: _Key, command: StartCommand) -> None:
         hook = str(key.preparation.hook or "-")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -190,7 +190,7 @@ class _Parent:
             raise ParentRefused(self._reason)
         return self
 
-    def start(self, command: Command) -> ServerProcess:
+    def start(self, command: StartCommand) -> ServerProcess:
         words = command.words[len(_interpreter(command)) :]
         cpus = sorted(os.sched_getaffinity(0))
         order = {"words": words, "env": dict(command.env), "cpus": cpus, "openmp": _OPENMP}

@@ -16,10 +16,8 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── ImportFileError         a result file has another format than given, or contains no results
-├── ExportError             another tool did not take a study's figures, or its package is missing
 ├── StoreError              a study folder cannot be read or written as it is
-│   ├── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
-│   └── CardError           a file is not an evidence card, was changed after it was made, or was not signed as asked
+│   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── FleetError              no machine of a fleet can work on a study, or the cluster cannot be used
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
@@ -111,19 +109,11 @@ class ImportFileError(BitbenchError):
     exit_code = ExitCode.REFUSED
 
 
-class ExportError(BitbenchError):
-    pass
-
-
 class StoreError(BitbenchError):
     exit_code = ExitCode.REFUSED
 
 
 class RowsNotKeptError(StoreError):
-    pass
-
-
-class CardError(StoreError):
     pass
 
 

@@ -1,21 +1,20 @@
 """What a command prints with --json: one document, whatever happens, whose JSON Schema `bitbench schema` prints."""
 
 import json
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
+from bitbench import feature
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
-from bitbench.core.found.card import CardComparison, Verification
 from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
-from bitbench.core.found.mixture import Mixture
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
-from bitbench.core.found.tuning import Tuning
-from bitbench.core.recorded.card import CardManifest
 from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.processor import Level
+from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.ground.near_miss import did_you_mean
 from bitbench.lab.amount import PlanAnswer
 from bitbench.lab.choices import Described
 from bitbench.lab.doctor import Checkup
@@ -47,15 +46,6 @@ class LoadAnswer(Record):
     notes: tuple[str, ...]
 
 
-class PublishAnswer(Record):
-    """`size`: of the file, in bytes."""
-
-    card: str
-    size: int
-    is_signed: bool
-    manifest: CardManifest
-
-
 class DoctorEngine(Record):
     name: str
     is_ready: bool
@@ -82,36 +72,46 @@ class DoctorAnswer(Record):
     noise: HostNoise | None  # null with --quick
 
 
-ANSWERS: dict[Described, type[Printed[Any]]] = {
+ANSWERS: dict[str, type[Printed[Any]]] = {
     Described.RECOMMEND: Printed[Recommendation],
-    Described.TUNE: Printed[Tuning],
-    Described.MIX: Printed[Mixture],
     Described.COMPARE: Printed[Comparison],
     Described.EXPLAIN: Printed[Explanation],
     Described.LOAD: Printed[LoadAnswer],
     Described.PLAN: Printed[PlanAnswer],
     Described.DOCTOR: Printed[DoctorAnswer],
-    Described.PUBLISH: Printed[PublishAnswer],
-    Described.VERIFY: Printed[Verification],
-    Described.QUERY: Printed[CardComparison],
 }
 
 
-def answer_schema(command: Described) -> dict[str, Any]:
+def has_answer(command: str) -> bool:
+    return command in ANSWERS or command in feature.answers()
+
+
+def answer_type(command: str) -> type[Printed[Any]]:
+    """Of a command of the core, or of a feature; raises UsageError for others."""
+    if command in ANSWERS:
+        return ANSWERS[command]
+    offers = feature.answers()
+    if command not in offers:
+        known = [*Described, *offers]
+        raise UsageError(f"{command} has no JSON Schema; {did_you_mean(command, known)}known are {', '.join(known)}")
+    return cast("type[Printed[Any]]", Printed[offers[command].load()])  # type: ignore[misc]
+
+
+def answer_schema(command: str) -> dict[str, Any]:
     """Without a word about further fields: a later version may add some."""
-    schema = ANSWERS[command].model_json_schema(mode="serialization")
+    schema = answer_type(command).model_json_schema(mode="serialization")
     for definition in schema["$defs"].values():
         definition.pop("additionalProperties", None)
-    title = f"bitbench {command.value} --json"
+    title = f"bitbench {command} --json"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
-def answer_text(command: Described, answer: Record, exit_code: ExitCode) -> str:
-    return _text(ANSWERS[command](command=command, exit_code=exit_code, meaning=exit_code.meaning, answer=answer))
+def answer_text(command: str, answer: Record, exit_code: ExitCode) -> str:
+    return _text(answer_type(command)(command=command, exit_code=exit_code, meaning=exit_code.meaning, answer=answer))
 
 
-def error_text(command: Described, error: str, exit_code: ExitCode) -> str:
-    return _text(ANSWERS[command](command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error))
+def error_text(command: str, error: str, exit_code: ExitCode) -> str:
+    return _text(answer_type(command)(command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error))
 
 
 def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:

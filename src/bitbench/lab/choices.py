@@ -4,19 +4,14 @@ from enum import StrEnum
 
 
 class Described(StrEnum):
-    """What `bitbench schema` prints the JSON Schema of: a file that a person writes, or what a command prints
-    with --json."""
+    """What `bitbench schema` prints the JSON Schema of: a file that a person writes, or what a command of the core
+    prints with --json; those of features are in what they declare."""
 
     STUDY = "study"
     RECIPE = "recipe"
     RECOMMEND = "recommend"
-    TUNE = "tune"
-    MIX = "mix"
     COMPARE = "compare"
     EXPLAIN = "explain"
     LOAD = "load"
     PLAN = "plan"
     DOCTOR = "doctor"
-    PUBLISH = "publish"
-    VERIFY = "verify"
-    QUERY = "query"

@@ -1,4 +1,4 @@
-"""Drives a study: gives blocks to machines, writes down what comes back, and alone decides what is next.
+"""Drives a study on several machines: gives them blocks, writes down what comes back, and alone decides what is next.
 
 Only the driver writes. Each result is appended and synced before the next is asked for, so a study that was killed at
 any moment goes on from its folder by the same command.
@@ -7,63 +7,19 @@ any moment goes on from its folder by the same command.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.cell import Cell, Contender
 from bitbench.core.order import Order
 from bitbench.core.ports import Observer
 from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome, TrialRecord
+from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
 from bitbench.ground.errors import StoreError
-from bitbench.lab.executor import THIS_HOST, BlockRun, Ended, Executor, Machine, RunLost, RunRefused
+from bitbench.lab.executor import BlockRun, Ended, Executor, Machine, RunLost, RunRefused
 from bitbench.lab.group import Draft
 from bitbench.lab.orders import make_order
-from bitbench.lab.pace import StudyPace
 from bitbench.lab.quality import QualityDraft, new_draft, with_failure
+from bitbench.lab.schedule import Schedule
 from bitbench.lab.trial import TrialDraft, new_record, now
-from bitbench.planning.schedule import Progress, Recorded, excused
-from bitbench.statistics.standing import baseline_of
-from bitbench.store.folder import StudyFolder, Writer
-
-
-class Schedule:
-    """What is recorded, and what that leaves to do."""
-
-    def __init__(self, plan: Plan, make_pace: Callable[[], StudyPace], folder: StudyFolder) -> None:
-        self._plan, self._make_pace, self._folder = plan, make_pace, folder
-        recorded = self._recorded()
-        self.excused = excused(recorded)  # what an earlier call gave up, this one measures
-        self._begin_with(recorded)
-
-    def reload(self) -> None:
-        """From the folder alone: also after a machine was lost, since that takes back what its block had."""
-        self._begin_with(self._recorded())
-
-    def _begin_with(self, recorded: Sequence[Recorded]) -> None:
-        self.trials: list[TrialRecord] = []
-        self.hosts: dict[int, str] = {}  # on which each block was begun
-        self.pace = self._make_pace()
-        self.progress = Progress(self._plan, self.pace, baseline_of(self._plan), excused=self.excused)
-        for record in recorded:
-            self.add(record)
-
-    def _recorded(self) -> list[Recorded]:
-        return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
-
-    def add(self, record: Recorded) -> None:
-        self.progress.add([record])
-        self.pace.add(record)
-        if isinstance(record, QualityRecord):
-            return
-        if isinstance(record, TrialRecord):
-            self.trials.append(record)
-        elif record.outcome is Outcome.LOST:
-            self.hosts.pop(record.block, None)
-        else:
-            self.hosts[record.block] = record.host or THIS_HOST
-
-    @property
-    def measured(self) -> int:
-        return sum(trial.kind == "measured" for trial in self.trials)
+from bitbench.store.folder import Writer
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where the blocks of a study run: the port, and this process behind it.
+"""Where the blocks of a study run that several machines share: the port, and the work of one block.
 
 The driver asks a run for one result after the other. It asks for the next only when the last is on disk, and may ask
 for the same one again: nothing is lost with the driver, and nothing is written twice.
@@ -19,8 +19,6 @@ from bitbench.ground.errors import StoreError
 from bitbench.lab.bench import Bench
 from bitbench.lab.group import Draft, GroupRunner
 from bitbench.planning.schedule import Progress
-
-THIS_HOST = "local"  # what records call the machine of a study that runs on one
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ class BlockWork:
     observer: Observer
     new_instance: Callable[[], tuple[str, Path]]
     logs: Path
-    remaining_s: Callable[[], float | None] = lambda: None
 
     def drafts(self, block: int) -> Generator[Draft, None, None]:
         with self.bench.starts.block() if self.bench.starts else nullcontext():
@@ -101,7 +98,7 @@ class BlockWork:
 
     def _drafts(self, block: int) -> Generator[Draft, None, None]:
         while (group := self.progress.next_group()) is not None and group.block == block:
-            self.observer.group_started(group, self.remaining_s())
+            self.observer.group_started(group, None)
             results = 0
             for draft in GroupRunner(
                 group, self.plan, self.bench, self.progress, self.observer, self.new_instance
@@ -110,53 +107,3 @@ class BlockWork:
                 results += not isinstance(draft, InstanceRecord)
             if results == 0 and self.progress.next_group() == group:
                 raise StoreError(f"{group.name} left no trial; see the logs in {self.logs}")
-
-
-class LocalExecutor:
-    """This process is the only machine; its runs share the driver's progress, so that nothing has to be sent."""
-
-    def __init__(self, work: Callable[[], BlockWork], facts: HostFacts) -> None:
-        """`work`: with the progress of the driver, as it is by then."""
-        self._work = work
-        self._machine = Machine(THIS_HOST, facts)
-
-    def machines(self) -> Sequence[Machine]:
-        return (self._machine,)
-
-    def start(self, order: Order, machine: Machine) -> BlockRun:
-        return _LocalRun(self._work().drafts(order.block), machine.name)
-
-    def knows(self, host: str) -> bool:
-        return host == THIS_HOST
-
-    def lost(self, machine: Machine, cause: str) -> None:
-        """Cannot happen: it would be this process."""
-
-    def refused(self, machine: Machine, why: str, *, is_passing: bool) -> None:
-        """Cannot happen, likewise."""
-
-    def wait(self) -> None:
-        """Not needed: `next` waits."""
-
-
-class _LocalRun:
-    def __init__(self, drafts: Generator[Draft, None, None], host: str) -> None:
-        self._drafts, self._host = drafts, host
-        self._seq = -1
-        self._last: Draft | Ended | None = None
-
-    def next(self, seq: int) -> Draft | Ended | None:
-        if seq != self._seq:
-            draft = next(self._drafts, ENDED)
-            self._seq, self._last = seq, on_host(draft, self._host)
-        return self._last
-
-    def ping(self) -> str:
-        return ""
-
-    def stop(self) -> None:
-        self._drafts.close()
-
-
-def on_host(draft: Draft | Ended, host: str) -> Draft | Ended:
-    return draft.model_copy(update={"host": host}) if isinstance(draft, InstanceRecord) else draft

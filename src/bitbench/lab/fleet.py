@@ -16,11 +16,12 @@ from bitbench.fleet.channel import Channel, ChannelClosed, Roster, Seat
 from bitbench.fleet.messages import PING_S, SILENCE_S, Message, message
 from bitbench.ground.errors import FleetError
 from bitbench.lab.deliveries import MATERIALS
-from bitbench.lab.driver import Schedule, UnderWay
+from bitbench.lab.driver import UnderWay
 from bitbench.lab.executor import ENDED, BlockRun, Ended, Machine, RunLost, RunRefused
 from bitbench.lab.group import Draft
 from bitbench.lab.incoming import BlockResults, clock_s, host_facts
 from bitbench.lab.quality import QualityDraft
+from bitbench.lab.schedule import Schedule
 from bitbench.lab.trial import TrialDraft, now
 from bitbench.store.folder import Writer
 

@@ -1,7 +1,7 @@
 """A group of a block: its contenders are started, warmed up, and take turns until each has its trials; then all end.
 
 It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking for
-the next one: here that is `lab.study`, on a cluster it would be the node that owns the folder.
+the next one: here that is `lab.loop`, on another machine `lab.node`.
 """
 
 import time
@@ -40,7 +40,7 @@ class GroupRunner:
     observer: Observer
     new_instance: Callable[[], tuple[str, Path]]  # an id and a log file
 
-    def run(self) -> Iterator[Draft]:
+    def run(self) -> Generator[Draft, None, None]:
         for draft in self._drafts():
             if isinstance(draft, TrialDraft):
                 yield replace(draft, record=draft.record.model_copy(update={"purpose": self.group.purpose}))

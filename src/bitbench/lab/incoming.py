@@ -51,7 +51,7 @@ from bitbench.load.requests import Slot, slots_of
 from bitbench.load.verdict import CLOCK_STEP_S, judge
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.rows.request_rows import RequestRows
-from bitbench.statistics.recompute import compare_values
+from bitbench.statistics.values import compare_values
 from bitbench.store.records import LARGEST_WHOLE_NUMBER, cause_of, checked, rows_from
 
 # Two clocks that run: crystals differ by a ten-thousandth, those of virtual machines by more; and a moment of delay.

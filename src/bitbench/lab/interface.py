@@ -9,10 +9,9 @@ from bitbench.core.found.comparison import Comparison
 from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.recommendation import Recommendation
-from bitbench.core.found.tuning import Tuning
 from bitbench.core.ports import Observer
 from bitbench.fleet.address import roster_of
-from bitbench.ground.units import parse_fraction, parse_seconds
+from bitbench.ground.units import parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
 from bitbench.lab.explain import explain_variant
@@ -23,8 +22,6 @@ from bitbench.lab.recommend import limits_of, recommend_from
 from bitbench.lab.results import Results
 from bitbench.lab.source import StudySource
 from bitbench.lab.study import Lab
-from bitbench.lab.tune import tune as search
-from bitbench.lab.tune import tune_source
 from bitbench.store.folder import StudyFolder
 
 Place = str | Path
@@ -172,24 +169,6 @@ def recommend(
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
     return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
-
-
-def tune(
-    study: Place,
-    into: Place | None = None,
-    *,
-    budget: str | float | None = None,
-    observer: Observer | None = None,
-    trust: bool = False,
-) -> Tuning:
-    """Search the contenders of a study file with a section `tune` for the best under its limits, and confirm it against
-    the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
-    lab = Lab()
-    budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
-    source = tune_source(Path(study), budget_s)
-    if trust:
-        lab.trust(source).give()
-    return search(lab, source, None if into is None else Path(into), observer or LogObserver())
 
 
 def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:

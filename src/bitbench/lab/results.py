@@ -122,9 +122,9 @@ class Results:
         return self._lab.report(self._folder, self._lab.document(self._folder, self.summary)).with_name("index.html")
 
     def _table(self, name: str) -> "pa.Table":
-        from bitbench.store.query import Studies
+        from bitbench.store.arrow_tables import study_table
 
-        return Studies(str(self.path)).arrow(name).drop_columns(["folder", "study"])  # the same in each row
+        return study_table(self._read, name).drop_columns(["folder", "study"])  # the same in each row
 
 
 def _figures(summary: StudySummary) -> "pa.Table":

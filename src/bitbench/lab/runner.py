@@ -30,15 +30,16 @@ from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
 from bitbench.ground.units import show_duration
 from bitbench.lab.bench import Bench
-from bitbench.lab.driver import Schedule, StudyDriver
+from bitbench.lab.driver import StudyDriver
 from bitbench.lab.endpoint import EndpointRun
-from bitbench.lab.executor import THIS_HOST, BlockWork, LocalExecutor
 from bitbench.lab.fleet import FleetExecutor, FleetStatus
 from bitbench.lab.load_study import PreparedLoad
+from bitbench.lab.loop import run_study
 from bitbench.lab.pace import OpenCells, StudyPace
 from bitbench.lab.part import StudyPart
 from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker
+from bitbench.lab.schedule import THIS_HOST, Schedule
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import now
 from bitbench.lab.variants import Workshop
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from bitbench.lab.study import Lab
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile", "tune"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
 
 CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
@@ -83,9 +84,8 @@ class StudyRunner:
     ) -> StudyFolder:
         require_linux()
         source = StudySource.of(study).with_budget(budget_s)
-        if source.study.tune is not None and part is None:
-            asks = f"`tune` asks for a search; run it with: bitbench tune {source.file or 'FILE'}"
-            raise source.located(StudyFileError(asks, ("tune",)))
+        if part is None:
+            refuse_what_another_command_runs(source)
         self._lab.trust(source).require()
         workshop = Workshop(self._lab.home, source.folder)
         plan = self._lab.ready_plan(source, workshop, observer, part)
@@ -96,30 +96,15 @@ class StudyRunner:
                 self._run_on(fleet, plan=plan, source=source, workshop=workshop, writer=writer, observer=observer)
             return folder
         with folder.writing() as writer, LoadWorkers() as load:
-            lock = self._open(writer, plan, source, observer)
+            self._open(writer, plan, source, observer)
             bench = self.bench(plan.study, load, workshop, source.folder)
             kits = self.kit_maker(bench, workshop).kits(plan, writer, observer.note)
             bench = replace(bench, quality=kits)
             goes_on = part and part.goes_on
             search = (lambda blocks: goes_on(folder, blocks)) if goes_on else None
             schedule = Schedule(plan, lambda: self.pace(plan, bench.engines, search=search), folder)
-
-            def work() -> BlockWork:
-                pace, progress = schedule.pace, schedule.progress
-                return BlockWork(
-                    plan, bench, progress, observer, writer.new_instance, folder.logs, remaining_s=pace.remaining_s
-                )
-
             _announce(plan, schedule, observer, self._lab.estimator(plan).quality_s)
-            executor = LocalExecutor(work, lock.host)
-            StudyDriver(
-                lock,
-                folder=str(bench.folder),
-                writer=writer,
-                observer=observer,
-                executor=executor,
-                schedule=schedule,
-            ).run()
+            run_study(plan, bench, schedule, writer, observer)
             run_profiles(plan, bench, writer, observer)
         return folder
 
@@ -291,6 +276,14 @@ def _study_in(folder: StudyFolder) -> Study:
     return parse_study(text, name=str(folder.study_file))
 
 
+def refuse_what_another_command_runs(source: StudySource) -> None:
+    """Raises StudyFileError for a file with a section that `bitbench run` would pass over."""
+    for key, section in source.study.sections.items():
+        if section.run_by is not None:
+            asks = f"`{key}` is not for `bitbench run`; run it with: bitbench {section.run_by} {source.file or 'FILE'}"
+            raise source.located(StudyFileError(asks, (key,)))
+
+
 def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
     """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
     if lock.plan.study.engines != study.engines:
@@ -309,8 +302,10 @@ def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fol
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    for field in sorted(type(new).model_fields.keys() - CHANGEABLE_FIELDS - set(changeable)):
-        if getattr(old, field) != getattr(new, field):
+    may_change = {key for key, section in new.sections.items() if section.may_change}
+    fields = {*type(new).model_fields, *old.sections, *new.sections}
+    for field in sorted(fields - CHANGEABLE_FIELDS - may_change - set(changeable)):
+        if getattr(old, field, None) != getattr(new, field, None):
             raise StoreError(
                 f"this folder contains another study: `{field}` differs from the file; "
                 "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"

@@ -12,7 +12,7 @@ from bitbench.core.base import Spec
 from bitbench.core.capability import Capability, CapabilityRange, parse_range
 from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
-from bitbench.core.recorded.processor import Feature, Level
+from bitbench.core.recorded.processor import Instructions, Level
 from bitbench.core.recorded.variant import AtLoad
 from bitbench.ground import yaml_file
 
@@ -27,7 +27,7 @@ _FILE = Path(__file__).with_name("compatibility.yaml")
 class Lacking(Spec):
     """What a row means on a processor that lacks some instructions."""
 
-    feature: Feature
+    feature: Instructions
     why: str = Field(description="a sentence: what the engine does without them, and what that costs")
     dtype: str | None = Field(default=None, description="what it computes in there, unless the study says otherwise")
 

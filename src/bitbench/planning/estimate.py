@@ -10,7 +10,7 @@ from bitbench.core.asked.quality import Quality, Scoring
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Plan
 from bitbench.core.ports import Engine
-from bitbench.core.recorded.processor import Feature, Level
+from bitbench.core.recorded.processor import Instructions, Level
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.core.recorded.variant import Variant
 
@@ -39,7 +39,7 @@ ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = 400, 30  # tokens: the mean of the sc
 
 def assumed(level: Level | None) -> Assumed:
     """None: not known, or not what computes."""
-    return WITH_BF16 if level is None or Feature.BF16 in level.features else WITHOUT_BF16
+    return WITH_BF16 if level is None or Instructions.BF16 in level.features else WITHOUT_BF16
 
 
 def guess_trial_s(variant: Variant, workload: Workload, speed: Assumed = WITH_BF16) -> float:

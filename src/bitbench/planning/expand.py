@@ -13,7 +13,6 @@ from bitbench.core.ports import Engine, Load
 from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.ground.errors import RecipeError, StudyFileError
-from bitbench.planning.alike import alike_setups
 from bitbench.planning.compatibility import CompatibilityRow, look_up
 from bitbench.planning.kv_cache import as_arguments
 
@@ -75,11 +74,12 @@ def expand(
         expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
-        alike_setups=alike_setups(study, engines) if study.tune is not None else (),
         level=level,
         processor_notes=tuple(note for note in notes if note.contender in started),
     )
     _check_baseline(plan)
+    for section in study.sections.values():
+        plan = section.change_plan(plan, engines)
     return plan
 
 

@@ -8,6 +8,7 @@ from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.trial import InstanceRecord
+from bitbench.feature import Offer, ReportPlace, report_parts, sparing
 from bitbench.ground.units import show_bytes
 from bitbench.report.charts.curves import length_figures, load_figures
 from bitbench.report.charts.figure import Figure
@@ -17,7 +18,7 @@ from bitbench.report.charts.trials import trials_figure
 from bitbench.report.document.model import Block, Chart, Document, Link, Name, Paragraph, Phrase, Section
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, listing, names, paragraph, say, small_print, strong
+from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
 from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
@@ -41,7 +42,6 @@ from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.ranked import titled
 from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.settings import settings_section
-from bitbench.report.sections.speculation import speculation_section, speculation_sentences
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sections.turns import turns_section, turns_sentences
 from bitbench.report.sections.warm_up import warm_up_section
@@ -63,13 +63,16 @@ def study_document(
         precision_section(summary),
         crossover_section(summary),
         settings_section(summary),
-        speculation_section(summary),
+        *_of_features(summary, ReportPlace.SPEED),
         memory_section(summary),
+        *_of_features(summary, ReportPlace.MEMORY),
         engine_metrics_section(summary),
         roofline_section(summary),
         quality_section(summary),
         behaviour_section(summary),
         turns_section(summary),
+        *_of_features(summary, ReportPlace.QUALITY),
+        *_of_features(summary, ReportPlace.CAUSES),
         profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
@@ -79,6 +82,7 @@ def study_document(
         host_section(lock),
         machines_section(summary),
         load_nodes_section(summary),
+        *_of_features(summary, ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),
         runs_section(summary),
@@ -140,8 +144,23 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
             yield best_table(part)
     if summary.models:
         yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    found = [speculation_sentences, quality_sentences, behaviour_sentences, turns_sentences]
-    yield from bullets([*remarks(summary), *(sentence for sentences in found for sentence in sentences(summary))])
+    found = [quality_sentences, behaviour_sentences, turns_sentences]
+    own = [*remarks(summary), *(sentence for sentences in found for sentence in sentences(summary))]
+    yield from bullets([*own, *_sentences_of_features(summary)])
+
+
+def _of_features(summary: StudySummary, place: ReportPlace) -> Iterator[Section | None]:
+    for part, feature in report_parts():
+        if part.place is place and part.name in summary.parts:
+            with sparing(feature):
+                yield Offer(feature, part.section).load()(summary.parts[part.name], summary)
+
+
+def _sentences_of_features(summary: StudySummary) -> Iterator[Words]:
+    for part, feature in report_parts():
+        if part.sentences is not None and part.name in summary.parts:
+            with sparing(feature):
+                yield from Offer(feature, part.sentences).load()(summary.parts[part.name], summary)
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:

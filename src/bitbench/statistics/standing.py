@@ -167,9 +167,8 @@ def _looks(plan: Plan, baseline: Contender | None, rounds: Mapping[int, int], el
 
 
 def kept_back(plan: Plan) -> float:
-    """For confirming the choice, of a budget: two of the contenders once more, as a share of a block of all. Nothing
-    where `bitbench tune` confirms it in a study of its own."""
-    if plan.study.tune is not None:
+    """For confirming the choice, of a budget: two of the contenders once more, as a share of a block of all."""
+    if not plan.study.measure.confirm:
         return 0.0
     contenders = len({cell.contender for cell in plan.cells})
     return 2 / contenders if plan.study.measure.budget is not None and contenders >= LEAST_TO_CONFIRM else 0.0

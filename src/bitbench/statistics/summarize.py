@@ -1,16 +1,18 @@
 """From the records of a study to everything a report may say."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from zlib import crc32
 
 import numpy as np
 
 from bitbench.core.asked.objective import Objective
+from bitbench.core.base import Record
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.metrics import HEADLINES, METRICS
 from bitbench.core.found.summary import CellSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.feature import Offer, report_parts, sparing
 from bitbench.statistics.behaviour import summarize_behaviour
 from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
@@ -31,7 +33,6 @@ from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
 from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.settings import summarize_settings
-from bitbench.statistics.speculation import summarize_speculation
 from bitbench.statistics.speeds import Speeds
 from bitbench.statistics.standing import baseline_of, headline_of
 from bitbench.statistics.stop_reason import stop_reason
@@ -82,8 +83,17 @@ def summarize(of: StudyRecords) -> StudySummary:
         roof=of.roof,
         cell_roofs=cell_roofs(of),
         settings=summarize_settings(of),
-        speculation=summarize_speculation(of),
+        parts=dict(_parts(of)),
     )
+
+
+def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
+    """What features compute from the records."""
+    for part, feature in report_parts():
+        with sparing(feature):
+            computed = Offer(feature, part.compute).load()(of)
+            if computed is not None:
+                yield part.name, computed
 
 
 def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:

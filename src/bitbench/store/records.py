@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from bitbench.core.base import Json, Record
+from bitbench.core.base import RECORDED, Json, Record
 from bitbench.core.cell import Plan
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import OperatorProfile
@@ -163,7 +163,7 @@ def checked(raw: bytes, kind: type[R], newest: int) -> R:
         raise ValueError("`format` is not a whole number")
     if version > newest:
         raise NewerFormatError(f"record format {version}, this one knows {newest}")
-    record = kind.model_validate(content)
+    record = kind.model_validate(content, context=RECORDED)
     _check_time(record)
     return record
 

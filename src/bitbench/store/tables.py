@@ -1,4 +1,4 @@
-"""The tables that `bitbench query` offers: their columns, what these mean, and how they are read from study folders."""
+"""The tables of a study: their columns, what these mean, and where a value stands in the records."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,21 +7,16 @@ from bitbench.core.found.metrics import find
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.core.recorded.trial import Memory, TrialMetrics
 
-# How DuckDB spells the types of requests/*.parquet.
-_TYPES = {
-    "int32": "INTEGER", "int16": "SMALLINT", "float64": "DOUBLE", "string": "VARCHAR", "list<float64>": "DOUBLE[]",
-}  # fmt: skip
-
 
 class TableColumn(NamedTuple):
     name: str
-    type: str
+    arrow_type: str
     meaning: str
-    sql: str  # from the columns of the source
+    path: str  # of the value, in a record as JSON and what is joined with it
 
 
 @dataclass(frozen=True)
-class QueryTable:
+class StudyTable:
     """`files`: which files of a study folder it is read from."""
 
     meaning: str
@@ -30,7 +25,7 @@ class QueryTable:
 
 
 def _same(name: str, kind: str, meaning: str) -> TableColumn:
-    return TableColumn(name, kind, meaning, f'"{name}"')
+    return TableColumn(name, kind, meaning, name)
 
 
 def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
@@ -43,165 +38,127 @@ def _meaning(column: str) -> str:
     return metric.meaning
 
 
-FOLDER = TableColumn("folder", "VARCHAR", "the study folder, below the one that was opened", "folder")
-STUDY = TableColumn("study", "VARCHAR", "name of the study", "study")
+FOLDER = TableColumn("folder", "string", "the study folder, below the one that was opened", "folder")
+STUDY = TableColumn("study", "string", "name of the study", "study")
 CONTENDER = (
-    TableColumn("variant", "VARCHAR", "model/recipe; none where the engine has no model", "cell.contender.variant"),
-    TableColumn("engine", "VARCHAR", "name of the engine's setup in the study", "cell.contender.engine"),
+    TableColumn("variant", "string", "model/recipe; none where the engine has no model", "cell.contender.variant"),
+    TableColumn("engine", "string", "name of the engine's setup in the study", "cell.contender.engine"),
 )
-_OWN_CONTENDER = tuple(column._replace(sql=column.sql.removeprefix("cell.")) for column in CONTENDER)
+_OWN_CONTENDER = tuple(column._replace(path=column.path.removeprefix("cell.")) for column in CONTENDER)
 _OUTCOME = (
     _same(
         "outcome",
-        "VARCHAR",
+        "string",
         "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed, lost or invalid",
     ),
-    _same("cause", "VARCHAR", "why it is not ok"),
+    _same("cause", "string", "why it is not ok"),
 )
-_UTC = "try_cast({} AS TIMESTAMPTZ) AT TIME ZONE 'UTC'"
-_STARTED = TableColumn("started_at", "TIMESTAMP", "wall clock, in UTC", _UTC.format("started_at"))
+_STARTED = _same("started_at", "timestamp", "wall clock, in UTC")
 
-STUDIES = QueryTable(
+STUDIES = StudyTable(
     "one row per study folder",
     "lock.json",
     (
         FOLDER,
         STUDY,
-        TableColumn("description", "VARCHAR", "what the study file says", "plan.study.description"),
-        TableColumn("created_at", "TIMESTAMP", "when it was begun, in UTC", _UTC.format("created_at")),
-        _same("bitbench", "VARCHAR", "version that ran it"),
-        TableColumn("imported_from", "VARCHAR", "tool whose files it was made from", "plan.imported_from.tool"),
-        TableColumn("headline", "VARCHAR", "metric that is ranked", "plan.study.measure.headline"),
-        TableColumn("baseline", "VARCHAR", "contender that others are compared with", "plan.study.baseline"),
-        _at("host", "cpu_model", "VARCHAR", "processor"),
-        _at("host", "cores", "INTEGER", "physical cores"),
-        _at("host", "threads", "INTEGER", "hardware threads"),
-        _at("host", "memory_bytes", "BIGINT", "memory of the machine"),
-        TableColumn("accelerators", "VARCHAR[]", "names of its devices", "[one.name for one in host.accelerators]"),
-        _at("host", "os", "VARCHAR", "operating system"),
+        TableColumn("description", "string", "what the study file says", "plan.study.description"),
+        _same("created_at", "timestamp", "when it was begun, in UTC"),
+        _same("bitbench", "string", "version that ran it"),
+        TableColumn("imported_from", "string", "tool whose files it was made from", "plan.imported_from.tool"),
+        TableColumn("headline", "string", "metric that is ranked", "plan.study.measure.headline"),
+        TableColumn("baseline", "string", "contender that others are compared with", "plan.study.baseline"),
+        _at("host", "cpu_model", "string", "processor"),
+        _at("host", "cores", "int32", "physical cores"),
+        _at("host", "threads", "int32", "hardware threads"),
+        _at("host", "memory_bytes", "int64", "memory of the machine"),
+        TableColumn("accelerators", "list<string>", "names of its devices", "host.accelerators.name"),
+        _at("host", "os", "string", "operating system"),
     ),
 )
-TRIALS = QueryTable(
+TRIALS = StudyTable(
     "one row per trial, warm-up included",
     "trials.jsonl",
     (
         FOLDER,
         STUDY,
-        TableColumn("trial", "VARCHAR", "its id", "id"),
-        _same("kind", "VARCHAR", "measured or warmup; only measured ones count"),
+        TableColumn("trial", "string", "its id", "id"),
+        _same("kind", "string", "measured or warmup; only measured ones count"),
         *CONTENDER,
-        TableColumn("workload", "VARCHAR", "name of the workload", "cell.workload"),
-        _same("concurrency", "INTEGER", "requests in flight that the workload allows"),
-        _same("input_tokens", "INTEGER", "tokens of a prompt; null where they vary"),
-        _same("output_tokens", "INTEGER", "tokens of an answer; null where they vary"),
-        TableColumn("instance", "VARCHAR", "the start of the engine that it ran in", "instance_id"),
-        _same("block", "INTEGER", "round of starts"),
-        _same("index", "INTEGER", "number within its block"),
+        TableColumn("workload", "string", "name of the workload", "cell.workload"),
+        _same("concurrency", "int32", "requests in flight that the workload allows"),
+        _same("input_tokens", "int32", "tokens of a prompt; null where they vary"),
+        _same("output_tokens", "int32", "tokens of an answer; null where they vary"),
+        TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
+        _same("block", "int32", "round of starts"),
+        _same("index", "int32", "number within its block"),
         TableColumn(
             "purpose",
-            "VARCHAR",
+            "string",
             "selection; or confirmation: of the chosen contender after the choice, in no other figure",
-            "coalesce(purpose, 'selection')",
+            "purpose",
         ),
         _STARTED,
-        _same("duration_s", "DOUBLE", "how long it took"),
+        _same("duration_s", "float64", "how long it took"),
         *_OUTCOME,
-        *(_at("metrics", name, "DOUBLE", _meaning(name)) for name in TrialMetrics.model_fields),
-        *(_at("memory", name, "BIGINT", _meaning(name)) for name in Memory.model_fields),
-        _same("requests", "INTEGER", "requests that were sent"),
-        _same("failed_requests", "INTEGER", "those without a complete answer"),
+        *(_at("metrics", name, "float64", _meaning(name)) for name in TrialMetrics.model_fields),
+        *(_at("memory", name, "int64", _meaning(name)) for name in Memory.model_fields),
+        _same("requests", "int32", "requests that were sent"),
+        _same("failed_requests", "int32", "those without a complete answer"),
     ),
 )
-INSTANCES = QueryTable(
+INSTANCES = StudyTable(
     "one row per start of an engine",
     "instances.jsonl",
     (
         FOLDER,
         STUDY,
-        TableColumn("instance", "VARCHAR", "its id", "id"),
+        TableColumn("instance", "string", "its id", "id"),
         *_OWN_CONTENDER,
-        _same("block", "INTEGER", "round of starts"),
-        _same("host", "VARCHAR", "the machine it ran on; null of an import, and of a server that was running"),
+        _same("block", "int32", "round of starts"),
+        _same("host", "string", "the machine it ran on; null of an import, and of a server that was running"),
         _STARTED,
-        _same("ready_s", "DOUBLE", "from start to ready"),
+        _same("ready_s", "float64", "from start to ready"),
         *_OUTCOME,
-        _at("facts", "engine_version", "VARCHAR", "as the engine reports it"),
-        _at("facts", "kernels", "VARCHAR[]", "kernels it selected"),
-        _at("facts", "command", "VARCHAR[]", "how it was started, without secrets"),
-        _at("facts", "prefix_caching", "BOOLEAN", "on or off"),
-        _at("facts", "weight_bytes_loaded", "BIGINT", "weights as loaded"),
-        _at("facts", "kv_cache_bytes", "BIGINT", "set aside for keys and values"),
-        _at("facts", "kv_cache_tokens", "BIGINT", "tokens that fit into it"),
-        _at("facts", "kv_bytes_per_token", "BIGINT", "keys and values of one token"),
-        _at("facts", "weight_load_s", "DOUBLE", "loading of the weights"),
-        _at("facts", "compile_s", "DOUBLE", "compilation"),
-        TableColumn("idle_bytes", "BIGINT", "host memory once ready", "memory.resident_bytes"),
+        _at("facts", "engine_version", "string", "as the engine reports it"),
+        _at("facts", "kernels", "list<string>", "kernels it selected"),
+        _at("facts", "command", "list<string>", "how it was started, without secrets"),
+        _at("facts", "prefix_caching", "bool", "on or off"),
+        _at("facts", "weight_bytes_loaded", "int64", "weights as loaded"),
+        _at("facts", "kv_cache_bytes", "int64", "set aside for keys and values"),
+        _at("facts", "kv_cache_tokens", "int64", "tokens that fit into it"),
+        _at("facts", "kv_bytes_per_token", "int64", "keys and values of one token"),
+        _at("facts", "weight_load_s", "float64", "loading of the weights"),
+        _at("facts", "compile_s", "float64", "compilation"),
+        TableColumn("idle_bytes", "int64", "host memory once ready", "memory.resident_bytes"),
     ),
 )
-REQUESTS = QueryTable(
+REQUESTS = StudyTable(
     "one row per request",
     "requests/*.parquet",
     (
         FOLDER,
         STUDY,
-        TableColumn("trial", "VARCHAR", "id of its trial", "trial"),
-        *(_same(column.name, _TYPES[column.arrow_type], column.meaning) for column in REQUEST_COLUMNS),
+        TableColumn("trial", "string", "id of its trial", "trial"),
+        *(_same(column.name, column.arrow_type, column.meaning) for column in REQUEST_COLUMNS),
     ),
 )
-QUALITY = QueryTable(
+QUALITY = StudyTable(
     "one row per measurement of a contender's quality",
     "quality.jsonl",
     (
         FOLDER,
         STUDY,
-        TableColumn("measurement", "VARCHAR", "its id", "id"),
+        TableColumn("measurement", "string", "its id", "id"),
         *_OWN_CONTENDER,
-        TableColumn("instance", "VARCHAR", "the start of the engine that it ran in", "instance_id"),
+        TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
         _STARTED,
-        _same("duration_s", "DOUBLE", "how long it took"),
+        _same("duration_s", "float64", "how long it took"),
         *_OUTCOME,
-        TableColumn("corpus", "VARCHAR", "which text", "corpus.description"),
-        TableColumn("windows_hash", "VARCHAR", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
-        TableColumn("windows", "INTEGER", "pieces of the text", "corpus.windows"),
-        _same("tokens", "BIGINT", "tokens that were scored"),
-        _same("perplexity", "DOUBLE", _meaning("perplexity")),
+        TableColumn("corpus", "string", "which text", "corpus.description"),
+        TableColumn("windows_hash", "string", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
+        TableColumn("windows", "int32", "pieces of the text", "corpus.windows"),
+        _same("tokens", "int64", "tokens that were scored"),
+        _same("perplexity", "float64", _meaning("perplexity")),
     ),
 )
-KERNELS = QueryTable(
-    "one row per kernel case, shape and batch of `bitbench kernels`, or of an imported kernel table",
-    "records.json",
-    (
-        TableColumn("folder", "VARCHAR", "the folder that `bitbench kernels` or `bitbench import` filled", "folder"),
-        _same("case", "VARCHAR", "name of the kernel case; of an imported table, its column"),
-        _same("in_features", "INTEGER", "rows of the weight that are read"),
-        _same("out_features", "INTEGER", "columns of the result"),
-        _same("batch", "INTEGER", "activation rows"),
-        _same("labels", "MAP(VARCHAR, INTEGER)", "further parameters, such as main_centroids"),
-        _same("weight_bytes", "BIGINT", "as stored"),
-        _same("median_s", "DOUBLE", "median over rounds; of an imported table, the time that it prints"),
-        _same("rounds", "BIGINT", "how many"),
-        _same("error", "DOUBLE", "relative error against double precision"),
-        _same("cause", "VARCHAR", "why it was not timed"),
-        _same("device", "VARCHAR", "where the kernels ran: cpu or cuda"),
-        _same("device_name", "VARCHAR", "of a GPU"),
-        _same("cpu_model", "VARCHAR", "processor"),
-        _same("threads", "INTEGER", "threads that it used"),
-        _same("torch", "VARCHAR", "version of torch"),
-        _same("isa", "VARCHAR", "instruction set that a native kernel ran on"),
-        _same("imported_from", "VARCHAR", "tool, where bitbench did not measure it"),
-    ),
-)
-TABLES = {
-    "studies": STUDIES,
-    "trials": TRIALS,
-    "instances": INSTANCES,
-    "requests": REQUESTS,
-    "quality": QUALITY,
-    "kernels": KERNELS,
-}
-
-
-def no_rows(name: str) -> str:
-    """No row of the right types, as SQL: what is united with it has every column."""
-    empty = ", ".join(f'CAST(NULL AS {column.type}) AS "{column.name}"' for column in TABLES[name].columns)
-    return f"SELECT {empty} WHERE false"
+TABLES = {"studies": STUDIES, "trials": TRIALS, "instances": INSTANCES, "requests": REQUESTS, "quality": QUALITY}

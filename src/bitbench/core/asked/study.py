@@ -2,20 +2,36 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import cache
 from itertools import product
 from math import prod
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema
 
 from bitbench.core.asked.objective import Objectives
 from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.tune import Goal, Tune
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.base import Bytes, Fraction, Seconds, Spec
+from bitbench.core.base import RECORDED, Bytes, Fraction, Seconds, Spec
 from bitbench.core.found.metrics import Headline, find
+from bitbench.feature import sparing, study_keys
+
+if TYPE_CHECKING:
+    from bitbench.core.cell import Plan
+    from bitbench.core.ports import Engine
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
@@ -183,6 +199,7 @@ class Measure(Spec):
     headline: Headline = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
+    confirm: bool = Field(default=True, description="with a budget: one more start of the best, after it was chosen")
 
     @model_validator(mode="before")
     @classmethod
@@ -239,8 +256,40 @@ class Checkpoint(Spec):
     name: Name | None = Field(default=None, description="how reports call it; by what it holds unless given")
 
 
+class StudySection(Spec):
+    """What a study file says to a feature, under the feature's own key."""
+
+    description: ClassVar[str]  # of the key, in the JSON Schema of study files
+    run_by: ClassVar[str | None] = None  # the command that such a file is for, instead of `bitbench run`
+    may_change: ClassVar[bool] = False  # between two runs into the same folder
+
+    def refuse(self, study: "Study") -> str | None:  # noqa: ARG002
+        """Say why it does not go with the rest of the file; None where it does."""
+        return None
+
+    def change_plan(self, plan: "Plan", engines: "Mapping[str, Engine]") -> "Plan":  # noqa: ARG002
+        """Return what the feature makes of the plan of its study."""
+        return plan
+
+
+S = TypeVar("S", bound=StudySection)
+
+
+@cache
+def feature_keys() -> type[Spec]:
+    """Make a model with a field for each key that a feature reads."""
+    fields: dict[str, Any] = {}
+    for key, offer in study_keys().items():
+        with sparing(offer.feature):
+            kind = offer.load()
+            fields[key] = (kind | None, Field(default=None, description=kind.description))
+    return create_model("FeatureKeys", __base__=Spec, **fields)
+
+
 class Study(Spec):
-    """One question, asked of models × recipes × engines × workloads."""
+    """One question, asked of models × recipes × engines × workloads. Features add keys, each a `StudySection`."""
+
+    model_config = ConfigDict(extra="allow")  # what belongs to no feature is refused before
 
     bitbench: Literal[1] = Field(default=STUDY_FORMAT, description="version of this file's format")
     name: Name
@@ -270,7 +319,6 @@ class Study(Spec):
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )
-    tune: Tune | None = Field(default=None, description="what `bitbench tune` looks for among the contenders")
     seed: int = Field(default=0, ge=0, description="order and prompts follow from it")
 
     @field_validator("workloads", mode="before")
@@ -320,17 +368,45 @@ class Study(Spec):
                 raise ValueError(f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too")
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_features(cls, value: object, info: ValidationInfo) -> object:
+        """Whatever is no field here belongs to a feature, or is a mistake; what a record has of a feature that is not
+        installed is left alone."""
+        if not isinstance(value, dict):
+            return value
+        own = {key: content for key, content in value.items() if key in cls.model_fields}
+        others = {key: content for key, content in value.items() if key not in own and content is not None}
+        model = feature_keys()
+        known = {key: others[key] for key in others if key in model.model_fields or info.context is not RECORDED}
+        sections = model.model_validate(known, context=info.context)
+        return {**own, **others, **{key: getattr(sections, key) for key in known}}
+
     @model_validator(mode="after")
-    def _can_be_tuned(self) -> "Study":
-        if self.tune is None:
-            return self
-        if len(self.workloads) != 1 or len(self.models) > 1:
-            raise ValueError("tune: what is best differs by workload and model; give one of each")
-        if self.tune.goal is Goal.COST and self.tune.price_per_hour is None:
-            raise ValueError("tune: the goal cost needs `price_per_hour`")
-        if self.tune.max_quality_loss is not None and self.quality is None:
-            raise ValueError("tune: max_quality_loss needs quality to be measured; add `quality: {}`")
+    def _suits_its_features(self) -> "Study":
+        for key, section in self.sections.items():
+            if reason := section.refuse(self):
+                raise ValueError(f"{key}: {reason}")
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        json_schema = handler(schema)
+        own = handler.resolve_ref_schema(json_schema)
+        own["additionalProperties"] = False
+        for key, field in feature_keys().model_fields.items():
+            kind = study_keys()[key].load()
+            own["properties"][key] = {**handler(kind.__pydantic_core_schema__), "description": field.description}
+        return json_schema
+
+    @property
+    def sections(self) -> dict[str, StudySection]:
+        """Those of features that are installed, by key."""
+        return {key: content for key, content in (self.model_extra or {}).items() if isinstance(content, StudySection)}
+
+    def section(self, kind: type[S]) -> S | None:
+        """Return what the file says to a feature; None where it says nothing."""
+        return next((content for content in self.sections.values() if isinstance(content, kind)), None)
 
     def workload(self, name: str) -> Workload:
         return next(workload for workload in self.workloads if workload.name == name)

@@ -1,9 +1,9 @@
 """What the records say, in numbers: the only thing a report may print. Made by `statistics.summarize`."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from bitbench.core.asked.study import Study
 from bitbench.core.base import Record
@@ -482,29 +482,6 @@ class SettingSummary(Record):
     acceptance_length: float | None = None  # tokens of a step that began with a draft
 
 
-class Speculation(Record):
-    """A contender that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
-
-    None where it is unknown; all about drafts is, where the engine counted none. Costs are relative to a plain step.
-    """
-
-    contender: Contender
-    plain: Contender | None  # None: the study has it only with drafts
-    workload: str
-    acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
-    acceptance_rate: float | None = None  # of drafted tokens
-    against_unquantized: Ratio | None = None  # of the acceptance length, under the same settings
-    draft_length: float | None = None  # tokens drafted at a time
-    drafted_share: float | None = None  # of steps
-    tokens_per_step: float | None = None
-    verify_cost: float | None = None  # of a step that checks a draft; None: no workload with so many streams
-    draft_cost: float | None = None  # of one step of the draft model; 0 where there is none
-    predicted: float | None = None  # gain; None where a cost is unknown
-    gain: Ratio | None = None  # measured, by the time per output token; above 1 where drafting is faster
-    break_even: float | None = None  # the acceptance length from which it pays
-    break_even_interval: Interval | None = None
-
-
 class MachinePart(Record):
     """What one machine of several did, and how fast it is beside the others."""
 
@@ -529,6 +506,9 @@ class LoadNodeSummary(Record):
     trials: int
     requests: int
     off_by_s: float  # at most: how much earlier or later than planned, because of its clock; the worst of the trials
+
+
+P = TypeVar("P", bound=Record)
 
 
 class StudySummary(Record):
@@ -558,7 +538,11 @@ class StudySummary(Record):
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
     settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
-    speculation: tuple[Speculation, ...] = ()  # of contenders that draft tokens ahead where others do not
+    parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
+
+    def part(self, kind: type[P]) -> P | None:
+        """What a feature found; None where it has nothing to say of this study."""
+        return next((found for found in self.parts.values() if isinstance(found, kind)), None)
 
     @property
     def by_model(self) -> tuple["StudySummary", ...]:

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from enum import StrEnum
 
 
-class Feature(StrEnum):
+class Instructions(StrEnum):
     """Products in a small type, done by instructions of the processor and not by several others in their place."""
 
     BF16 = "bf16"
     INT8 = "int8"
 
 
-MISSING = {Feature.BF16: "no bf16 instructions", Feature.INT8: "no int8 dot products"}
+MISSING = {Instructions.BF16: "no bf16 instructions", Instructions.INT8: "no int8 dot products"}
 
 
 class Level(StrEnum):
@@ -28,12 +28,12 @@ class Level(StrEnum):
     NEON = "neon"
 
     @property
-    def features(self) -> frozenset[Feature]:
+    def features(self) -> frozenset[Instructions]:
         return _FEATURES.get(self, frozenset())
 
     @property
-    def lacks(self) -> tuple[Feature, ...]:
-        return tuple(feature for feature in Feature if feature not in self.features)
+    def lacks(self) -> tuple[Instructions, ...]:
+        return tuple(feature for feature in Instructions if feature not in self.features)
 
     @property
     def shown(self) -> str:
@@ -54,13 +54,13 @@ _FLAGS: dict[Level, frozenset[str]] = {
     Level.NEON_DOT: frozenset({"asimd", "asimddp"}),
     Level.NEON: frozenset({"asimd"}),
 }
-_FEATURES: dict[Level, frozenset[Feature]] = {
-    Level.AMX: frozenset(Feature),
-    Level.AVX512_BF16: frozenset(Feature),  # no processor has it without VNNI
-    Level.AVX512_VNNI: frozenset({Feature.INT8}),
-    Level.AVX_VNNI: frozenset({Feature.INT8}),
-    Level.NEON_BF16: frozenset(Feature),
-    Level.NEON_DOT: frozenset({Feature.INT8}),
+_FEATURES: dict[Level, frozenset[Instructions]] = {
+    Level.AMX: frozenset(Instructions),
+    Level.AVX512_BF16: frozenset(Instructions),  # no processor has it without VNNI
+    Level.AVX512_VNNI: frozenset({Instructions.INT8}),
+    Level.AVX_VNNI: frozenset({Instructions.INT8}),
+    Level.NEON_BF16: frozenset(Instructions),
+    Level.NEON_DOT: frozenset({Instructions.INT8}),
 }
 
 

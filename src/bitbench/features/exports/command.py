@@ -1,0 +1,39 @@
+"""`bitbench export`: a study's figures in other tools."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.features.exports.content import exported
+from bitbench.features.exports.targets import exporter
+from bitbench.features.exports.types import ExportError, Target
+from bitbench.lab.study import Lab
+from bitbench.store.folder import StudyFolder
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A study folder.", metavar="STUDY_DIR")],
+    *,
+    to: Annotated[Target, typer.Option("--to", help="The tool that gets the figures.")],
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Address of its server [default: the tool's own].")
+    ] = None,
+) -> None:
+    """Send a study's figures to Prometheus, MLflow and others.
+
+    They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
+    format and wandb writes offline runs.
+    """
+    typer.echo(export_study(Lab(), folder, to, url), nl=False)
+
+
+def export_study(lab: Lab, path: Path, target: Target, url: str | None) -> str:
+    """Send a study's figures, and return what the command prints. Raises ExportError, StoreError."""
+    send = exporter(target)  # first: a missing package is said before a large study is read
+    folder = StudyFolder.existing(path)
+    records = folder.read()
+    study = exported(lab.summary(folder, records), records.lock)
+    if not study.cells:
+        raise ExportError(f"{path} has no figures to export; no trial succeeded.")
+    return send(study, url)

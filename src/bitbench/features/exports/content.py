@@ -1,0 +1,70 @@
+"""Chooses what is exported of a study, whatever it is exported to: cells with their figures, intervals and facts."""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell
+from bitbench.core.found.metrics import find
+from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.core.recorded.host import TELLING_FACTS
+from bitbench.core.recorded.lock import Lock
+from bitbench.features.exports.types import ExportedCell, ExportedFigure, ExportedStudy
+
+_SHAPE = ("concurrency", "input_tokens", "output_tokens")
+_HOST = (*(name for name in TELLING_FACTS if name != "cpu_flags"), "os", "python")
+
+
+def exported(summary: StudySummary, lock: Lock) -> ExportedStudy:
+    """Return what is sent; cells without a figure are left out."""
+    facts = {"bitbench_version": lock.bitbench, "measured_at": lock.created_at}
+    facts |= {f"host_{name}": lock.host.shown(name) for name in _HOST}
+    workloads = {workload.name: workload for workload in summary.study.workloads}
+    return ExportedStudy(
+        summary.study.name,
+        _known(facts),
+        tuple(
+            ExportedCell(
+                id=sha256(f"{summary.study.name}\0{lock.created_at}\0{found.cell.name}".encode()).hexdigest()[:16],
+                name=found.cell.name,
+                labels={
+                    "variant": found.cell.contender.variant,
+                    "engine": found.cell.contender.engine,
+                    "workload": found.cell.workload,
+                },
+                figures=tuple(_figures(found)),
+                facts=_known(_facts(found.cell, summary, lock, workloads.get(found.cell.workload))),
+            )
+            for found in summary.cells
+            if found.metrics
+        ),
+    )
+
+
+def _figures(found: CellSummary) -> Iterator[ExportedFigure]:
+    """A percentile is that of all requests, where there are enough of them; one of single trials is not exported."""
+    for column, estimate in found.metrics.items():
+        metric = find(column)
+        if metric is None or metric.is_tail:
+            continue
+        low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
+        yield ExportedFigure(metric.name, metric.unit, metric.meaning, estimate.mean, low, high)
+    for column, tail in found.tails.items():
+        metric = find(column)
+        if metric is not None and metric.is_tail and tail.is_carried:
+            yield ExportedFigure(metric.name, metric.unit, metric.meaning, tail.value, tail.low, tail.high)
+
+
+def _facts(cell: Cell, summary: StudySummary, lock: Lock, workload: Workload | None) -> Iterator[tuple[str, object]]:
+    contender = next((known for known in summary.contenders if known.contender == cell.contender), None)
+    if contender is not None:
+        yield "engine_version", ", ".join(contender.engine_versions)
+        yield "kernels", ", ".join(contender.kernels)
+    yield "variant_sha256", lock.variants.get(cell.contender.variant)
+    if workload is not None:
+        for part in _SHAPE:
+            yield part, None if part in workload.unknown else getattr(workload, part)
+
+
+def _known(facts: Mapping[str, object] | Iterator[tuple[str, object]]) -> dict[str, str]:
+    return {name: str(value) for name, value in dict(facts).items() if value not in (None, "")}

@@ -1,0 +1,36 @@
+"""`bitbench history`: one metric of one cell over all studies below a folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli.terminal import Terminal
+from bitbench.features.history.chart import history_figure
+from bitbench.features.history.computing import history_below
+from bitbench.features.history.words import history_document
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.terminal import render_whole
+
+
+def history(
+    folder: Annotated[Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")],
+    *,
+    cell: Annotated[str, typer.Option("--cell", help='"variant @ engine / workload", or a unique part of it.')],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="A figure [default: the newest study's headline].")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the chart (SVG) to this file.")
+    ] = None,
+) -> None:
+    """Draw one metric over past studies, with what changed between."""
+    found = history_below(folder, cell, metric)
+    render_whole(history_document(found), Terminal())
+    if output is not None and not found.points:
+        typer.echo(f"no figure: {output} is not written, as there is nothing to draw")
+    elif output is not None:
+        files, name = SafeFolder.around(output, folder)
+        files.write(name, svg(history_figure(found)))
+        typer.echo(f"figure: {output}")

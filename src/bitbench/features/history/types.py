@@ -1,0 +1,27 @@
+"""One metric of one cell over past studies."""
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Cell
+from bitbench.core.found.comparison import Difference, Verdict
+from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+
+
+class HistoryPoint(Record):
+    """One study. `ratio`, `verdict` and `changes` are against the point before; the first has none."""
+
+    folder: str
+    started_at: str | None
+    estimate: Estimate
+    ratio: Ratio | None = None
+    verdict: Verdict | None = None
+    changes: tuple[Difference, ...] = ()
+
+
+class History(Record):
+    cell: Cell
+    metric: str
+    definition: MetricDefinition
+    confidence: float
+    points: tuple[HistoryPoint, ...]  # oldest first
+    without_result: tuple[str, ...] = ()  # folders that asked for this cell and have no such figure
+    other_shape: tuple[str, ...] = ()  # folders whose workload of this name is another one

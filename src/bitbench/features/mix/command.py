@@ -1,0 +1,83 @@
+"""`bitbench mix MODEL`: choose a type for each group of tensors by measured divergence and time, and confirm it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli.options import AsJson, Format, end_with_json
+from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.parsing import words
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.terminal import Terminal
+from bitbench.features.mix.asked import Mix, parse_limits
+from bitbench.features.mix.search import mix as find_mix
+from bitbench.features.mix.words import mixture_document
+from bitbench.lab.checked import checked
+from bitbench.lab.study import Lab
+
+
+def mix(
+    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
+    *,
+    limit: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=VALUE", help="speed=RECIPE, bits=4.8, divergence=0.02 or =RECIPE; may be repeated."),
+    ],
+    types: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Types of GGUF tensors to choose from.")
+    ] = "q4_0,q4_K,q5_K,q6_K,q8_0",
+    bands: Annotated[int, typer.Option(min=1, max=100, help="Bands of layers with types of their own.")] = 4,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Measure each band in every type, not only in the smallest.")
+    ] = False,
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),
+    ] = None,
+    windows: Annotated[int, typer.Option(min=4, max=5000, help="Windows of text per swap.")] = 8,
+    window_tokens: Annotated[int, typer.Option(min=8, max=65536, help="Tokens per window.")] = 64,
+    starts: Annotated[int, typer.Option(min=2, max=64, help="Starts of each model that is timed.")] = 2,
+    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Timed trials of each model per start.")] = 6,
+    reserve: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of a limit that is left to errors of prediction.")
+    ] = "2%",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of order and prompts.")] = 0,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: mix-MODEL].")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    as_json: AsJson = False,
+) -> None:
+    """Choose a GGUF type for each group of tensors, and confirm it.
+
+    Measures on llama.cpp how much each group of tensors diverges in each type and how fast each type is here, chooses
+    the best mix under the limits, creates it as a variant, and measures it against the limit's recipe anew. The same
+    command resumes an interrupted one. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
+    inconclusive.
+    """
+    limits = checked(lambda: parse_limits(limit), about="--limit")
+    asked = checked(
+        lambda: Mix.model_validate(
+            {
+                "model": model,
+                "types": words(types),
+                "limits": limits,
+                "bands": bands,
+                "thorough": thorough,
+                "corpus": tuple(str(path.resolve()) for path in corpus or ()),
+                "windows": windows,
+                "window_tokens": window_tokens,
+                "starts": starts,
+                "rounds": rounds,
+                "reserve": reserve,
+                "seed": seed,
+            }
+        )
+    )
+    lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
+    with RunDisplay(console) as display:
+        found = find_mix(lab, asked, into, display)
+    if as_json:
+        end_with_json("mix", found, found.exit_code)
+    end_with_answer(mixture_document(found), console, found.exit_code, form, says_exit_code=True)

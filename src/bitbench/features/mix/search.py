@@ -1,0 +1,376 @@
+"""`bitbench mix`: measure what each group of tensors costs in each type, choose, make that checkpoint, confirm it."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.recipe import Recipe
+from bitbench.core.asked.study import Count, EngineSetup, Measure, Schedule, Study
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Contender
+from bitbench.core.found.recommendation import Finding
+from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio, StudySummary
+from bitbench.core.ports import Observer
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import Outcome
+from bitbench.features.mix.asked import Mix
+from bitbench.features.mix.choice import (
+    Measured,
+    ceilings_of,
+    choose,
+    divergence_difference,
+    front,
+    judge_bits,
+    judge_difference,
+    judge_divergence,
+    judge_speed,
+    options_of,
+    predict,
+    types_of,
+    weight_times,
+)
+from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
+from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, MixSide, Mixture, TensorGroup, TypeTime
+from bitbench.features.mix.words import mixture_document
+from bitbench.ground.errors import LoadError, QualityError, QuantizeError
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.ground.units import show_bytes
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import make_variant, order_variant
+from bitbench.models import library
+from bitbench.planning.expand import no_quality_of_random_weights
+from bitbench.quantize import catalog, variants
+from bitbench.quantize.gguf_header import GgufTensor, read_tensors
+from bitbench.report import files
+from bitbench.report.document.vega import vega_bundle
+from bitbench.statistics.quality import KL, summarize_quality
+from bitbench.statistics.standing import headline_of, pair_tables
+from bitbench.statistics.summarize import summarize
+from bitbench.store.folder import StudyFolder
+
+ENGINE = "llamacpp"
+DENSE = "gguf-bf16"  # what every divergence is measured from
+# One stream, almost nothing but decoding: a step reads every weight once, and its time is that of the kernels.
+DECODE = Workload(name="decode", concurrency=1, input_tokens=16, output_tokens=64)
+STEP = "tpot_s"
+FRESH_WINDOWS = 2  # of the confirmation, for each of the single swaps; halfway between those
+RECIPES = "recipes"
+ROOM_BESIDE_BYTES = 2**30
+
+
+def mix(lab: Lab, asked: Mix, into: Path | None, observer: Observer) -> Mixture:
+    """Measure, choose, make, confirm; the same call again continues where it was interrupted. Fills the study folders
+    `sensitivity`, `times` and `confirmation` and a `report` in `into`, by default ./mix-MODEL."""
+    for reference in asked.references:
+        catalog.built_in_file(reference)  # raises where there is none
+    found = _MixRun(lab, asked, into or Path(f"mix-{Path(asked.model).name}"), observer).answer()
+    write_mix_report(lab, found)
+    return found
+
+
+def write_mix_report(lab: Lab, found: Mixture) -> Path:
+    """Write `report/` into the folder of the mix."""
+    return files.write_report(mixture_document(found), vega_bundle(lab.home), Path(found.folder))
+
+
+@dataclass(frozen=True)
+class _MixRun:
+    lab: Lab
+    asked: Mix
+    place: Path
+    observer: Observer
+
+    def answer(self) -> Mixture:
+        groups = self._groups
+        swaps = plan_swaps(groups, thorough=self.asked.thorough)
+        models = plan_uniform(groups, self.asked.types)
+        divergences = self._measure_swaps(swaps)
+        steps = self._measure_times(models)
+        weight_s = weight_times([(types, steps[f"all-{type}"].mean) for type, types in models.items()])
+        measured = [Measured(swap.groups, swap.type, divergences[swap.name]) for swap in swaps]
+        ceilings = ceilings_of(
+            self.asked.limits,
+            self.asked.reserve,
+            {recipe: step.mean for recipe, step in steps.items()},
+            {recipe: found.value for recipe, found in divergences.items()},
+        )
+        options = options_of(groups, measured, weight_s)
+        choices = choose(options, ceilings)
+        recipe = self._chosen_recipe(choices)
+        file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_text(recipe))
+        self._make(recipe, types_of(choices))
+        reference = self.asked.references[0]
+        found = Mixture(
+            model=self._model.name,
+            limits=self.asked.limits,
+            reserve=self.asked.reserve,
+            types=self.asked.types,
+            reference=reference,
+            groups=choices,
+            times=tuple(
+                TypeTime(type=type, step=steps[f"all-{type}"], weight_s=weight_s[type], fits=_fits(groups, type))
+                for type in models
+            ),
+            predicted=predict(options, types_of(choices)),
+            front=front(options),
+            uniform={type: predict(options, types) for type, types in models.items()},
+            reference_predicted_s=_predicted_s(self._tensors_of(reference), groups, weight_s),
+            reference_step=steps[reference],
+            reference_divergence=divergences[reference],
+            unused_types=tuple(type for type in self.asked.types if type not in models),
+            tokens=self.asked.windows * (self.asked.window_tokens - 1),  # the first of each has nothing before it
+            recipe=str(file),
+            folder=str(self.place),
+        )
+        confirmed = self._confirm(recipe)
+        self._remove(swaps)
+        return found.model_copy(update={"confirmed": confirmed})
+
+    @cached_property
+    def _model(self) -> library.ResolvedModel:
+        if library.look_up(self.asked.model, self.lab.home).facts.random_weights:
+            raise QualityError(no_quality_of_random_weights(self.asked.model))
+        return library.resolve(self.asked.model, self.lab.home)
+
+    @cached_property
+    def _groups(self) -> tuple[TensorGroup, ...]:
+        return group_tensors(self._tensors_of(DENSE), self.asked.types, self.asked.bands)
+
+    def _tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
+        """Of a variant, which is made where it does not exist."""
+        wanted = catalog.find(recipe) if isinstance(recipe, str) else recipe
+        made = make_variant(
+            order_variant(self._model, wanted, self.lab.home),
+            self.lab.home,
+            lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
+        )
+        return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_tensors(file))
+
+    def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, QualityEstimate]:
+        recipes = [mixed_recipe(swap.name, swap.types) for swap in swaps]
+        study = self._study(
+            "sensitivity",
+            [DENSE, *self.asked.references, *map(self._written, recipes)],
+            quality=self._quality(),
+            measure=Measure(schedule=Schedule.VISITS),
+        )
+        folder = StudyFolder(self.place / "sensitivity")
+        if not _is_scored(folder, study):  # else the variants would be made for nothing: they were removed
+            self._require_room(recipes)
+            folder = self._run(study, folder)
+        return _divergences(folder.read(), [*self.asked.references, *(recipe.name for recipe in recipes)])
+
+    def _measure_times(self, models: Mapping[str, Mapping[TensorGroup, str]]) -> dict[str, Estimate]:
+        recipes = [mixed_recipe(f"all-{type}", types) for type, types in models.items()]
+        study = self._study(
+            "times",
+            [*self.asked.references, *map(self._written, recipes)],
+            workloads=(DECODE,),
+            measure=self._rounds(self.asked.starts),
+        )
+        records = self._run(study, StudyFolder(self.place / "times")).read()
+        return _steps(records, [*self.asked.references, *(recipe.name for recipe in recipes)])
+
+    def _confirm(self, recipe: Recipe) -> ConfirmedMix:
+        """In a folder of its own; one that has confirmed another mix stays as it is."""
+        file = f"{recipe.name}.yaml"
+        study = self._study(
+            "confirmation",
+            [DENSE, *self.asked.references, file],
+            workloads=(DECODE,),
+            quality=self._quality(FRESH_WINDOWS, offset=0.5),
+            baseline=self._contender(self.asked.references[0]).name,
+            measure=self._rounds(self.asked.starts + 1),
+        )
+        for number in count(1):
+            folder = StudyFolder(self.place / ("confirmation" if number == 1 else f"confirmation-{number}"))
+            lock = folder.lock()
+            if lock is None or lock.plan.study.recipes == study.recipes:
+                break
+        records = self._run(study, folder).read()
+        return self._confirmed(records, recipe, folder.path)
+
+    def _confirmed(self, records: StudyRecords, recipe: Recipe, folder: Path) -> ConfirmedMix:
+        summary, measure = summarize(records), records.study.measure
+        reference = self.asked.references[0]
+        mix_side, other = self._side(summary, recipe), self._side(summary, catalog.find(reference))
+        return ConfirmedMix(
+            folder=str(folder),
+            starts=measure.instances.min,
+            rounds=measure.trials.min,
+            mix=mix_side,
+            reference=other,
+            speed=_speed(records, self._contender(recipe.name), self._contender(reference)),
+            difference=self._difference(records, recipe.name, reference),
+            findings=tuple(self._findings(records, recipe.name, mix_side)),
+        )
+
+    def _findings(self, records: StudyRecords, name: str, mix_side: MixSide) -> list[Finding]:
+        limits, found = self.asked.limits, []
+        if limits.speed is not None:
+            speed = _speed(records, self._contender(name), self._contender(limits.speed))
+            found.append(judge_speed(limits.speed, speed))
+        if limits.bits is not None and mix_side.bits is not None:
+            found.append(judge_bits(limits.bits, mix_side.bits))
+        if isinstance(limits.divergence, str):
+            found.append(judge_difference(limits.divergence, self._difference(records, name, limits.divergence)))
+        elif limits.divergence is not None:
+            found.append(judge_divergence(limits.divergence, mix_side.divergence))
+        return found
+
+    def _difference(self, records: StudyRecords, name: str, reference: str) -> QualityEstimate | None:
+        contenders = [self._contender(recipe) for recipe in (name, reference, DENSE)]
+        return divergence_difference(records, *contenders)
+
+    def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
+        """Bits are of the groups: what is the same in every variant is not counted."""
+        contender = self._contender(recipe.name)
+        cell = next((row for row in summary.cells if row.cell.contender == contender), None)
+        quality = next((row for row in summary.quality if row.contender == contender), None)
+        chosen = {name for group in self._groups for name in group.tensors}
+        tensors = [tensor for tensor in self._tensors_of(recipe) if tensor.name in chosen]
+        return MixSide(
+            recipe=recipe.name,
+            step=cell.metrics.get(STEP) if cell else None,
+            divergence=quality.estimates.get(KL) if quality else None,
+            bits=8 * sum(tensor.size_bytes for tensor in tensors) / sum(tensor.weights for tensor in tensors),
+        )
+
+    def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
+        """Named by its content, so that another choice is another contender."""
+        types = types_of(choices)
+        content = json.dumps([[*group.tensors, type] for group, type in types.items()])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        used = sorted(set(types.values()))
+        return mixed_recipe(f"mix-{digest}", types, f"{self._model.name}: {', '.join(used)} by measured time")
+
+    def _make(self, recipe: Recipe, types: Mapping[TensorGroup, str]) -> None:
+        if wrong := wrong_types(self._tensors_of(recipe), types):
+            raise QuantizeError(
+                f"llama-quantize made another file than {recipe.name} asks for: {wrong[0]} ({len(wrong)} tensors); "
+                "choose other --types"
+            )
+
+    def _study(self, name: str, recipes: Sequence[str], **fields: object) -> Study:
+        content = {
+            "name": f"{self._model.name}-{name}",
+            "models": (self.asked.model,),
+            "recipes": tuple(recipes),
+            "engines": (EngineSetup(name=ENGINE, engine=ENGINE),),
+            "seed": self.asked.seed,
+            **fields,
+        }
+        return Study.model_validate(content)
+
+    def _quality(self, times: int = 1, offset: float = 0.0) -> Quality:
+        return Quality(
+            corpus=tuple(os.path.relpath(path, self.place) for path in self.asked.corpus),
+            windows=times * self.asked.windows,
+            window_tokens=self.asked.window_tokens,
+            offset=offset,
+            answer_tokens=0,
+        )
+
+    def _rounds(self, starts: int) -> Measure:
+        """A fixed number, so that no look bends the figures."""
+        rounds = self.asked.rounds
+        return Measure(instances=Count(min=starts, max=starts), trials=Count(min=rounds, max=rounds), headline="tpot")
+
+    def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
+        self.observer.note(f"{study.name}: {len(study.recipes)} variants")
+        done = self.lab.run(StudySource.of(study, self.place), folder, self.observer)
+        self.lab.report(done)
+        return done
+
+    def _written(self, recipe: Recipe) -> str:
+        """Its file, as the studies here name it."""
+        name = f"{RECIPES}/{recipe.name}.yaml"
+        SafeFolder(self.place).write(name, catalog.recipe_text(recipe))
+        return name
+
+    def _contender(self, recipe: str) -> Contender:
+        return Contender(variant=f"{self._model.name}/{recipe}", engine=ENGINE)
+
+    def _require_room(self, recipes: Sequence[Recipe]) -> None:
+        """All swaps lie on the disk at once, each as large as the unquantized model."""
+        home, orders = self.lab.home, [order_variant(self._model, recipe, self.lab.home) for recipe in recipes]
+        missing = sum(variants.find(order, home) is None for order in orders)
+        needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
+        if free < needed:
+            raise QuantizeError(
+                f"{home} has {show_bytes(free)} free; {missing} variants with one swap each need {show_bytes(needed)} "
+                "for as long as they are measured; make room, or ask for fewer --bands or --types"
+            )
+
+    def _remove(self, swaps: Sequence[Swap]) -> None:
+        for swap in swaps:
+            recipe = mixed_recipe(swap.name, swap.types)
+            there = variants.find(order_variant(self._model, recipe, self.lab.home), self.lab.home)
+            if there is not None:
+                variants.remove(there)
+
+
+def _is_scored(folder: StudyFolder, study: Study) -> bool:
+    """Whether every variant of this study has its scores."""
+    lock = folder.lock()
+    if lock is None or lock.plan.study != study:
+        return False
+    records = folder.read()
+    scored = {record.contender for record in records.quality if record.outcome is Outcome.OK}
+    return len(scored) == len(study.recipes)
+
+
+def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, QualityEstimate]:
+    """Raises QualityError for the first that was not measured."""
+    found = {_recipe_of(quality.contender): quality for quality in summarize_quality(records)}
+    for recipe in recipes:
+        if recipe not in found or KL not in found[recipe].estimates:
+            why = found[recipe].cause or found[recipe].reason if recipe in found else "it was not started"
+            raise QualityError(f"the divergence of {recipe} could not be measured: {why}; the log is in {records.name}")
+    return {recipe: found[recipe].estimates[KL] for recipe in recipes}
+
+
+def _steps(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Estimate]:
+    """Raises LoadError for the first that was not timed."""
+    cells = {_recipe_of(cell.cell.contender): cell for cell in summarize(records).cells}
+    for recipe in recipes:
+        if recipe not in cells or STEP not in cells[recipe].metrics:
+            failures = cells[recipe].failures if recipe in cells else ()
+            why = failures[0].failure.cause if failures else "it was not started"
+            raise LoadError(f"{recipe} could not be timed: {why}; the log is in {records.name}")
+    return {recipe: cells[recipe].metrics[STEP] for recipe in recipes}
+
+
+def _recipe_of(contender: Contender) -> str:
+    return contender.variant.rpartition("/")[2]
+
+
+def _speed(records: StudyRecords, mix: Contender, reference: Contender) -> Ratio | None:
+    """Paired: above 1 where the mix is faster."""
+    table = pair_tables(records.trials, headline_of(records.plan), reference).get(DECODE.name)
+    pair = table.between(mix, reference) if table else None
+    return pair.ratio(records.study.measure.confidence) if pair else None
+
+
+def _fits(groups: Sequence[TensorGroup], type: str) -> float:
+    return sum(group.weights for group in groups if type in group.types) / sum(group.weights for group in groups)
+
+
+def _predicted_s(
+    tensors: Sequence[GgufTensor], groups: Sequence[TensorGroup], weight_s: Mapping[str, float]
+) -> float | None:
+    """What a step of any variant should take; None where it holds types that were not timed."""
+    multiplied = {name for group in groups if group.is_multiplied for name in group.tensors}
+    own = [tensor for tensor in tensors if tensor.name in multiplied]
+    if any(tensor.type not in weight_s for tensor in own):
+        return None
+    return sum(tensor.weights * weight_s[tensor.type] for tensor in own)

@@ -1,0 +1,273 @@
+"""What a search for types of tensors found: what a fresh study says of the mix, how well it was predicted, and which
+tensors are sensitive."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.recommendation import Finding, Standing
+from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate
+from bitbench.core.tensor_types import tensor_type
+from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
+from bitbench.report.answers.recommend import finding_quantity
+from bitbench.report.document.model import (
+    Chart,
+    CodeBlock,
+    Document,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Unit,
+)
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import bullets, joined, paragraph, plural, say, small_print, strong
+from bitbench.report.quantities import ROUGH, estimated, quality_of, times
+
+STEP = MetricDefinition.of(METRICS["tpot"])
+DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
+
+
+def mixture_document(found: Mixture) -> Document:
+    return Document(
+        say("Mixed precision: ", found.model),
+        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found))),
+        (_prediction(found), _sensitivity(found), _times(found), _use(found), _what_to_know(found)),
+    )
+
+
+def _asked(found: Mixture) -> Phrase:
+    limits = found.limits
+    goal = "the least divergence" if limits.divergence is None else "the fastest decoding"
+    asked: list[Phrase] = [say(goal, " of ", Name(found.model), " in ", ", ".join(found.types))]
+    if limits.speed is not None:
+        asked.append(say("no slower than ", Name(limits.speed)))
+    if limits.bits is not None:
+        asked.append(say(f"in at most {limits.bits:g} bits per weight"))
+    if isinstance(limits.divergence, str):
+        asked.append(say("with no more divergence than ", Name(limits.divergence)))
+    elif limits.divergence is not None:
+        asked.append(say(f"with a divergence of at most {limits.divergence:g} nats"))
+    return joined(asked, ", ")
+
+
+def _verdict(found: Mixture) -> Phrase:
+    confirmed = found.confirmed
+    if confirmed is None:
+        return strong("The mix was not confirmed.")
+    name = Name(confirmed.mix.recipe)
+    if confirmed.mix.step is None:
+        verdict = strong("Nothing is confirmed: ", name, " has no result in a fresh study.")
+        return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
+    heads = {
+        Standing.MET: strong("Use ", name, "."),
+        Standing.UNSURE: strong("Inconclusive: ", name, " may meet its limits."),
+        Standing.BROKEN: strong(name, " misses its limits."),
+    }
+    uniform = f" Every group got {found.only_type}: under these limits no mix is better." if found.only_type else ""
+    return say(heads[confirmed.standing], " In a fresh study, ", _beside(confirmed), _limits(confirmed), uniform)
+
+
+def _beside(confirmed: ConfirmedMix) -> Phrase:
+    reference = Name(confirmed.reference.recipe)
+    starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
+    return say(
+        "it decodes at ",
+        times(confirmed.speed),
+        " the speed of ",
+        reference,
+        starts,
+        f" and diverges {_how_much(confirmed)} from the unquantized model: by ",
+        _nats(confirmed.mix.divergence),
+        " against ",
+        _nats(confirmed.reference.divergence),
+        ", a difference of ",
+        _signed(confirmed.difference),
+        " on text that the choice did not see.",
+    )
+
+
+def _how_much(confirmed: ConfirmedMix) -> str:
+    """In the direction that was measured, significant or not."""
+    found = confirmed.difference
+    if confirmed.is_less_divergent:
+        return "less"
+    if found is not None and found.interval is not None and found.interval.low > 0:
+        return "more"
+    return f"not significantly {'more' if found is not None and found.value > 0 else 'less'}"
+
+
+def _limits(confirmed: ConfirmedMix) -> Phrase:
+    words = {Standing.MET: "meets", Standing.BROKEN: "misses", Standing.UNSURE: "may meet"}
+    return say(*(part for finding in confirmed.findings for part in _finding(finding, words[finding.standing])))
+
+
+def _finding(finding: Finding, word: str) -> Phrase:
+    return say(f" It {word} the limit on {finding.name}: ", finding_quantity(finding), f" against {finding.limit:.3g}.")
+
+
+@dataclass(frozen=True)
+class _Line:
+    figure: str
+    predicted: Quantity | None
+    measured: Quantity | None
+    reference: Quantity | None
+
+
+def _prediction(found: Mixture) -> Section:
+    lines = table(
+        list(_lines(found)),
+        words_column("Figure", lambda line: line.figure),
+        number_column("Predicted", Unit.NONE, lambda line: line.predicted, intervals_from=0),
+        number_column("Measured", Unit.NONE, lambda line: line.measured, intervals_from=0),
+        number_column(Name(found.reference), Unit.NONE, lambda line: line.reference, intervals_from=0),
+    )
+    chart = Chart(mixes_figure(found))
+    return Section(
+        say("What was predicted, and what came"), (lines, *bullets(_how_well(found)), chart), in_terminal=True
+    )
+
+
+def _lines(found: Mixture) -> Iterator[_Line]:
+    confirmed, predicted = found.confirmed, found.predicted
+    mix, other = (confirmed.mix, confirmed.reference) if confirmed else (None, None)
+    yield _Line(
+        "divergence",
+        Quantity(predicted.divergence, "nats", digits=ROUGH),
+        _nats(mix.divergence) if mix else None,
+        _nats(other.divergence) if other else None,
+    )
+    yield _Line(
+        "decoding step",
+        Quantity(predicted.step_s, Unit.SECONDS, digits=ROUGH),
+        _step(mix.step) if mix else None,
+        _step(other.step) if other else None,
+    )
+    ratio = found.reference_step.mean / predicted.step_s if found.reference_step and predicted.step_s else None
+    yield _Line(
+        f"speed of {found.reference}",
+        None if ratio is None else Quantity(ratio, Unit.RATIO),
+        times(confirmed.speed) if confirmed else None,
+        Quantity(1.0, Unit.RATIO),
+    )
+    yield _Line(
+        "bits per weight",
+        Quantity(predicted.bits, digits=ROUGH),
+        Quantity(mix.bits, digits=ROUGH) if mix and mix.bits else None,
+        Quantity(other.bits, digits=ROUGH) if other and other.bits else None,
+    )
+
+
+def _how_well(found: Mixture) -> Iterator[Phrase]:
+    whole = found.confirmed.mix.divergence if found.confirmed else None
+    if whole is not None and found.predicted.divergence > 0:
+        ratio = Quantity(whole.value / found.predicted.divergence, Unit.RATIO)
+        yield say("The divergence of the whole is ", ratio, " the sum of those of its groups, on other text.")
+    if found.reference_predicted_s and found.reference_step:
+        sum_, step = Quantity(found.reference_predicted_s, Unit.SECONDS, digits=ROUGH), _step(found.reference_step)
+        checked = say("A check of the times: the same sum gives ", sum_, " for a step of ", Name(found.reference))
+        yield say(checked, "; it took ", step, " beside the models that the sum is made from.")
+
+
+def _sensitivity(found: Mixture) -> Section:
+    total = sum(choice.group.weights for choice in found.groups)
+    groups = table(
+        found.groups,
+        words_column("Tensors", lambda choice: choice.group.label),
+        number_column("Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)),
+        words_column("Type", lambda choice: choice.chosen),
+        number_column("Divergence", "nats", lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH)),
+        number_column("Step", Unit.SECONDS, lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH)),
+        words_column("In other types", _others, shown_from=120),
+        mark=lambda choice: Mark.ALARM if choice is _most(found) else None,
+    )
+    estimated_ = any(not option.is_measured for choice in found.groups for option in choice.options)
+    note = (
+        small_print(
+            "A divergence with ≈ was measured for all layers of its kind at once, and divided as those of the smallest "
+            "type are."
+        ),
+    )
+    return Section(
+        say("Which tensors are sensitive"),
+        (Chart(sensitivity_figure(found)), groups, *(note if estimated_ else ())),
+        in_terminal=True,
+    )
+
+
+def _most(found: Mixture) -> GroupChoice:
+    return max(found.groups, key=lambda choice: choice.choice.divergence)
+
+
+def _others(choice: GroupChoice) -> str:
+    """`q8_0 ≈0.0003`"""
+    others = [option for option in choice.options if option.type != choice.chosen]
+    return ", ".join(f"{option.type} {'' if option.is_measured else '≈'}{option.divergence:.2g}" for option in others)
+
+
+def _times(found: Mixture) -> Section:
+    return Section(
+        say("How fast each type is here"),
+        (
+            table(
+                found.times,
+                words_column("Type", lambda time: time.type),
+                number_column("Bits", Unit.NONE, lambda time: Quantity(tensor_type(time.type).bits, digits=ROUGH)),
+                number_column("Fits", Unit.SHARE, lambda time: Quantity(time.fits, Unit.SHARE)),
+                number_column("Step", Unit.SECONDS, lambda time: _step(time.step)),
+                number_column("Reads", "GB/s", lambda time: Quantity(_bandwidth(time), "GB/s", digits=ROUGH)),
+            ),
+            small_print(
+                "A step of the model with this type wherever it fits, the next larger one elsewhere; and what its "
+                "weights are read at, with their share of what a step takes whatever the types are."
+            ),
+        ),
+        in_terminal=True,
+    )
+
+
+def _bandwidth(time: TypeTime) -> float | None:
+    return tensor_type(time.type).bits / 8 / time.weight_s / 1e9 if time.weight_s else None
+
+
+def _use(found: Mixture) -> Section:
+    lines = (
+        f"bitbench quantize {found.model} --recipe {found.recipe}",
+        f"recipes: [{found.recipe}]  # in a study file",
+    )
+    return Section(say("To use it"), (CodeBlock(lines),), in_terminal=True)
+
+
+def _what_to_know(found: Mixture) -> Section:
+    notes = [
+        say(
+            f"Single swaps were scored on {found.tokens:,} tokens. Their sum predicts the whole only while each is "
+            "small; the verdict rests on the fresh study alone."
+        ),
+        say(
+            "Times are of whole models on this machine, per weight of each type: a type is taken to be as fast in "
+            "every shape of tensor. Another machine, engine version or batch size needs its own measurement."
+        ),
+        say(f"The choice leaves {percent(found.reserve)} of each limit on a predicted figure to errors of prediction."),
+    ]
+    if found.unused_types:
+        unused = ", ".join(found.unused_types)
+        notes.append(say(f"{unused}: fits no tensor of this model, whose rows do not fill its blocks."))
+    return Section(say("What to know"), bullets(notes), in_terminal=True)
+
+
+def _step(estimate: Estimate | None) -> Quantity | None:
+    return estimated(estimate, STEP)
+
+
+def _nats(estimate: QualityEstimate | None) -> Quantity | None:
+    return quality_of(estimate, DIVERGENCE)
+
+
+def _signed(estimate: QualityEstimate | None) -> Quantity | None:
+    shown = _nats(estimate)
+    return None if shown is None else Quantity(shown.value, shown.unit, shown.low, shown.high, is_signed=True)

@@ -1,0 +1,8 @@
+"""SQL over all studies below a folder or an object-store URL."""
+
+from bitbench.feature import Command, Feature
+
+FEATURE = Feature(
+    name="query",
+    commands=(Command("query", ".command:query", "Query all studies below a folder in SQL."),),
+)

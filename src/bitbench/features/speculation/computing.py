@@ -1,0 +1,304 @@
+"""What drafting tokens ahead gains, by variant: acceptance, the gain that follows from it, the gain that was measured.
+
+Of a trial the engine counts drafts D, drafted tokens and accepted tokens A; the client counts N tokens after the first
+of each answer. A step gives one token and those that it accepts, so there were N − A steps, D of them with a draft:
+
+    acceptance length  L = 1 + A / D          tokens of a step that began with a draft
+    drafted share      d = D / (N − A)
+    tokens per step    S = N / (N − A) = 1 + d·(L − 1)
+
+**Predicted gain.** A drafted step of k tokens costs k draft steps and one step that checks k + 1 tokens at once, each
+relative to a plain step: S / (1 + d·(k·c + v − 1)). c is the draft model's own time per token beside the target's (0
+for n-grams of the text). v is what a step of k + 1 times as many streams takes without drafts, from workloads that
+differ in nothing but their concurrency. Neither is taken from the trials whose gain is predicted.
+
+**Break-even.** From the measured gain G a drafted step costs q = 1 + (S / G − 1) / d plain steps. It pays where it
+gives more tokens than that: L > q.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from bitbench.core.asked.study import Argument, EngineSetup
+from bitbench.core.asked.workload import Workload
+from bitbench.core.base import Json
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.summary import Interval, Ratio
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import TrialRecord
+from bitbench.core.recorded.variant import Variant
+from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.statistics.comparison import compare, compare_speed
+from bitbench.statistics.intervals import Resampler, Sample, estimate, sample
+from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.standing import Headline, pair_tables
+
+STEP = Headline("tpot_s", higher_is_better=False)
+# How arguments about drafts begin, whatever the engine: vLLM's speculative-config, llama.cpp's spec-type and others.
+_ABOUT_DRAFTS = ("spec", "draft", "model-draft")
+_LOOK_UPS = ("ngram", "suffix")  # methods that find a draft in the text, at next to no cost
+_OFF = ("none", "off", False, 0)
+
+
+def summarize_speculation(of: StudyRecords) -> Speculations | None:
+    """Of every contender that drafts where the same weights run without; None where drafting is no axis of a study."""
+    families = list(_families(of.plan))
+    known = _Known(of)
+    rows = tuple(
+        known.summary(contender, family, workload)
+        for workload in of.study.workloads
+        for family in families
+        for contender in family.drafting
+        if known.trials(contender, workload)
+    )
+    return Speculations(rows=rows) if rows else None
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The same weights with the same settings of one engine, but for drafts."""
+
+    plain: Contender | None
+    drafting: tuple[Contender, ...]
+
+
+def _families(plan: Plan) -> Iterator[_Family]:
+    setups = {setup.name: setup for setup in plan.study.engines}
+    alike: dict[tuple[str, str], list[Contender]] = {}
+    for contender in plan.contenders:
+        if contender.engine in setups:
+            alike.setdefault((contender.variant, _but_for_drafts(setups[contender.engine])), []).append(contender)
+    for contenders in alike.values():
+        drafts = {contender: about_drafts(setups[contender.engine].args) for contender in contenders}
+        names = {name for own in drafts.values() for name in own}
+        axis = {name for name in names if len({repr(own.get(name)) for own in drafts.values()}) > 1}
+        plain = [contender for contender, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
+        drafting = tuple(contender for contender in contenders if contender not in plain)
+        if axis and drafting:
+            yield _Family(plain[0] if plain else None, drafting)
+
+
+def about_drafts(args: Mapping[str, Argument]) -> dict[str, Argument]:
+    """Under one spelling."""
+    spelled = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
+    return {name: value for name, value in spelled.items() if name.startswith(_ABOUT_DRAFTS)}
+
+
+def _but_for_drafts(setup: EngineSetup) -> str:
+    drafts = about_drafts(setup.args)
+    args = {name: value for name, value in setup.args.items() if name.lstrip("-").replace("_", "-") not in drafts}
+    return setup.model_copy(update={"args": args, "name": setup.engine}).model_dump_json()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of one trial or several, by the engine's counters; `tokens` are those after the first of each answer."""
+
+    drafts: float
+    draft_tokens: float
+    accepted: float
+    tokens: float
+
+    @property
+    def steps(self) -> float:
+        """At least those that began with a draft: the last draft of an answer may be accepted beyond its end."""
+        return max(self.tokens - self.accepted, self.drafts)
+
+    @property
+    def length(self) -> float:
+        return 1 + self.accepted / self.drafts
+
+    @property
+    def drafted_share(self) -> float:
+        return self.drafts / self.steps
+
+    @property
+    def tokens_per_step(self) -> float:
+        return 1 + self.drafted_share * (self.length - 1)
+
+    @property
+    def draft_length(self) -> float:
+        return self.draft_tokens / self.drafts
+
+    def predicted(self, verify_cost: float, draft_cost: float) -> float:
+        return self.tokens_per_step / (1 + self.drafted_share * (self.draft_length * draft_cost + verify_cost - 1))
+
+    def break_even(self, gain: float) -> float:
+        """Of the acceptance length."""
+        return 1 + (self.tokens_per_step / gain - 1) / self.drafted_share
+
+
+def counts_of(trials: Sequence[TrialRecord]) -> Counts | None:
+    """None where nothing was drafted, or the engine does not count."""
+    drafts = drafted = accepted = tokens = 0.0
+    for trial in trials:
+        counted, per_request = trial.engine_metrics, _tokens_per_request(trial)
+        if counted is None or counted.drafts is None or counted.accepted_tokens is None or per_request is None:
+            continue
+        drafts += counted.drafts
+        drafted += counted.draft_tokens or 0.0
+        accepted += counted.accepted_tokens
+        tokens += trial.requests * (per_request - 1)
+    return Counts(drafts, drafted, accepted, tokens) if drafts > 0 and tokens > 0 else None
+
+
+def _tokens_per_request(trial: TrialRecord) -> float | None:
+    tokens, requests = trial.metrics.output_throughput, trial.metrics.request_throughput
+    return tokens / requests if tokens is not None and requests else None
+
+
+class _Known:
+    """The trials that count, and what follows from them."""
+
+    def __init__(self, of: StudyRecords) -> None:
+        self._plan, self._study = of.plan, of.study
+        self._all = [trial for trial in of.trials if trial.counts]
+        self._trials: dict[Cell, list[TrialRecord]] = {}
+        for trial in self._all:
+            self._trials.setdefault(trial.cell, []).append(trial)
+        self._setups = {setup.name: setup for setup in of.study.engines}
+        self._confidence = of.study.measure.confidence
+
+    def trials(self, contender: Contender, workload: Workload) -> list[TrialRecord]:
+        return self._trials.get(Cell(contender=contender, workload=workload.name), [])
+
+    def summary(self, contender: Contender, family: _Family, workload: Workload) -> Speculation:
+        counts = counts_of(self.trials(contender, workload))
+        gain = self._gain(contender, family.plain, workload)
+        if counts is None:
+            return Speculation(contender=contender, plain=family.plain, workload=workload.name, gain=gain)
+        length = self._length(contender, workload)
+        verify = self._verify_cost(family.plain, workload, 1 + counts.draft_length)
+        draft = self._draft_cost(contender, family.plain, workload)
+        return Speculation(
+            contender=contender,
+            plain=family.plain,
+            workload=workload.name,
+            acceptance_length=estimate(length, self._confidence) if length else None,
+            acceptance_rate=counts.accepted / counts.draft_tokens if counts.draft_tokens else None,
+            against_unquantized=self._against_unquantized(contender, workload),
+            draft_length=counts.draft_length,
+            drafted_share=counts.drafted_share,
+            tokens_per_step=counts.tokens_per_step,
+            verify_cost=verify,
+            draft_cost=draft,
+            predicted=counts.predicted(verify, draft) if verify is not None and draft is not None else None,
+            gain=gain,
+            break_even=counts.break_even(gain.value) if gain else None,
+            break_even_interval=_turned(counts, gain),
+        )
+
+    def _gain(self, contender: Contender, plain: Contender | None, workload: Workload) -> Ratio | None:
+        """By the time of a token: from blocks where both ran, else from their means."""
+        if plain is None:
+            return None
+        table = self._pairs.get(workload.name)
+        if table is not None and (pair := table.between(contender, plain)) is not None:
+            return pair.ratio(self._confidence)
+        own, other = self._step(contender, workload), self._step(plain, workload)
+        return compare_speed(own, other, self._confidence, higher_is_better=False)
+
+    @cached_property
+    def _pairs(self) -> Mapping[str, PairTable]:
+        return pair_tables(self._all, STEP, None)
+
+    def _verify_cost(self, plain: Contender | None, workload: Workload, times: float) -> float | None:
+        """Of a step with so many times as many streams, beside one of this workload; never beyond what was measured."""
+        if plain is None or workload.open_loop:
+            return None
+        alike = (other for other in self._study.workloads if _shape(other) == _shape(workload))
+        steps = {other.concurrency: step.mean for other in alike if (step := self._step(plain, other)) is not None}
+        streams, wanted = sorted(steps), workload.concurrency * times
+        if workload.concurrency not in steps or wanted > streams[-1]:
+            return None
+        seconds = [steps[count] for count in streams]
+        return float(np.interp(wanted, streams, seconds)) / steps[workload.concurrency]
+
+    def _draft_cost(self, contender: Contender, plain: Contender | None, workload: Workload) -> float | None:
+        """Of a draft model's step beside the target's; 0 without one, None where it was not measured by itself."""
+        named = draft_model(about_drafts(self._setups[contender.engine].args))
+        if named is None:
+            return 0.0
+        drafts = next((variant.name for variant in self._plan.variants if _is_named(variant, named)), None)
+        if drafts is None or plain is None:
+            return None
+        own = self._step(Contender(variant=drafts, engine=plain.engine), workload)
+        target = self._step(plain, workload)
+        return own.mean / target.mean if own is not None and target is not None else None
+
+    def _against_unquantized(self, contender: Contender, workload: Workload) -> Ratio | None:
+        """Of the acceptance length, under the same settings; None of what is not quantized."""
+        variant = self._plan.variant(contender.variant)
+        if variant.is_dense:
+            return None
+        same = (dense for dense in self._plan.variants if dense.is_dense and dense.model == variant.model)
+        others = (self._length(Contender(variant=dense.name, engine=contender.engine), workload) for dense in same)
+        own, other = self._length(contender, workload), next((length for length in others if length is not None), None)
+        return compare(own, other, self._confidence) if own is not None and other is not None else None
+
+    def _step(self, contender: Contender, workload: Workload) -> Sample | None:
+        return self._sample(contender, workload, lambda trial: trial.metrics.tpot_s)
+
+    def _length(self, contender: Contender, workload: Workload) -> Sample | None:
+        return self._sample(
+            contender, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None
+        )
+
+    def _sample(
+        self, contender: Contender, workload: Workload, figure: Callable[[TrialRecord], float | None]
+    ) -> Sample | None:
+        starts: dict[str, list[float]] = {}
+        for trial in self.trials(contender, workload):
+            if (value := figure(trial)) is not None:
+                starts.setdefault(trial.instance_id, []).append(value)
+        seed = [self._study.seed, crc32(f"{contender.name} {workload.name}".encode())]
+        return sample(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
+
+
+def draft_model(drafts: Mapping[str, Argument]) -> str | None:
+    """The model, or else the method, that a draft costs steps of; None where it is looked up in the text."""
+    words: list[str] = []
+    for name, value in drafts.items():
+        config = _object(value)
+        if config is not None:
+            method = str(config.get("method") or "")
+            if not method.startswith(_LOOK_UPS):
+                words.append(str(config.get("model") or method))
+        elif "model" in name:
+            words.insert(0, str(value))
+        elif isinstance(value, str) and value.startswith("draft"):
+            words.append(value)
+    return words[0] if words else None
+
+
+def _object(value: Argument) -> dict[str, Json] | None:
+    """An argument that is JSON, as vLLM's."""
+    try:
+        found = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_named(variant: Variant, word: str) -> bool:
+    """By its name, its folder, or a file in it; an unquantized one by its model as well."""
+    own = {variant.name, *([variant.model] if variant.is_dense else [])}
+    return word in own or (variant.path is not None and variant.path in (Path(word), Path(word).parent))
+
+
+def _shape(workload: Workload) -> str:
+    return workload.model_dump_json(exclude={"name", "concurrency", "requests"})
+
+
+def _turned(counts: Counts, gain: Ratio | None) -> Interval | None:
+    """The more is gained, the less a drafted step costs. The counts are of these very trials, and have no error."""
+    if gain is None or gain.interval is None:
+        return None
+    low, high = counts.break_even(gain.interval.high), counts.break_even(gain.interval.low)
+    return Interval(low=low, high=high, confidence=gain.interval.confidence)

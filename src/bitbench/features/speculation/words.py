@@ -1,0 +1,148 @@
+"""What drafting tokens ahead gains, measured and predicted; the acceptance by variant, and from where it pays."""
+
+from collections.abc import Iterator
+
+from bitbench.core.found.summary import Interval, Ratio, StudySummary
+from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.report.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.report.document.tables import number_column, ratio_column, table, words_column
+from bitbench.report.document.text import MAX_NAME
+from bitbench.report.document.words import bullets, listing, names, say, small_print, strong
+from bitbench.report.labels import Labels
+from bitbench.report.quantities import times, with_interval
+
+WIDE = 110  # characters of a terminal from which there is room for what explains the gain
+
+
+def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterator[Phrase]:
+    """For the answer above all tables: on each workload, where it pays and where it does not."""
+    labels = Labels.of(summary, MAX_NAME)
+    for workload in dict.fromkeys(row.workload for row in found.rows):
+        own = [row for row in found.rows if row.workload == workload]
+        for verdict, words in (("pays", "is faster"), ("costs", "is slower")):
+            alike = [row for row in own if _verdict(row) == verdict]
+            if alike:
+                yield say(
+                    "Speculation on ",
+                    Name(workload),
+                    f" {words} than the same without: ",
+                    listing(_gains(alike, labels)),
+                    ".",
+                )
+        tied = [labels[row.contender] for row in own if _verdict(row) == "inconclusive"]
+        if tied:
+            yield say(
+                "Speculation on ", Name(workload), ": the difference is not significant for ", listing(names(tied)), "."
+            )
+    yield from _by_variant(found, labels)
+
+
+def speculation_section(found: Speculations, summary: StudySummary) -> Section:
+    labels = Labels.of(summary, MAX_NAME)
+    blocks: list[Block] = [*bullets(speculation_sentences(found, summary)), _table(found, labels)]
+    if any(row.predicted is None and row.tokens_per_step for row in found.rows):
+        blocks.append(small_print(_UNKNOWN_COSTS))
+    blocks.append(Details("What the figures of speculation mean", bullets(_definitions())))
+    return Section(say("What speculation gains"), tuple(blocks), in_terminal=True)
+
+
+_UNKNOWN_COSTS = (
+    "At most: what follows from the acceptance alone. The cost of checking a draft is known where the study also has "
+    "the same workload with as many streams as a draft and the token after it; that of a draft model where it is a "
+    "contender of the study."
+)
+
+
+def _gains(rows: list[Speculation], labels: Labels) -> list[Phrase]:
+    return [say(Name(labels[row.contender]), " ", times(row.gain)) for row in rows]
+
+
+def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
+    """Of quantized variants whose drafts are accepted otherwise than the unquantized model's."""
+    for row in found.rows:
+        ratio = row.against_unquantized
+        if ratio is not None and _excludes_one(ratio):
+            words = "longer" if ratio.value > 1 else "shorter"
+            yield say(
+                "Speculation on ",
+                Name(row.workload),
+                ": accepted drafts are ",
+                f"{words} with ",
+                Name(labels[row.contender]),
+                " than with the unquantized model (",
+                times(ratio),
+                ").",
+            )
+
+
+def _verdict(row: Speculation) -> str | None:
+    if row.gain is None or row.acceptance_length is None:
+        return None
+    if not _excludes_one(row.gain):
+        return "inconclusive"
+    return "pays" if row.gain.value > 1 else "costs"
+
+
+def _excludes_one(ratio: Ratio) -> bool:
+    return ratio.interval is not None and not ratio.interval.low <= 1 <= ratio.interval.high
+
+
+def _table(found: Speculations, labels: Labels) -> Table:
+    return table(
+        found.rows,
+        words_column("Workload", lambda row: Name(row.workload)),
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
+        number_column("Break-even", Unit.NONE, lambda row: _figure(row.break_even, row.break_even_interval)),
+        ratio_column("Measured gain", lambda row: times(row.gain)),
+        number_column("Predicted", Unit.RATIO, _predicted),
+        words_column("Verdict", _verdict),
+        number_column("Acceptance", Unit.SHARE, lambda row: row.acceptance_rate, shown_from=WIDE),
+        number_column("Drafted", Unit.SHARE, lambda row: row.drafted_share, shown_from=WIDE),
+        number_column("Check", Unit.RATIO, lambda row: row.verify_cost, shown_from=WIDE),
+        number_column("Draft", Unit.RATIO, lambda row: row.draft_cost or None, shown_from=WIDE),
+        drop_empty=True,
+    )
+
+
+def _accepted(row: Speculation) -> Quantity | Phrase:
+    if row.acceptance_length is None:
+        return say("no draft counted")
+    return _figure(row.acceptance_length.mean, row.acceptance_length.interval) or say(None)
+
+
+def _figure(value: float | None, interval: Interval | None) -> Quantity | None:
+    return None if value is None else with_interval(value, Unit.NONE, interval)
+
+
+def _predicted(row: Speculation) -> Quantity | Phrase | None:
+    if row.predicted is not None:
+        return Quantity(row.predicted, Unit.RATIO)
+    return None if row.tokens_per_step is None else say("at most ", Quantity(row.tokens_per_step, Unit.RATIO))
+
+
+def _definitions() -> Iterator[Phrase]:
+    yield say(
+        strong("Accepted"),
+        ": tokens of a step that begins with a draft: those of the draft that are kept, and the one that follows them; "
+        "by the engine's counters, mean and interval over starts.",
+    )
+    yield say(
+        strong("Measured gain"),
+        ": time per output token without drafts / with drafts, the same weights and settings in the same blocks.",
+    )
+    yield say(
+        strong("Predicted"),
+        ": tokens per step / cost of a step. A drafted step costs the steps of the draft model (",
+        strong("Draft"),
+        ", of one; none for n-grams) and one that checks the whole draft (",
+        strong("Check"),
+        "), which is what the same contender without drafts takes for as many streams at once. Both are measured "
+        "without speculation.",
+    )
+    yield say(
+        strong("Break-even"),
+        ": how many tokens a drafted step must give to take no longer than plain steps, from the measured gain. "
+        "Drafting pays where more are accepted.",
+    )
+    yield say(strong("Acceptance"), ": share of drafted tokens. ", strong("Drafted"), ": share of steps with a draft.")

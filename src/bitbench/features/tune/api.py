@@ -1,0 +1,30 @@
+"""`bitbench.tune`: what the command does, from Python."""
+
+from pathlib import Path
+
+from bitbench.core.ports import Observer
+from bitbench.features.tune.search import tune as search
+from bitbench.features.tune.search import tune_source
+from bitbench.features.tune.types import Tuning
+from bitbench.ground.units import parse_seconds
+from bitbench.lab.checked import checked
+from bitbench.lab.observer import LogObserver
+from bitbench.lab.study import Lab
+
+
+def tune(
+    study: str | Path,
+    into: str | Path | None = None,
+    *,
+    budget: str | float | None = None,
+    observer: Observer | None = None,
+    trust: bool = False,
+) -> Tuning:
+    """Search the contenders of a study file with a section `tune` for the best under its limits, and confirm it against
+    the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
+    lab = Lab()
+    budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
+    source = tune_source(Path(study), budget_s)
+    if trust:
+        lab.trust(source).give()
+    return search(lab, source, None if into is None else Path(into), observer or LogObserver())

@@ -1,0 +1,50 @@
+"""`bitbench tune`: search settings for the best under limits, confirm it, and print the command that runs it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bitbench.cli.options import AsJson, Format, end_with_json
+
+
+def tune(
+    study: Annotated[Path, typer.Argument(help="A study file with a section `tune`.", metavar="STUDY")],
+    *,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 30m; overrides the study's own.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the best settings, and confirm them.
+
+    Races all contenders of a study on one workload, drops those that cannot be the best or miss a limit, measures the
+    winner against the baseline anew, and prints the command that runs it. The same command resumes an interrupted
+    search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no contender meets the limits. 2:
+    inconclusive, or no confirmed gain. 3: no contender has a result.
+    """
+    from bitbench.cli.outcome import end_with_answer
+    from bitbench.cli.parsing import seconds
+    from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
+    from bitbench.cli.trust import confirm
+    from bitbench.features.tune.search import tune as search
+    from bitbench.features.tune.search import tune_source
+    from bitbench.features.tune.words import tuning_document
+    from bitbench.lab.study import Lab
+
+    lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
+    source = tune_source(study, None if budget is None else seconds(budget, "--budget"))
+    confirm(lab.trust(source), console, trusts=trust)
+    with RunDisplay(console) as display:
+        found = search(lab, source, into, display)
+    if as_json:
+        end_with_json("tune", found, found.exit_code)
+    end_with_answer(tuning_document(found), console, found.exit_code, form, says_exit_code=True)

@@ -1,0 +1,133 @@
+"""What the confirmation of a search measures: starts and rounds for speed, windows for quality, from what is left of
+the budget. All of it is fixed before the first start."""
+
+from dataclasses import dataclass
+from math import floor
+
+from bitbench.core.asked.quality import MOST_WINDOWS, Quality
+from bitbench.core.asked.study import Count, Measure, Study
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.quality import QualityRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.features.tune.asked import Tune
+from bitbench.features.tune.window_plan import windows_to_decide
+from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.planning.estimate import Estimator
+from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
+from bitbench.statistics.fields import fields_of, log_speeds_of
+from bitbench.statistics.quality import losses_of
+
+QUALITY_SHARE = 0.5  # of the time that is left, at most
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Of the best of a search and its baseline. `scored`: whose quality is measured, beside it what it is compared
+    with; empty where no limit asks for that, or the text has nothing fresh."""
+
+    measure: Measure
+    quality: Quality | None = None
+    scored: tuple[Contender, ...] = ()
+
+    @classmethod
+    def begun(cls, lock: Lock) -> "Confirmation":
+        """One that is under way, or complete, stays as it was planned."""
+        return cls(lock.plan.study.measure, lock.plan.study.quality, lock.plan.quality)
+
+    def part_of(self, plan: Plan, searched: Plan, both: set[Contender]) -> Plan:
+        own = plan.only({*both, *self.scored})
+        return own.model_copy(
+            update={
+                "cells": tuple(cell for cell in own.cells if cell.contender in both),
+                "quality": tuple(contender for contender in own.quality if contender in self.scored),
+                "alike_setups": searched.alike_setups,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class ConfirmationPlanner:
+    study: Study
+    searched: StudyRecords
+    estimator: Estimator  # that knows of the search's trials
+    chosen: Contender
+    baseline: Contender
+    left_s: float  # of the budget
+
+    def plan(self) -> Confirmation:
+        quality, scored, takes_s = self._quality()
+        return Confirmation(self._measure(self.left_s - takes_s), quality, scored)
+
+    def _quality(self) -> tuple[Quality | None, tuple[Contender, ...], float]:
+        """The windows, of whom, and how long they take."""
+        tune, asked = self.study.section(Tune), self.study.quality
+        if tune is None or tune.max_quality_loss is None or asked is None:
+            return None, (), 0.0
+        losses = losses_of(self.chosen, self.searched)
+        if losses is None:
+            return None, (), 0.0
+        other = losses.baseline.contender
+        if self.baseline in self.searched.plan.sharing_quality(other):
+            other = self.baseline
+        start_s = 0.0 if other == self.baseline else self.estimator.first_start_s(other.engine) + STOP_S
+        window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(losses.by_window)
+        affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
+        windows = windows_to_decide(
+            losses.by_window.tolist(),
+            tune.max_quality_loss,
+            self.study.measure.confidence,
+            min(_fresh_room(losses.record), max(affordable, len(losses.by_window)), MOST_WINDOWS),
+        )
+        if windows == 0:
+            return None, (), 0.0
+        return _fresh(asked, windows), (self.chosen, other), start_s + windows * window_s
+
+    def _measure(self, left_s: float) -> Measure:
+        """No look ends it early, so that nothing bends its figures."""
+        old, planned = self.study.measure, self._blocks(left_s)
+        rounds = min(planned.rounds, old.trials.max)
+        return Measure(
+            instances=Count(min=planned.blocks, max=planned.blocks),
+            trials=Count(min=rounds, max=rounds),
+            schedule=old.schedule,
+            confidence=old.confidence,
+            headline=old.headline,
+        )
+
+    def _blocks(self, left_s: float) -> BlockPlan:
+        plan, both = self.searched.plan, (self.chosen, self.baseline)
+        cells = [cell for cell in plan.cells if cell.contender in both]
+        trials_s, warm_ups_s = sum(map(self.estimator.trial_s, cells)), sum(map(self.estimator.warm_up_s, cells))
+        starts_s = sum(self.estimator.start_s(contender.engine) + STOP_S for contender in both)
+        first_s = sum(self.estimator.first_start_s(contender.engine) + STOP_S for contender in both)
+        standings = {field: field.standing(self.searched.trials) for field in fields_of(plan)}
+        return plan_confirmation(
+            Design(contenders=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
+            left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
+            self.study.measure.confidence,
+            measured_components(log_speeds_of(standings)),
+            target=self.study.measure.target_precision,
+        )
+
+
+def _fresh_room(record: QualityRecord) -> int:
+    """So many windows of its text lie between others and touch none of them; 0 where it scored no text."""
+    return record.corpus.room // 2 if record.corpus else 0
+
+
+def _fresh(asked: Quality, windows: int) -> Quality:
+    """Only what the limit needs, on text halfway between the windows of the search: with so many times as many, those
+    lie at `times * offset` of the new distances."""
+    times = windows // asked.windows
+    return asked.model_copy(
+        update={
+            "windows": windows,
+            "offset": (times * asked.offset + 0.5) % 1,
+            "answer_tokens": 0,
+            "continuations": 0,
+            "turns": None,
+            "noise_floor": False,
+            "tasks": (),
+        }
+    )

@@ -1,0 +1,366 @@
+"""`bitbench tune`: a race among the contenders of a study, then a fresh study of its best against the baseline."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from bitbench.core.asked.study import STARTS_OF_A_BUDGET, Study
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, Standing
+from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio, StudySummary
+from bitbench.core.ports import Observer
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.features.tune.asked import Goal, Tune
+from bitbench.features.tune.confirmation import Confirmation, ConfirmationPlanner
+from bitbench.features.tune.draw import draw
+from bitbench.features.tune.race import Race, race_of
+from bitbench.features.tune.types import Confirmed, Fate, Tried, Tuning
+from bitbench.ground.errors import StudyFileError, UsageError
+from bitbench.lab.deploy import deploy_words
+from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.lab.part import StudyPart
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.report.document.words import plural
+from bitbench.statistics.elapsed import block_ends
+from bitbench.statistics.pairs import PairTable
+from bitbench.statistics.quality import baseline_of as quality_baseline
+from bitbench.statistics.recommend import MEMORIES, recommend
+from bitbench.statistics.standing import Headline, baseline_of, headline_of, pair_tables
+from bitbench.statistics.summarize import summarize
+from bitbench.store.folder import StudyFolder
+
+SCREENINGS = STARTS_OF_A_BUDGET.min  # of every contender before one may be dropped
+_FATES = list(Fate)
+
+
+def tune_source(file: Path, budget_s: float | None = None) -> StudySource:
+    """The file, checked for what a search needs beyond a study."""
+    source = StudySource.of(file).with_budget(budget_s)
+    if source.study.section(Tune) is None:
+        raise source.located(StudyFileError("a search needs a section `tune`; `tune: {}` takes the defaults"))
+    if source.study.measure.budget is None:
+        raise UsageError("a search needs a budget: --budget 30m, or `measure: {budget: 30m}` in the file")
+    return source
+
+
+def tune(lab: Lab, source: StudySource, into: Path | None, observer: Observer) -> Tuning:
+    """Search, then confirm; the same call again continues where it was interrupted. Fills two study folders, `search`
+    and `confirmation`, in `into`, by default ./NAME of the study."""
+    return _TuneRun(lab, source, into or Path(source.study.name), observer).answer()
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """The search as its records tell it."""
+
+    records: StudyRecords
+    summary: StudySummary
+    judged: Mapping[Contender, Judged]
+    race: Race
+    headline: Headline
+
+    @property
+    def plan(self) -> Plan:
+        return self.records.plan
+
+    @property
+    def table(self) -> PairTable | None:
+        return _table(self.records, self.headline)
+
+
+@dataclass(frozen=True)
+class _TuneRun:
+    lab: Lab
+    source: StudySource
+    place: Path
+    observer: Observer
+
+    @property
+    def _study(self) -> Study:
+        return self.source.study
+
+    @property
+    def _tune(self) -> Tune:
+        section = self._study.section(Tune)
+        assert section is not None, "tune_source has looked"
+        return section
+
+    @property
+    def _budget_s(self) -> float:
+        assert self._study.measure.budget is not None
+        return self._study.measure.budget
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(
+            objectives=self._study.objectives,
+            memory_bytes=self._tune.max_memory,
+            quality_loss=self._tune.max_quality_loss,
+        )
+
+    def answer(self) -> Tuning:
+        plan = self.lab.plan(self.source)
+        space = {cell.contender for cell in plan.cells}
+        if len(space) < 2:
+            raise UsageError("there is nothing to search: of the file's contenders fewer than two can run here")
+        _require_baseline(plan)
+        self._warn_of_unknown_quality(plan)
+        folder = self.lab.run(
+            self._search_source(), self.place / "search", self.observer, part=StudyPart(self._drawn, self._going_on)
+        )
+        self.lab.report(folder)
+        found = self._searched(folder.read())
+        baseline, chosen = _require_baseline(found.plan), found.race.leader
+        confirmed, confirmation_s = None, 0.0
+        if chosen is not None and chosen != baseline:
+            fresh = self._confirm(found, chosen, baseline)
+            confirmed, confirmation_s = self._confirmed(fresh, found, chosen, baseline), _elapsed_s(fresh.read())
+        return Tuning(
+            name=self._study.name,
+            goal=self._tune.goal,
+            headline=MetricDefinition.of(METRICS[_metric_name(found.headline)]),
+            limits=self._limits,
+            price_per_hour=self._tune.price_per_hour,
+            workload=self._study.workloads[0].name,
+            baseline=baseline,
+            space=len(space),
+            tried=tuple(_tried(found, baseline)),
+            refused=found.plan.refusals,
+            end=found.race.end,
+            chosen=chosen,
+            shortfall=found.race.shortfall,
+            within=self._tune.within,
+            confidence=self._study.measure.confidence,
+            confirmed=confirmed,
+            deploy=() if chosen is None else deploy_words(found.records, chosen),
+            search_folder=str(folder.path),
+            budget_s=self._budget_s,
+            search_s=_elapsed_s(found.records),
+            confirmation_s=confirmation_s,
+        )
+
+    def _warn_of_unknown_quality(self, plan: Plan) -> None:
+        if self._tune.max_quality_loss is None:
+            return
+        alone = [
+            contender
+            for contender in plan.quality
+            if contender != baseline_of(plan) and quality_baseline(contender, plan) is None
+        ]
+        engines = dict.fromkeys(plan.study.engine(contender.engine).engine for contender in alone)
+        if engines:
+            self.observer.warn(
+                f"no contender on {', '.join(engines)} can meet max_quality_loss, since the study has no unquantized "
+                "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
+            )
+
+    def _search_source(self) -> StudySource:
+        """Two starts of everybody, then only those that may be the best, in the search's share of the budget."""
+        measure = self._study.measure.with_budget((1 - self._tune.confirm) * self._budget_s)
+        measure = measure.model_copy(update={"confirm": False})  # in a study of its own
+        return replace(self.source, study=self._study.model_copy(update={"measure": measure}))
+
+    def _drawn(self, plan: Plan) -> Plan:
+        estimator = self.lab.estimator(plan)
+        cells = {cell.contender: cell for cell in plan.cells}
+
+        def screening_s(contender: Contender) -> float:
+            """Starts, each with a warm-up and a round."""
+            cell = cells[contender]
+            load_s = estimator.warm_up_s(cell) + estimator.trial_s(cell) + PROBE_AND_TOUCH_S
+            return SCREENINGS * (estimator.start_s(contender.engine) + STOP_S + load_s)
+
+        return draw(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
+
+    def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Cell]:
+        records = folder.read()
+        seen = replace(
+            records,
+            trials=[trial for trial in records.trials if trial.block < blocks],
+            instances=[instance for instance in records.instances if instance.block < blocks],
+        )
+        found = self._searched(seen).race
+        if found.end is not None:
+            return frozenset()
+        left = set(found.left)
+        self.observer.note(f"{len(left)} of {len(seen.plan.contenders)} contenders may be the best")
+        return frozenset(cell for cell in seen.plan.cells if cell.contender in left)
+
+    def _searched(self, records: StudyRecords) -> _Searched:
+        summary = summarize(records)
+        judged = {entry.contender: entry for entry in _judged(summary, self._limits)}
+        headline = self._headline(records)
+        return _Searched(
+            records, summary, judged, race_of(records, judged.values(), headline, self._tune.within), headline
+        )
+
+    def _headline(self, records: StudyRecords) -> Headline:
+        if self._tune.goal is not Goal.MEMORY:
+            return headline_of(records.plan)
+        known = (name for name in MEMORIES if any(getattr(trial.memory, name) for trial in records.trials))
+        return Headline(next(known, MEMORIES[-1]), higher_is_better=False)
+
+    def _confirm(self, found: _Searched, chosen: Contender, baseline: Contender) -> StudyFolder:
+        """In a folder of its own; one that has confirmed another choice stays as it is."""
+        both = {chosen, baseline}
+        for number in count(1):
+            folder = StudyFolder(self.place / ("confirmation" if number == 1 else f"confirmation-{number}"))
+            lock = folder.lock()
+            if lock is None or {cell.contender for cell in lock.plan.cells} == both:
+                break
+        fresh = Confirmation.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
+        used = {each.engine for each in (*both, *fresh.scored)}
+        study = self._study.model_copy(
+            update={
+                "tune": None,
+                "quality": fresh.quality,
+                "profile": None,
+                "baseline": baseline.name,
+                "engines": tuple(setup for setup in self._study.engines if setup.name in used),
+                "measure": fresh.measure,
+            }
+        )
+        starts, rounds = fresh.measure.instances.min, fresh.measure.trials.min
+        quality = f", and the quality of {fresh.quality.windows} fresh windows" if fresh.quality else ""
+        size = f"{plural(starts, 'start')} × {plural(rounds, 'round')}"
+        self.observer.note(f"confirming {chosen.name}: {size} beside the baseline{quality}")
+        source = StudySource.of(study, self.source.folder)
+        part = StudyPart(lambda plan: fresh.part_of(plan, found.plan, both))
+        self.lab.run(source, folder.path, self.observer, part=part)
+        self.lab.report(folder)
+        return folder
+
+    def _planner(self, found: _Searched, chosen: Contender, baseline: Contender) -> ConfirmationPlanner:
+        estimator = self.lab.estimator(found.plan)
+        for instance in found.records.instances:
+            estimator.add(instance)
+        for trial in found.records.trials:
+            estimator.add(trial)
+        left_s = self._budget_s - _elapsed_s(found.records)
+        return ConfirmationPlanner(self._study, found.records, estimator, chosen, baseline, left_s)
+
+    def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Contender, baseline: Contender) -> Confirmed:
+        records = folder.read()
+        summary = summarize(records)
+        windows = next((row.windows for row in summary.quality if row.contender == chosen), None)
+        scored = records.plan.quality
+        limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
+        judged = {entry.contender: entry for entry in _judged(summary, limits, self._tune.price_per_hour)}
+        kept = () if scored else found.judged[chosen].findings
+        ratio = _ratio(_table(records, found.headline), chosen, baseline, found.headline, records)
+        best, other = judged[chosen], judged[baseline]
+        measure = records.study.measure
+        return Confirmed(
+            folder=str(folder.path),
+            starts=measure.instances.min,
+            rounds=measure.trials.min,
+            ratio=ratio,
+            is_gain=_is_gain(ratio, found.headline),
+            figure=_figure(best, found.headline),
+            baseline_figure=_figure(other, found.headline),
+            memory=best.memory,
+            cost=best.cost,
+            baseline_cost=other.cost,
+            findings=(*best.findings, *(finding for finding in kept if finding.name == QUALITY_LOSS)),
+            windows=windows or None,
+        )
+
+
+def _require_baseline(plan: Plan) -> Contender:
+    """What the winner is to be compared with; raises UsageError where it cannot run."""
+    baseline = baseline_of(plan)
+    assert baseline is not None  # the plan was checked
+    if all(cell.contender != baseline for cell in plan.cells):
+        reasons = [refusal.reason for refusal in plan.refusals if refusal.cell.contender == baseline]
+        raise UsageError(f"the baseline {baseline.name} cannot run here: {'; '.join(reasons)} Name another one.")
+    return baseline
+
+
+def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -> tuple[Judged, ...]:
+    found: Recommendation = recommend(summary, limits, price_per_hour=price)
+    return found.choices[0].judged
+
+
+def _table(records: StudyRecords, headline: Headline) -> PairTable | None:
+    return next(iter(pair_tables(records.trials, headline, baseline_of(records.plan)).values()), None)
+
+
+def _elapsed_s(records: StudyRecords) -> float:
+    return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
+
+
+def _metric_name(headline: Headline) -> str:
+    return next(name for name, metric in METRICS.items() if metric.column == headline.metric)
+
+
+def _figure(judged: Judged, headline: Headline) -> Estimate | None:
+    return judged.memory if headline.metric in MEMORIES else judged.figure
+
+
+def _tried(found: _Searched, baseline: Contender) -> list[Tried]:
+    """The best first, then by what became of them and by their ratios."""
+    table = found.table
+    blocks = {(trial.cell.contender, trial.block) for trial in found.records.trials if trial.counts}
+    starts = Counter(contender for contender, _ in blocks)
+    tried = []
+    for contender in dict.fromkeys(cell.contender for cell in found.plan.cells):
+        judged = found.judged[contender]
+        ratio = None
+        if contender != baseline:
+            ratio = _ratio(table, contender, baseline, found.headline, found.records)
+        fate = _fate(found, judged)
+        tried.append(
+            Tried(
+                contender=contender,
+                fate=fate,
+                starts=starts[contender],
+                figure=_figure(judged, found.headline),
+                ratio_to_baseline=ratio,
+                memory=judged.memory,
+                findings=judged.findings,
+                beaten_by=found.race.beaten_by.get(contender) if fate is Fate.BEATEN else None,
+                reason=_reason(judged),
+            )
+        )
+    return sorted(tried, key=lambda entry: (_FATES.index(entry.fate), _place(entry, found.headline)))
+
+
+def _place(tried: Tried, headline: Headline) -> float:
+    if tried.figure is None:
+        return 0.0
+    return -tried.figure.mean if headline.higher_is_better else tried.figure.mean
+
+
+def _ratio(
+    table: PairTable | None, contender: Contender, other: Contender, headline: Headline, records: StudyRecords
+) -> Ratio | None:
+    """Of the figures themselves, contender / other, whichever way is better."""
+    pair = table.between(*((contender, other) if headline.higher_is_better else (other, contender))) if table else None
+    return pair.ratio(records.study.measure.confidence) if pair else None
+
+
+def _is_gain(ratio: Ratio | None, headline: Headline) -> bool:
+    if ratio is None or ratio.interval is None:
+        return False
+    return ratio.interval.low > 1 if headline.higher_is_better else ratio.interval.high < 1
+
+
+def _fate(found: _Searched, judged: Judged) -> Fate:
+    contender = judged.contender
+    if judged.figure is None:
+        return Fate.NO_RESULT
+    if contender == found.race.leader:
+        return Fate.BEST
+    if judged.failed_trials or judged.standing is Standing.BROKEN:
+        return Fate.RULED_OUT
+    return Fate.BEATEN if contender in found.race.beaten_by else Fate.LEFT
+
+
+def _reason(judged: Judged) -> str:
+    if judged.figure is None:
+        return judged.why_no_result
+    return f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""

@@ -1,0 +1,114 @@
+"""What `bitbench tune` found: what was searched, what was ruled out and why, what a fresh study says of the best."""
+
+from enum import StrEnum
+
+from bitbench.core.base import Record
+from bitbench.core.cell import Contender, Refusal
+from bitbench.core.found.recommendation import Cost, Finding, Limits, Standing, standing_of
+from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.features.tune.asked import Goal
+from bitbench.ground.exit_codes import ExitCode
+
+
+class RaceEnd(StrEnum):
+    """Why a search ended."""
+
+    FOUND = "found"  # nothing that was searched is better than its best by more than was asked for
+    BUDGET = "budget spent"
+    NONE_MEETS = "no contender meets the limits"
+
+
+class Fate(StrEnum):
+    """What became of a contender in the search."""
+
+    BEST = "best"
+    LEFT = "may be as good"
+    BEATEN = "beaten"
+    RULED_OUT = "ruled out"  # by a limit, or because trials failed
+    NO_RESULT = "no result"
+
+
+class Tried(Record):
+    """A contender of the search. Its ratio helped to choose, and the best of many such ratios is too good."""
+
+    contender: Contender
+    fate: Fate
+    starts: int
+    figure: Estimate | None = None
+    ratio_to_baseline: Ratio | None = None  # of the figures, whichever way is better
+    memory: Estimate | None = None
+    findings: tuple[Finding, ...] = ()
+    beaten_by: Contender | None = None
+    reason: str = ""  # why it was ruled out, where that is no limit, or has no result
+
+
+class Confirmed(Record):
+    """The best and the baseline, both started anew in a study that the search knew nothing of."""
+
+    folder: str
+    starts: int  # of each
+    rounds: int  # trials of each in each start
+    ratio: Ratio | None  # of the figures, the best's / the baseline's; None where one of the two has too few results
+    is_gain: bool  # the whole interval of the ratio is on the better side of 1
+    figure: Estimate | None
+    baseline_figure: Estimate | None
+    memory: Estimate | None = None
+    cost: Cost | None = None
+    baseline_cost: Cost | None = None
+    findings: tuple[Finding, ...] = ()
+    windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
+
+    @property
+    def standing(self) -> Standing:
+        """Of all limits together."""
+        return standing_of(self.figure, self.findings)
+
+
+class Tuning(Record):
+    """`space`: contenders that could be searched; `tried` has those that were, the best first."""
+
+    name: str
+    goal: Goal
+    headline: MetricDefinition  # the figure that is raced by
+    limits: Limits
+    price_per_hour: float | None
+    workload: str
+    baseline: Contender
+    space: int
+    tried: tuple[Tried, ...]
+    refused: tuple[Refusal, ...]
+    end: RaceEnd | None  # None: it was interrupted
+    chosen: Contender | None
+    shortfall: float | None  # no other that was searched is better than the chosen one by more, with confidence
+    within: float
+    confidence: float
+    confirmed: Confirmed | None  # None: nothing to confirm, since none was chosen, or the baseline itself
+    deploy: tuple[str, ...]  # the command that serves the chosen one, as words for a shell; empty: its engine has none
+    search_folder: str
+    budget_s: float
+    search_s: float
+    confirmation_s: float
+
+    @property
+    def chosen_standing(self) -> Standing:
+        """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
+        if self.confirmed is not None:
+            return self.confirmed.standing
+        found = next((tried for tried in self.tried if tried.contender == self.chosen), None)
+        standings = {finding.standing for finding in found.findings} if found else set()
+        return next(
+            (standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET
+        )
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """DONE: the best meets every limit, and its gain is confirmed, or it is the baseline and was compared."""
+        if not any(tried.figure for tried in self.tried):
+            return ExitCode.NOTHING_MEASURED
+        if self.chosen is None:
+            open_ = any(tried.fate in (Fate.LEFT, Fate.BEATEN) for tried in self.tried)
+            return ExitCode.INCONCLUSIVE if open_ else ExitCode.FAILED
+        if self.chosen_standing is Standing.BROKEN:
+            return ExitCode.FAILED
+        is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
+        return ExitCode.DONE if is_best and self.chosen_standing is Standing.MET else ExitCode.INCONCLUSIVE

@@ -1,0 +1,270 @@
+"""What a search found: the command to run, what a fresh study says of it, and what became of everything else."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from bitbench.core.cell import Contender
+from bitbench.core.found.recommendation import QUALITY_LOSS, Cost, Finding, Standing
+from bitbench.features.tune.asked import Goal
+from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
+from bitbench.ground.units import show_duration
+from bitbench.report.answers.deploy import deployment_section
+from bitbench.report.answers.recommend import MARKS, asked_for, finding_quantity, limit_text
+from bitbench.report.document.model import (
+    Document,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import number_column, ratio_column, table, words_column
+from bitbench.report.document.text import MAX_NAME, plain
+from bitbench.report.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
+from bitbench.report.labels import Labels
+from bitbench.report.quantities import ROUGH, estimated, number, times, unit_of
+
+MAX_CAUSE = 160
+_ADVICE = say(
+    " To decide about quality, give ", Name("quality"), " more ", Name("windows"), " or a longer ", Name("corpus"), "."
+)
+FEW = 3  # names in a list that the table repeats
+
+
+def tuning_document(found: Tuning) -> Document:
+    return Document(
+        say("What to run: ", found.name),
+        (
+            paragraph("Asked for: ", _asked(found), f", in {show_duration(found.budget_s)}."),
+            Paragraph(_searched(found)),
+            Paragraph(_verdict(found)),
+        ),
+        (_section(found), *([deployment_section("it", found.deploy)] if found.deploy else []), *_what_to_know(found)),
+    )
+
+
+def _asked(found: Tuning) -> Phrase:
+    goal = "the lowest cost of output tokens" if found.goal is Goal.COST else _goal_of(found)
+    return say(asked_for(goal, found.limits, "peak memory"), " on ", Name(found.workload))
+
+
+def _goal_of(found: Tuning) -> str:
+    return f"the {'highest' if found.headline.higher_is_better else 'lowest'} {found.headline.name}"
+
+
+def _searched(found: Tuning) -> Phrase:
+    all_ = len(found.tried) == found.space
+    drawn = "" if all_ else f" of {found.space:,}, drawn at random since the budget pays for no more,"
+    outcome = say(f"Searched {plural(len(found.tried), 'contender')}{drawn} in {show_duration(found.search_s)}.")
+    if found.chosen is None or found.shortfall is None:
+        return outcome
+    confidence = percent(found.confidence)
+    if found.shortfall == 0:
+        return say(outcome, f" Every other one is worse than the best, or ruled out, with {confidence} confidence.")
+    left = [tried for tried in found.tried if tried.fate is Fate.LEFT]
+    tied = say(" (", listing(names(tried.contender.name for tried in left), most=FEW), ")") if len(left) <= FEW else ""
+    may = f" {plural(len(left), 'other')} may be as good or better"
+    bound = f", with {confidence} confidence by at most {percent(found.shortfall)}."
+    return say(outcome, may, tied, bound)
+
+
+def _verdict(found: Tuning) -> Phrase:
+    if found.chosen is None:
+        return _none_chosen(found)
+    if found.confirmed is None:
+        return say(_kept(found, found.chosen), _limits(found))
+    return say(_confirmed(found, found.confirmed), _limits(found))
+
+
+def _kept(found: Tuning, baseline: Contender) -> Phrase:
+    keep, doubt = say("Keep the baseline ", Name(baseline.name)), _doubt(found)
+    if found.shortfall is not None:
+        return say(strong(keep, doubt, "."), " It is the best of what was searched, so there is no gain to confirm.")
+    why = " Some that may be better have too few results beside it to be compared; the same command measures on."
+    return say(strong("Inconclusive. ", keep, " for now", doubt, "."), why)
+
+
+def _doubt(found: Tuning) -> Phrase:
+    """Said with the verdict, since it is no answer without it."""
+    open_ = [finding.name for finding in _chosen_findings(found) if finding.standing is Standing.UNSURE]
+    if not open_:
+        return ()
+    limits = "limit" if len(open_) == 1 else "limits"
+    return say(f", but whether it meets the {limits} on ", listing(open_), " is inconclusive")
+
+
+def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
+    assert found.chosen is not None
+    chosen, baseline = Name(found.chosen.name), Name(found.baseline.name)
+    ratio = times(confirmed.ratio)
+    starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
+    figure = estimated(confirmed.figure, found.headline)
+    if figure is None:
+        verdict = strong("Nothing is confirmed: the best of the search, ", chosen, ", has no result in a fresh study.")
+        return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
+    beside = say(", ", ratio, " that of the baseline ", baseline, starts)
+    if ratio is None:
+        beside = say("; the baseline ", baseline, " has too few results there to compare it with")
+    what = say(f"its {found.headline.name} is ", figure, beside, ".")
+    if confirmed.standing is Standing.BROKEN:
+        verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
+        return say(verdict, " In a fresh study, ", what)
+    if confirmed.is_gain:
+        return say(strong("Use ", chosen, _doubt(found), "."), " In a fresh study, ", what, _cost(confirmed))
+    said = strong("The gain of ", chosen, " is not confirmed.")
+    until = " With more budget it may be; until then the baseline is as good." if ratio else ""
+    return say(said, " In a fresh study, ", what, until)
+
+
+def _cost(confirmed: Confirmed) -> Phrase:
+    if confirmed.cost is None:
+        return ()
+    before = say(", with the baseline ", _money(confirmed.baseline_cost)) if confirmed.baseline_cost else ()
+    return say(" A million output tokens cost ", _money(confirmed.cost), before, ".")
+
+
+def _money(cost: Cost) -> Quantity:
+    return Quantity(cost.mean, Unit.NONE, cost.low, cost.high, digits=ROUGH)
+
+
+def _limits(found: Tuning) -> Phrase:
+    findings = _chosen_findings(found)
+    if not findings:
+        return ()
+    said = {
+        standing: joined(
+            [_held(finding, _basis(found, finding)) for finding in findings if finding.standing is standing], "; "
+        )
+        for standing in Standing
+    }
+    met = say(" It meets ", said[Standing.MET], ".") if said[Standing.MET] else ()
+    missed = say(" It misses ", said[Standing.BROKEN], ".") if said[Standing.BROKEN] else ()
+    open_ = say(" Inconclusive: ", said[Standing.UNSURE], ".") if said[Standing.UNSURE] else ()
+    is_open = any(finding.name == QUALITY_LOSS and finding.standing is Standing.UNSURE for finding in findings)
+    return say(met, missed, open_, _ADVICE if is_open else ())
+
+
+def _basis(found: Tuning, finding: Finding) -> str:
+    """Which text a loss of quality was found on."""
+    if finding.name != QUALITY_LOSS or finding.value is None or found.confirmed is None:
+        return ""
+    fresh = found.confirmed.windows
+    return "on the search's own windows" if fresh is None else f"on {plural(fresh, 'window')} of fresh text"
+
+
+def _chosen_findings(found: Tuning) -> tuple[Finding, ...]:
+    if found.confirmed is not None:
+        return found.confirmed.findings
+    return next((tried.findings for tried in found.tried if tried.contender == found.chosen), ())
+
+
+def _held(finding: Finding, basis: str = "") -> Phrase:
+    """`ttft 24 [23, 25] ms against 100 ms`"""
+    why = f" ({finding.reason})" if finding.reason else ""
+    if finding.value is None:
+        return say(f"{finding.name}{why}")
+    return say(
+        f"{finding.name} ", finding_quantity(finding, basis), f" against {limit_text(finding.unit, finding.limit)}{why}"
+    )
+
+
+def _none_chosen(found: Tuning) -> Phrase:
+    if not any(tried.figure for tried in found.tried):
+        return strong("No contender has a result.")
+    if found.end is RaceEnd.NONE_MEETS:
+        return strong("No contender meets the limits.")
+    return say(
+        strong("Inconclusive: no contender is known to meet the limits."),
+        " More budget, or more requests per trial, would tell.",
+    )
+
+
+def _section(found: Tuning) -> Section:
+    labels = Labels((tried.contender for tried in found.tried), MAX_NAME)
+    shared = [paragraph(labels.shared)] if labels.shared else []
+    reasons = bullets((*_passed_over(found), *_ruled_out(found), *_refused(found)))
+    return Section(say("What was searched"), (*shared, _table(found, labels), *reasons), in_terminal=True)
+
+
+def _table(found: Tuning, labels: Labels) -> Table:
+    return table(
+        found.tried,
+        words_column("Outcome", lambda tried: tried.fate.value),
+        words_column("Contender", lambda tried: Name(labels[tried.contender])),
+        ratio_column(
+            "vs. baseline",
+            lambda tried: "baseline" if tried.contender == found.baseline else times(tried.ratio_to_baseline),
+        ),
+        number_column(
+            found.headline.label, unit_of(found.headline), lambda tried: estimated(tried.figure, found.headline)
+        ),
+        number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
+        words_column("Limits", _marks, shown_from=100),
+        mark=lambda tried: Mark.BEST if tried.contender == found.chosen else None,
+    )
+
+
+def _marks(tried: Tried) -> str:
+    return ", ".join(f"{finding.name} {MARKS[finding.standing]}" for finding in tried.findings)
+
+
+def _passed_over(found: Tuning) -> Iterator[Phrase]:
+    """Better than the chosen one by its figure, and why it was not chosen all the same."""
+    chosen = next((tried for tried in found.tried if tried.contender == found.chosen), None)
+    if chosen is None or chosen.figure is None:
+        return
+    way = 1 if found.headline.higher_is_better else -1
+    reasons: dict[Phrase, list[str]] = {}
+    for tried in found.tried:
+        unmet = [_held(finding) for finding in tried.findings if _seems_missed(finding)]
+        if tried.fate is Fate.LEFT and unmet and tried.figure and way * tried.figure.mean > way * chosen.figure.mean:
+            reasons.setdefault(joined(unmet, "; "), []).append(tried.contender.name)
+    yield from _by_reason("Not chosen, though it may be better: ", reasons)
+
+
+def _seems_missed(finding: Finding) -> bool:
+    """Its interval may contain the limit; its figure is beyond it, or unknown."""
+    return finding.standing is not Standing.MET and (finding.value is None or finding.value > finding.limit)
+
+
+def _ruled_out(found: Tuning) -> Iterator[Phrase]:
+    """One line per reason: several may share one."""
+    reasons: dict[Phrase, list[str]] = {}
+    for tried in found.tried:
+        if tried.fate is Fate.NO_RESULT:
+            reason = say(f"no result ({plain(tried.reason, MAX_CAUSE)})")
+        elif tried.fate is Fate.RULED_OUT:
+            broken = [_held(finding) for finding in tried.findings if finding.standing is Standing.BROKEN]
+            reason = joined([*([tried.reason] if tried.reason else []), *broken], "; ")
+        else:
+            continue
+        reasons.setdefault(reason, []).append(tried.contender.name)
+    yield from _by_reason("Ruled out: ", reasons)
+
+
+def _by_reason(head: str, reasons: Mapping[Phrase, Sequence[str]]) -> Iterator[Phrase]:
+    for reason, contenders in reasons.items():
+        yield say(head, listing(names(contenders), most=FEW), ": ", reason, ".")
+
+
+def _refused(found: Tuning) -> Iterator[Phrase]:
+    reasons = Counter(refusal.reason for refusal in found.refused)
+    for reason, contenders in reasons.items():
+        yield say(f"Not applicable ({plural(contenders, 'contender')}): {plain(reason, MAX_CAUSE)}")
+
+
+def _what_to_know(found: Tuning) -> tuple[Section, ...]:
+    notes: list[Phrase] = []
+    if found.confirmed is not None:
+        said = "The figures of the search chose the best, so they flatter it; those of the verdict are from a fresh "
+        notes.append(say(f"{said}study of it and the baseline."))
+    if found.goal is Goal.COST:
+        notes.append(say("On one machine the lowest cost per token is the highest throughput."))
+    took = f"Took {show_duration(found.search_s + found.confirmation_s)} of {show_duration(found.budget_s)}."
+    folders = [found.search_folder, *([found.confirmed.folder] if found.confirmed else [])]
+    notes.append(say(took, " Reports: ", listing(names(f"{folder}/report/index.html" for folder in folders)), "."))
+    return (Section(say("What to know"), bullets(notes), in_terminal=True),)

@@ -1,0 +1,5 @@
+"""A page in the browser while a study runs."""
+
+from bitbench.feature import Feature
+
+FEATURE = Feature(name="watch", offers={"observers": {"watch": ".observer:watched"}})

@@ -1,0 +1,65 @@
+"""The page of a study that is running: how far it is, what is decided, what is still open. Light, as it is loaded every
+few seconds by a browser that may share the machine with what is measured: no script, no chart."""
+
+from collections.abc import Iterator
+from functools import cache
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
+from bitbench.features.watch.types import Questions, RunProgress
+from bitbench.report.charts.style import DARK, LIGHT, css
+from bitbench.report.document.text import plain
+from bitbench.report.labels import Labels
+
+REFRESH_S = 5
+NONE = "–"
+
+
+def questions(summary: StudySummary) -> tuple[Questions, ...]:
+    """Sort them by what may be claimed of each contender after the blocks that are complete."""
+    labels = Labels.of(summary)
+    return tuple(_questions(ranking, labels) for ranking in summary.rankings)
+
+
+def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, has_report: bool) -> str:
+    """Write the page. Nothing of a study is HTML in it: the template escapes every string."""
+    template, style = _template()
+    return template.render(
+        name=plain(name),
+        progress=progress,
+        rows=rows,
+        has_report=has_report,
+        refresh_s=None if progress.ended else REFRESH_S,
+        style=style,
+    )
+
+
+@cache
+def _template() -> tuple[Template, Markup]:
+    """Read once: a page is made before each trial."""
+    loader = ChoiceLoader([PackageLoader("bitbench.features.watch"), PackageLoader("bitbench.report.document")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    style = environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))
+    return environment.get_template("live.html"), Markup(style)
+
+
+def _questions(ranking: Ranking, labels: Labels) -> Questions:
+    compared = [entry for entry in ranking.entries if entry.contender != ranking.baseline]
+    still_open = ", ".join(labels[entry.contender] for entry in compared if not _is_decided(entry))
+    return Questions(plain(ranking.workload), "; ".join(_decided(ranking, labels)) or NONE, still_open or NONE)
+
+
+def _decided(ranking: Ranking, labels: Labels) -> Iterator[str]:
+    """`quick is faster than steady (1.31×)`"""
+    for entry in ranking.entries:
+        if _is_decided(entry) and ranking.baseline is not None:
+            than = "to" if entry.against_baseline is AgainstBaseline.EQUAL else "than"
+            ratio = f" ({entry.ratio_to_baseline.value:.2f}×)" if entry.ratio_to_baseline else ""
+            claim = f"{labels[entry.contender]} is {entry.against_baseline} {than} {labels[ranking.baseline]}"
+            yield f"{claim}{ratio}"
+
+
+def _is_decided(entry: RankingEntry) -> bool:
+    return entry.against_baseline not in (None, AgainstBaseline.UNDECIDED)

@@ -1,0 +1,182 @@
+"""One metric over past studies: what moved, and what else changed."""
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bitbench.core.asked.study import Count, Measure
+from bitbench.core.base import Json
+from bitbench.core.found.comparison import Verdict
+from bitbench.core.found.facts import Fact
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.history.chart import history_figure
+from bitbench.features.history.computing import find_cell, history
+from bitbench.features.history.types import History
+from bitbench.features.history.words import history_document, sparkline
+from bitbench.ground.errors import StoreError
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.model import Chart, Table
+from bitbench.statistics.studies import compare_studies
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.unit.hostile import HOSTILE
+from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile
+from tests.unit.synthetic import LOCK
+from tests.unit.test_compare import side, with_study
+from tests.unit.test_hostile_names import Elements, harmless, printable
+
+MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
+
+
+def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> StudyRecords:
+    """A study of the engine `engine`; its host is the same unless `lock` says otherwise."""
+    return side(
+        f"night-{number}",
+        speed,
+        number,
+        measure=MEASURE,
+        facts=InstanceFacts(engine_version=version, kernels=("int8",)),
+        lock={**LOCK, "created_at": f"2026-11-0{number}T03:00:00.000+00:00", **lock},
+    )
+
+
+@pytest.fixture(scope="module")
+def nights() -> list[StudyRecords]:
+    return [night(1, 1.0), night(2, 1.0), night(3, 0.8, version="1.1"), night(4, 0.8)]
+
+
+@pytest.fixture(scope="module")
+def found(nights: list[StudyRecords]) -> History:
+    return history(find_cell("engine / interactive", nights), "output_throughput", nights)
+
+
+def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
+    assert [point.verdict for point in found.points] == [None, Verdict.TIE, Verdict.SLOWER, Verdict.TIE]
+    ratio = found.points[2].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.8, abs=0.03)
+
+
+def test_facts_that_changed_are_marked(found: History) -> None:
+    assert [[one.fact for one in point.changes] for point in found.points] == [
+        [],
+        [],
+        [Fact.ENGINE_VERSION],
+        [Fact.ENGINE_VERSION],
+    ]
+
+
+def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
+    one = Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3))
+    single = side("night-5", 0.5, 9, measure=one)
+    points = history(find_cell("engine / interactive", nights), "output_throughput", [*nights, single]).points
+    assert points[-1].verdict is Verdict.UNKNOWN
+
+
+def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None:
+    study = nights[0].plan.study
+    longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
+    longest = with_study(nights[0], study.model_copy(update={"workloads": longer}))
+    other = replace(longest, name="other")
+    found = history(find_cell("engine / interactive", nights), "output_throughput", [other, *nights])
+    assert found.other_shape == ("other",)
+    assert len(found.points) == 4
+
+
+def test_a_cell_by_part_of_its_name(nights: list[StudyRecords]) -> None:
+    assert find_cell("inter", nights).workload == "interactive"
+    with pytest.raises(StoreError, match="matches several cells; known: engine / interactive; engine / medium_batch"):
+        find_cell("engine", nights)
+    with pytest.raises(StoreError, match="is not a cell of these studies"):
+        find_cell("other / x", nights)
+
+
+def test_blocks_follow_the_values() -> None:
+    assert sparkline([1.0, 8.0, 4.5]) == "▁█▄" or sparkline([1.0, 8.0, 4.5]) == "▁█▅"
+    assert sparkline([2.0, 2.0]) == "▅▅"
+
+
+def test_the_figure_has_a_row_for_each_study_and_says_what_changed(found: History) -> None:
+    figure = history_figure(found)
+    ElementTree.fromstring(svg(figure))
+    assert [row["changed"] for row in figure.rows] == [None, None, "engine-version", "engine-version"]
+    assert figure.rows[2]["changes"] == "engine-version: 1.0 → 1.1"
+    assert [row["y"] for row in figure.rows] == [point.estimate.mean for point in found.points]
+
+
+def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
+    twice = found.model_copy(update={"points": (found.points[0], found.points[0])})
+    assert len({row["at"] for row in history_figure(twice).rows}) == 2
+
+
+def test_the_table_has_a_row_for_each_study(found: History) -> None:
+    document = history_document(found)
+    (table,) = (block for section in document.sections for block in section.blocks if isinstance(block, Table))
+    assert [row.cells[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
+    assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
+
+
+def test_without_a_figure_it_says_so(found: History) -> None:
+    nothing = found.model_copy(update={"points": ()})
+    assert "No study has this figure for this cell." in markdown(history_document(nothing))
+    failed = nothing.model_copy(update={"without_result": ("night-1", "night-2")})
+    assert "Without a result: `night-1` and `night-2`." in markdown(history_document(failed))
+
+
+def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for one in nights:
+        with StudyFolder(tmp_path / "past" / one.name).writing() as writer:
+            writer.write_study("name: made-up\n")
+            writer.write_lock(one.lock)
+            for instance in one.instances:
+                writer.append_instance(instance)
+            for trial in one.trials:
+                writer.append_trial(trial, None)
+    (tmp_path / "past" / "empty").mkdir()
+    (tmp_path / "past" / "empty" / "lock.json").write_text("{}")
+    file = tmp_path / "out" / "h.svg"
+    said = bitbench(capsys, "history", str(tmp_path / "past"), "--cell", "interactive", "-o", str(file))
+    assert said.exit_code == 0, said.err
+    words = " ".join(said.out.split())
+    assert "2026-11-03 03:00" in words
+    assert "slower" in words
+    assert "engine-version: 1.0 → 1.1" in words
+    ElementTree.fromstring(file.read_text())
+    nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
+    assert "no study folder below" in nothing.err
+
+
+def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
+    with pytest.raises(StoreError, match="perplexity has no history"):
+        history(find_cell("engine / interactive", nights), "perplexity", nights)
+
+
+def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> None:
+    """Also where a difference is found only because other cells lend what they know: two starts of each."""
+    few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
+    engines = ("engine", "second", "third", "fourth")
+    before = side("before", 1.0, 31, measure=few, engines=engines)
+    after = side("after", 0.93, 32, measure=few, engines=engines)
+    single = side("single", 0.5, 33, measure=Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
+        compared = compare_studies(one, other, metrics=(), conditions=(), allowed=list(Fact))
+        for cell in compared.cells:
+            _, point = history(cell.candidate, cell.metric, [one, other]).points
+            assert (point.ratio, point.verdict) == (cell.ratio, cell.verdict)
+    own = history(find_cell("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
+    assert own.verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_names_stay_text_in_each_form_and_in_the_chart(found: History, kind: str) -> None:
+    document = history_document(made_hostile(found, HOSTILE[kind]))
+    assert_every_form_is_harmless(document)
+    (chart,) = (block for block in document.answer if isinstance(block, Chart))
+    drawn = svg(chart.figure)
+    ElementTree.fromstring(drawn)
+    harmless(Elements(drawn), scripts=0)
+    printable(drawn)

@@ -1,0 +1,418 @@
+"""`bitbench mix`: which tensors go together, what is measured, which types are chosen, and what is said of it."""
+
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+
+import altair as alt
+import jsonschema
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bitbench.core.asked.quality import Quality
+from bitbench.core.asked.recipe import TensorRule
+from bitbench.core.found.recommendation import Standing
+from bitbench.core.found.summary import QualityEstimate
+from bitbench.core.tensor_types import tensor_type
+from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
+from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
+from bitbench.features.mix.choice import (
+    Ceilings,
+    Measured,
+    ceilings_of,
+    choose,
+    front,
+    judge_bits,
+    judge_difference,
+    judge_divergence,
+    judge_speed,
+    options_of,
+    predict,
+    types_of,
+    weight_times,
+)
+from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
+from bitbench.features.mix.swaps import plan_swaps, plan_uniform
+from bitbench.features.mix.types import Mixture, Predicted, TensorGroup
+from bitbench.features.mix.words import mixture_document
+from bitbench.ground.errors import RecipeError, UsageError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.answers import answer_schema, answer_text
+from bitbench.quality.material import cut
+from bitbench.quantize import catalog
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.html import page
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.terminal import render
+from tests.command_line import bitbench
+from tests.features.mix.mixtures import (
+    HIDDEN,
+    TENSORS,
+    TYPES,
+    VOCABULARY,
+    WEIGHT_S,
+    measured_swaps,
+    mixture,
+    model_groups,
+    quality,
+    step_s,
+    tensor,
+    timed,
+    true_divergence,
+)
+
+
+def named(groups: tuple[TensorGroup, ...]) -> dict[str, TensorGroup]:
+    return {group.label: group for group in groups}
+
+
+def test_tensors_that_engines_fuse_are_one_group_in_each_band() -> None:
+    groups = named(model_groups())
+    assert list(groups) == [
+        "token_embd",
+        *("attn_qkv 0–1", "attn_output 0–1", "ffn_gate_up 0–1", "ffn_down 0–1"),
+        *("attn_qkv 2–3", "attn_output 2–3", "ffn_gate_up 2–3", "ffn_down 2–3"),
+    ]
+    assert groups["attn_qkv 0–1"].tensors == tuple(
+        f"blk.{number}.attn_{name}.weight" for number in (0, 1) for name in "qkv"
+    )
+    assert groups["attn_qkv 0–1"].weights == 2 * HIDDEN * (HIDDEN + 2 * HIDDEN // 3)
+    assert sum(group.weights for group in groups.values()) == sum(one.weights for one in TENSORS if one.type == "bf16")
+
+
+def test_a_type_is_offered_where_rows_fill_its_blocks() -> None:
+    groups = named(model_groups())
+    assert groups["ffn_down 2–3"].types == ("q4_0", "q4_K", "q8_0")
+    assert groups["attn_qkv 2–3"].types == ("q4_0", "q8_0")  # 576 columns are no blocks of 256
+    with pytest.raises(RecipeError, match=r"no type fits token_embd\.weight, whose rows have 576 weights; add q8_0"):
+        model_groups(types=("q4_K", "q6_K"))
+
+
+def test_bands_are_no_more_than_layers_and_differ_by_one_at_most() -> None:
+    assert len(model_groups(bands=100)) == 1 + 4 * 4
+    sizes = [len(group.tensors) for group in model_groups(bands=3) if group.kind == "ffn_down"]
+    assert sorted(sizes) == [1, 1, 2]
+
+
+def test_a_table_in_which_tokens_are_only_looked_up_costs_no_time() -> None:
+    untied = [*TENSORS, tensor("output.weight", HIDDEN, VOCABULARY)]
+    groups = named(group_tensors(untied, TYPES, 1))
+    assert not groups["token_embd"].is_multiplied
+    assert groups["output"].is_multiplied
+    assert named(model_groups())["token_embd"].is_multiplied  # the same matrix is the last one
+
+
+def matching(rules: tuple[TensorRule, ...], name: str) -> str:
+    """As llama-quantize reads them: the first that is found in a name."""
+    return next(rule.type for rule in rules if re.search(rule.match, name))
+
+
+def test_the_recipe_of_a_mix_gives_each_tensor_its_type(tmp_path: Path) -> None:
+    groups = model_groups()
+    types = {group: group.types[number % len(group.types)] for number, group in enumerate(groups)}
+    recipe = mixed_recipe("mix-1", types)
+    for group, type in types.items():
+        assert {matching(recipe.tensors, name) for name in group.tensors} == {type}
+    assert matching(recipe.tensors, "blk.10.ffn_down.weight") == "bf16"  # 1 is not 10
+    (tmp_path / "mix.yaml").write_text(catalog.recipe_text(recipe))
+    assert catalog.find("mix.yaml", tmp_path) == recipe
+
+
+def test_a_file_with_another_type_than_asked_for_is_noticed() -> None:
+    types = dict.fromkeys(model_groups(), "q8_0")
+    made = [tensor(one.name, *one.shape, type="q8_0") for one in TENSORS if one.type == "bf16"]
+    assert wrong_types(made, types) == []
+    made[3] = tensor(made[3].name, *made[3].shape, type="q5_0")
+    assert wrong_types(made[:-1], types) == [
+        f"{made[3].name} is q5_0, not q8_0",
+        f"{made[-1].name} is missing, not q8_0",
+    ]
+
+
+def test_each_group_is_swapped_alone_in_its_smallest_type_and_each_kind_in_the_others() -> None:
+    swaps = [swap.name for swap in plan_swaps(model_groups(), thorough=False)]
+    assert swaps[:5] == [
+        *("swap-token_embd-q4_0", "swap-token_embd-q8_0"),
+        *("swap-attn_qkv-0to1-q4_0", "swap-attn_qkv-2to3-q4_0", "swap-attn_qkv-0to3-q8_0"),
+    ]
+    assert swaps[-4:] == [f"swap-ffn_down-{rest}" for rest in ("0to1-q4_0", "2to3-q4_0", "0to3-q4_K", "0to3-q8_0")]
+    thorough = plan_swaps(model_groups(), thorough=True)
+    assert len(thorough) == sum(len(group.types) for group in model_groups())
+    assert all(len(swap.groups) == 1 for swap in thorough)
+    assert len({swap.name for swap in thorough}) == len(thorough)
+
+
+def test_one_type_everywhere_is_the_next_larger_one_where_it_does_not_fit() -> None:
+    models = plan_uniform(model_groups(), TYPES)
+    assert set(models["q4_0"].values()) == {"q4_0"}
+    assert {group.kind: type for group, type in models["q4_K"].items()} == {
+        "ffn_down": "q4_K",
+        **dict.fromkeys(("token_embd", "attn_qkv", "attn_output", "ffn_gate_up"), "q8_0"),
+    }
+    attention = [group for group in model_groups() if group.kind == "attn_qkv"]
+    assert list(plan_uniform(attention, TYPES)) == ["q4_0", "q8_0"]
+
+
+def test_the_time_of_a_weight_follows_from_one_model_per_type() -> None:
+    assert timed(model_groups()) == pytest.approx(WEIGHT_S)
+
+
+def test_no_time_of_a_weight_is_below_zero() -> None:
+    groups = model_groups()
+    models = plan_uniform(groups, TYPES)
+    noisy = [(types, step_s(types) * (0.5 if type == "q4_K" else 1.0)) for type, types in models.items()]
+    assert min(weight_times(noisy).values()) >= 0
+
+
+def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type() -> None:
+    groups = model_groups()
+    options = options_of(groups, measured_swaps(groups), timed(groups))
+    for group, own in options.items():
+        assert [option.type for option in own] == list(group.types)
+        for option in own:
+            assert option.divergence == pytest.approx(true_divergence(group, option.type))
+            assert option.step_s == pytest.approx(group.weights * WEIGHT_S[option.type])
+            assert option.size_bytes == tensor_type(option.type).bytes_of(group.weights)
+    down = options[named(groups)["ffn_down 0–1"]]
+    assert [option.is_measured for option in down] == [True, False, False]
+    assert down[0].interval is not None
+    assert down[1].interval is None
+
+
+def test_a_type_that_loses_nothing_divides_by_weights() -> None:
+    first, second = (group for group in model_groups() if group.kind == "ffn_down")
+    measured = [
+        *(Measured((group,), "q4_0", QualityEstimate(value=0.0, interval=None)) for group in (first, second)),
+        *(Measured((first, second), type, quality(0.01)) for type in ("q4_K", "q8_0")),
+    ]
+    options = options_of((first, second), measured, WEIGHT_S)
+    assert options[first][1].divergence == pytest.approx(0.005)
+
+
+def everything(groups: tuple[TensorGroup, ...]) -> list[tuple[float, float, float]]:
+    """Divergence, time and bits of every mix there is."""
+    weights = sum(group.weights for group in groups)
+    found = []
+    for types in itertools.product(*(group.types for group in groups)):
+        chosen = list(zip(groups, types, strict=True))
+        bits = 8 * sum(tensor_type(type).bytes_of(group.weights) for group, type in chosen) / weights
+        found.append((sum(true_divergence(group, type) for group, type in chosen), step_s(dict(chosen)), bits))
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
+    groups = model_groups()
+    options = options_of(groups, measured_swaps(groups), timed(groups))
+    all_ = np.array(everything(groups))
+    low, high = all_.min(axis=0), all_.max(axis=0)
+    limit = low + share * (high - low)
+    slack = 1 + 1e-7  # sums in another order
+
+    def best(aim: int, *limited: int) -> float:
+        within = np.all([all_[:, one] <= limit[one] * slack for one in limited], axis=0)
+        return float(all_[within, aim].min())
+
+    def found(ceilings: Ceilings) -> Predicted:
+        return predict(options, types_of(choose(options, ceilings)))
+
+    fast = found(Ceilings(step_s=float(limit[1]) * slack))
+    assert fast.divergence == pytest.approx(best(0, 1))
+    assert fast.step_s <= limit[1] * slack
+    small = found(Ceilings(bits=float(limit[2]) * slack))
+    assert small.divergence == pytest.approx(best(0, 2))
+    good = found(Ceilings(divergence=float(limit[0]) * slack))
+    assert good.step_s == pytest.approx(best(1, 0))
+    both = found(Ceilings(step_s=float(limit[1]) * slack, bits=float(limit[2]) * slack))
+    assert both.divergence == pytest.approx(best(0, 1, 2))
+
+
+def test_the_front_leads_from_the_fastest_mix_to_the_one_that_diverges_least() -> None:
+    groups = model_groups()
+    options = options_of(groups, measured_swaps(groups), timed(groups))
+    all_ = np.array(everything(groups))
+    points = front(options)
+    assert points[0].step_s == pytest.approx(all_[:, 1].min())
+    assert points[-1].divergence == pytest.approx(all_[:, 0].min())
+    assert [point.divergence for point in points] == sorted((point.divergence for point in points), reverse=True)
+    for point in points:
+        assert not np.any((all_[:, 0] < 0.999 * point.divergence) & (all_[:, 1] <= point.step_s))
+
+
+def test_a_limit_that_no_mix_meets_is_told_with_the_least_there_is() -> None:
+    groups = model_groups()
+    options = options_of(groups, measured_swaps(groups), timed(groups))
+    with pytest.raises(UsageError, match=r"has 3 bits per weight: the least is 4\.5 bits per weight; add other types"):
+        choose(options, Ceilings(bits=3.0))
+    least = step_s(dict.fromkeys(groups, "q4_0"))
+    with pytest.raises(UsageError, match=r"a divergence of .* and a step of .* at once"):
+        choose(options, Ceilings(divergence=0.01, step_s=1.001 * least))
+
+
+def test_what_is_predicted_keeps_a_reserve_and_what_is_counted_does_not() -> None:
+    limits = MixLimits(speed="gguf-q4_k_m", bits=5.0, divergence="gguf-q5_k_m")
+    found = ceilings_of(limits, 0.1, {"gguf-q4_k_m": 0.01}, {"gguf-q5_k_m": 0.02})
+    assert found == Ceilings(divergence=pytest.approx(0.018), step_s=pytest.approx(0.009), bits=5.0)
+
+
+def test_limits_are_read_as_a_person_writes_them() -> None:
+    assert parse_limits(["speed=gguf-q4_k_m", "bits=4.8"]) == MixLimits(speed="gguf-q4_k_m", bits=4.8)
+    assert parse_limits(["divergence=0.02"]).divergence == 0.02
+    assert parse_limits(["divergence=gguf-q4_k_m"]).recipes == ("gguf-q4_k_m",)
+    assert Mix(model="x", limits=MixLimits(bits=5)).references == ("gguf-q4_k_m",)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--limit", "fast"), "'fast' is no limit; write speed=RECIPE"),
+        (("--limit", "bits=4", "--limit", "bits=5"), "bits is limited twice"),
+        (("--limit", "divergence=-1"), "a limit lies above 0"),
+        (("--limit", "bits=5", "--types", "q4_0"), "give two types or more"),
+        (("--limit", "bits=5", "--types", "q4_0,f16"), "f16 is not quantized"),
+        (("--limit", "bits=5", "--types", "q4_0,q9"), "no type of GGUF tensors is called 'q9'"),
+        (("--limit", "speed=gguf-q4_k"), "'gguf-q4_k' is not a recipe"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_said(
+    options: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    answer = bitbench(capsys, "mix", "smollm2-135m", *options)
+    assert answer.exit_code == ExitCode.USAGE
+    assert said in " ".join(answer.err.split())
+
+
+def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
+    parts = [list(range(1000)), list(range(5000, 5600))]
+    seen = {token for window in cut(parts, 8, 10, []) for token in window}
+    fresh = cut(parts, 16, 10, [], offset=0.5)
+    assert len(fresh) == 16
+    assert not seen & {token for window in fresh for token in window}
+    assert Quality().offset == 0.0
+
+
+@pytest.mark.parametrize(("value", "standing"), [(1.05, Standing.MET), (1.0, Standing.UNSURE), (0.95, Standing.BROKEN)])
+def test_a_limit_of_speed_is_held_against_the_interval(value: float, standing: Standing) -> None:
+    ratio = mixture(speed=value).confirmed
+    assert ratio is not None
+    assert judge_speed("x", ratio.speed).standing is standing
+    assert judge_speed("x", None).standing is Standing.UNSURE
+
+
+def test_limits_of_divergence_and_of_bits() -> None:
+    assert judge_divergence(0.03, quality(0.02)).standing is Standing.MET
+    assert judge_divergence(0.021, quality(0.02)).standing is Standing.UNSURE
+    assert judge_divergence(0.01, quality(0.02)).standing is Standing.BROKEN
+    confirmed = mixture().confirmed
+    assert confirmed is not None
+    assert judge_difference("x", confirmed.difference).standing is Standing.MET
+    assert [judge_bits(5.0, bits).standing for bits in (5.0, 5.01)] == [Standing.MET, Standing.BROKEN]
+
+
+@pytest.mark.parametrize(
+    ("speed", "code"),
+    [(1.05, ExitCode.DONE), (1.0, ExitCode.INCONCLUSIVE), (0.9, ExitCode.FAILED)],
+)
+def test_the_exit_code_is_that_of_the_limits(speed: float, code: ExitCode) -> None:
+    assert mixture(speed=speed).exit_code is code
+    assert mixture().model_copy(update={"confirmed": None}).exit_code is ExitCode.NOTHING_MEASURED
+
+
+def terminal_text(found: Mixture, width: int = 100) -> str:
+    screen = io.StringIO()
+    render(mixture_document(found), Console(file=screen, width=width))
+    return " ".join(screen.getvalue().split())
+
+
+def test_the_answer_says_what_to_use_and_how_well_it_was_predicted() -> None:
+    said = terminal_text(mixture())
+    assert "the least divergence of small in q4_0, q4_K, q8_0, no slower than gguf-q4_k_m." in said
+    assert "Use mix-12345678. In a fresh study, it decodes at 1.02× [1.01, 1.03] the speed of gguf-q4_k_m" in said
+    assert "and diverges less from the unquantized model: by 0.0200 [0.0180, 0.0220] nats against" in said
+    assert "It meets the limit on speed of gguf-q4_k_m: 1.02× [1.01, 1.03] against 1." in said
+    assert "the sum of those of its groups, on other text" in said
+    assert "A check of the times: the same sum gives" in said
+    assert "recipes: [out/mix-12345678.yaml]" in said
+
+
+def test_no_gain_is_claimed_that_the_interval_does_not_show() -> None:
+    assert "diverges not significantly less" in terminal_text(mixture(difference=-0.005))
+    assert "diverges not significantly more" in terminal_text(mixture(difference=0.005))
+    assert "and diverges more from the unquantized model" in terminal_text(mixture(difference=0.03))
+    assert "mix-12345678 misses its limits." in terminal_text(mixture(speed=0.9))
+    assert "Inconclusive: mix-12345678 may meet its limits." in terminal_text(mixture(speed=1.0))
+
+
+def test_a_mix_without_a_result_is_not_to_be_used() -> None:
+    """A limit on bits is met by its file alone."""
+    found = mixture()
+    assert found.confirmed is not None
+    confirmed = found.confirmed.model_copy(
+        update={
+            "mix": found.confirmed.mix.model_copy(update={"step": None, "divergence": None}),
+            "speed": None,
+            "difference": None,
+            "findings": (judge_bits(9.0, 5.0),),
+        }
+    )
+    failed = found.model_copy(update={"confirmed": confirmed})
+    assert failed.exit_code is ExitCode.NOTHING_MEASURED
+    said = terminal_text(failed)
+    assert "Nothing is confirmed: mix-12345678 has no result in a fresh study." in said
+    assert "Why not: out/confirmation/report/index.html." in said
+    assert "Use mix-12345678" not in said
+
+
+def test_where_one_type_is_the_best_mix_that_is_said() -> None:
+    found = mixture()
+    alike = found.model_copy(
+        update={"groups": tuple(one.model_copy(update={"chosen": "q8_0"}) for one in found.groups)}
+    )
+    assert "Every group got q8_0: under these limits no mix is better." in terminal_text(alike)
+    assert "no mix is better" not in terminal_text(found)
+
+
+def test_the_page_shows_every_group_once() -> None:
+    text = markdown(mixture_document(mixture()))
+    assert "![" in text
+    assert text.count("| ffn_down 0–1 ") == 1
+    assert "≈" in text
+    assert "sensitivity" in page(mixture_document(mixture()), "")
+
+
+def test_the_map_has_a_cell_per_group_and_the_worst_is_the_darkest() -> None:
+    found = mixture()
+    figure = sensitivity_figure(found)
+    assert [(row["kind"], row["layers"]) for row in figure.rows][:2] == [("token_embd", "outside"), ("attn_qkv", "0–1")]
+    assert len(figure.rows) == len(found.groups)
+    assert max(figure.rows, key=lambda row: float(row["heat"] or 0))["heat"] == pytest.approx(1.0)
+    alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
+    drawing = svg(figure)
+    assert "ffn_gate_up" in drawing
+    assert "q8_0" in drawing
+
+
+def test_the_trade_has_the_front_the_types_the_mix_and_the_reference() -> None:
+    found = mixture()
+    figure = mixes_figure(found)
+    named = [row["name"] for row in figure.rows if row["name"]]
+    assert named == ["q4_0", "q4_K", "q8_0", "gguf-q4_k_m", "mix-12345678"]
+    assert sum(row["kind"] == "front" for row in figure.rows) == len(found.front)
+    alt.LayerChart.from_dict(figure.spec)
+    assert "mix-12345678" in svg(figure)
+
+
+def test_the_answer_as_json_follows_its_schema() -> None:
+    found = mixture()
+    printed = json.loads(answer_text("mix", found, found.exit_code))
+    jsonschema.validate(printed, answer_schema("mix"))
+    assert Mixture.model_validate(printed["answer"]) == found

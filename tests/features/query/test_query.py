@@ -1,0 +1,320 @@
+"""Past studies as tables: what is documented is what is there, wherever the folders lie."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.published import PublishedKernels
+from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
+from bitbench.core.recorded.requests import REQUEST_COLUMNS
+from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics
+from bitbench.features.query.studies import REFUSED, Studies
+from bitbench.features.query.tables import TABLES, sql_type
+from bitbench.ground.errors import StoreError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.imports.choices import Starts, Tool
+from bitbench.lab.imports import import_files
+from bitbench.planning.write_study import study_text
+from bitbench.store.arrow_tables import study_table
+from bitbench.store.folder import StudyFolder
+from bitbench.store.published import read_published
+from bitbench.store.tables import TABLES as STUDY_TABLES
+from tests.command_line import bitbench
+from tests.gallery import TWINS
+from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
+from tests.unit.test_report_formats import KERNELS
+from tests.unit.test_schedule import plan_of
+
+ROOT = Path(__file__).parents[3]
+IMPORTS = ROOT / "tests" / "unit" / "data" / "imports"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two studies (one below another folder, with a quote in its name), quality of one, and a kernel bench."""
+    place = tmp_path_factory.mktemp("past")
+    plan, trials, instances, _ = demo_study()
+    for name in ("one", "more/it's two"):
+        with StudyFolder(place / name).writing() as writer:
+            writer.write_study("name: demo\n")
+            writer.write_lock(make_lock(plan))
+            for instance in instances:
+                writer.append_instance(instance)
+            for number, trial in enumerate(trials):
+                rows = request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2]}) if number < 3 else None
+                writer.append_trial(trial, rows)
+    (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
+    _add_quality(place / "one")
+    (place / "kernels").mkdir()
+    (place / "kernels" / "records.json").write_text(KERNELS.model_dump_json())
+    return place
+
+
+def _add_quality(folder: Path) -> None:
+    contender = demo_study()[0].contenders[0]
+    record = QualityRecord(
+        id="q00001",
+        contender=contender,
+        instance_id="i0001",
+        started_at="2026-11-02T10:00:00.000+00:00",
+        duration_s=3.0,
+        outcome=Outcome.OK,
+        corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3, room=8),
+        tokens=4,
+    )
+    (folder / "quality.jsonl").write_text(record.model_dump_json() + "\n")
+    (folder / "quality").mkdir(exist_ok=True)
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"logprob": pa.array([-1.0, -3.0], pa.float32())}), folder / "quality" / "q00001.parquet")
+
+
+def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no table trails; did you mean `trials`\? the tables are "):
+        Studies(str(place)).query("SELECT * FROM trails")
+
+
+def test_documented_columns_are_the_real_ones(place: Path) -> None:
+    """In the code, in DuckDB and in docs/query.md."""
+    text = (ROOT / "docs" / "query.md").read_text()
+    studies = Studies(str(place))
+    for name, table in TABLES.items():
+        real = studies.described(name)
+        assert real == [(column.name, sql_type(column)) for column in table.columns], name
+        section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
+        assert section, f"docs/query.md has no section {name}"
+        documented = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE)
+        assert documented == [
+            (column.name, sql_type(column).lower(), column.meaning.replace("|", "\\|")) for column in table.columns
+        ]
+
+
+def test_every_figure_of_a_trial_is_a_column() -> None:
+    columns = [one.name for one in TABLES["trials"].columns]
+    figures = [*TrialMetrics.model_fields, *Memory.model_fields]
+    assert [name for name in columns if name in figures] == figures
+    assert [one.name for one in TABLES["requests"].columns[3:]] == [column.name for column in REQUEST_COLUMNS]
+
+
+def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Path) -> None:
+    studies = Studies(str(place))
+    _, rows = studies.query("SELECT folder, study, count(*) FROM trials GROUP BY ALL ORDER BY 1")
+    count = len(demo_study()[1])
+    assert rows == [("more/it's two", "demo", count), ("one", "demo", count)]
+    _, rows = studies.query("SELECT count(*) FROM requests WHERE folder = 'one' AND scheduled_s IS NULL")
+    assert rows == [(3,)]
+
+
+def test_figures_join_with_what_was_asked(place: Path) -> None:
+    _, rows = Studies(str(place)).query(
+        "SELECT engine, input_tokens, avg(output_throughput), max(peak_bytes) FROM trials "
+        "WHERE kind = 'measured' AND outcome = 'ok' AND workload = 'interactive' AND engine = 'quick' GROUP BY ALL"
+    )
+    (row,) = rows
+    assert row[:2] == ("quick", 128)
+    assert row[2] == pytest.approx(300, rel=0.03)
+    _, rows = Studies(str(place)).query(
+        "SELECT DISTINCT i.kernels[1] FROM trials t JOIN instances i USING (folder, engine) WHERE engine = 'quick'"
+    )
+    assert rows == [("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",)]
+
+
+def test_quality_and_kernels(place: Path) -> None:
+    studies = Studies(str(place))
+    _, rows = studies.query("SELECT folder, tokens, perplexity FROM quality")
+    assert rows == [("one", 4, pytest.approx(2.718281828**2))]
+    _, rows = studies.query('SELECT "case", median_s, rounds, imported_from FROM kernels ORDER BY 1')
+    assert rows == [("torch-linear", 4e-5, 9, None), ("vptq", 2e-5, 9, None)]
+
+
+def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "kernels", tmp_path / "own")
+    import_files([IMPORTS / "seed-kernels.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "theirs")
+    _, rows = Studies(str(tmp_path)).query(
+        "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
+    )
+    published = read_published(tmp_path / "theirs", PublishedKernels)
+    assert published is not None
+    count = sum(len(row.seconds) for row in published.rows)
+    assert rows == [("own", None, 2), ("theirs", "vendor-table", count)]
+    first = published.rows[0]
+    asked = f"in_features = {first.in_features} AND out_features = {first.out_features}"
+    columns = 'folder, "case", median_s, labels, rounds, cpu_model'
+    _, rows = Studies(str(tmp_path / "theirs")).query(f"SELECT {columns} FROM kernels WHERE {asked}")
+    for name, seconds in first.seconds.items():
+        assert (".", name, pytest.approx(seconds), first.labels, None, None) in rows
+
+
+def test_a_study_folder_itself_and_an_empty_one(place: Path, tmp_path: Path) -> None:
+    assert Studies(str(place / "one")).query("SELECT folder FROM studies")[1] == [(".",)]
+    empty = Studies(str(tmp_path))
+    assert [empty.count(name) for name in TABLES] == [0] * len(TABLES)
+
+
+def test_an_object_store(place: Path) -> None:
+    store = fsspec.filesystem("memory")
+    for path in (place / "one").rglob("*"):
+        if path.is_file():
+            store.pipe(f"/bucket/runs/one/{path.relative_to(place / 'one')}", path.read_bytes())
+    _, rows = Studies("memory://bucket/runs").query("SELECT folder, study FROM studies")
+    assert rows == [("one", "demo")]
+    _, rows = Studies("memory://bucket/runs").query("SELECT count(*) FROM requests JOIN trials USING (folder, trial)")
+    assert rows == [(3,)]
+
+
+@pytest.mark.parametrize(("where", "words"), [("nowhere", "no folder"), ("gopher://x", "unknown store")])
+def test_a_place_that_is_not_there(where: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words):
+        Studies(where)
+
+
+def test_the_command(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = "SELECT engine, count(*) AS n FROM trials WHERE folder = 'one' GROUP BY 1 ORDER BY 1"
+    said = bitbench(capsys, "query", str(place), asked, "--format", "csv")
+    assert next(csv.reader(io.StringIO(said.out))) == ["engine", "n"]
+    rows = json.loads(bitbench(capsys, "query", str(place), asked, "--format", "json").out)
+    assert {"engine": "broken", "n": 4} in rows
+    shown = bitbench(capsys, "query", str(place))
+    assert "trials  one row per trial" in shown.out
+    assert "Output tokens of all requests" in shown.out
+    wrong = bitbench(capsys, "query", str(place), "SELECT nothing FROM trials")
+    assert wrong.exit_code == ExitCode.REFUSED
+    assert 'Referenced column "nothing" not found' in wrong.err
+    shutil.copytree(place / "one", tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    assert "demo" in bitbench(capsys, "query", "SELECT study FROM studies").out
+
+
+def test_a_pipe_instead_of_records_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trials.jsonl")
+    (tmp_path / "lock.json").symlink_to("/dev/zero")
+    assert Studies(str(tmp_path)).query("SELECT * FROM trials")[1] == []
+
+
+WRITES = [
+    "COPY (SELECT 1) TO 'PLACE/x.csv'",
+    "COPY trials TO 'PLACE/x.parquet' (FORMAT parquet)",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO 'PLACE/x.csv'",
+    "EXPORT DATABASE 'PLACE/x'",
+    "ATTACH 'PLACE/x.db'",
+    "CREATE PERSISTENT SECRET s (TYPE s3)",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_parquet('PLACE/one/requests/*.parquet')",
+    "SET enable_external_access = true",
+    "SET threads = 1",
+    "RESET threads",
+    "PRAGMA threads = 1",
+    "PRAGMA profile_output = 'PLACE/x.json'",
+    "CALL enable_logging(storage = 'file', storage_path = 'PLACE/x')",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = 'PLACE/x')",
+    "SELECT count(*) FROM trials; COPY (SELECT 1) TO 'PLACE/x.csv'",
+]
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(place.rglob("*"))
+    said = bitbench(capsys, "query", str(place), sql.replace("PLACE", str(place)))
+    assert (said.exit_code, said.out) == (ExitCode.REFUSED, "")
+    assert said.err.startswith("error: the query is refused: `bitbench query` only reads its own tables")
+    assert said.err.count("\n") == 1
+    assert sorted(place.rglob("*")) == before
+
+
+def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
+    with pytest.raises(StoreError, match="there is no table studies_of_a_test"):
+        Studies(str(place)).query("SELECT * FROM studies_of_a_test")
+    assert REFUSED  # a global of this module, and no table either
+    with pytest.raises(StoreError, match="there is no table REFUSED"):
+        Studies(str(place)).query("SELECT * FROM REFUSED")
+
+
+def test_no_progress_bar_is_drawn_into_an_answer() -> None:
+    """DuckDB takes a program without a file for one that a person types, and would draw one on stdout."""
+    code = (
+        "from bitbench.features.query.studies import Studies\n"
+        "print(Studies('.').query(\"SELECT current_setting('{}')\")[1])"
+    )
+    command = [sys.executable, "-c", code.format("enable_progress_bar")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PIVOT (SELECT engine, outcome FROM trials) ON outcome USING count(*)",
+        "DESCRIBE trials",
+        "SUMMARIZE SELECT duration_s FROM trials",
+        "EXPLAIN SELECT * FROM requests",
+        "WITH ok AS (SELECT * FROM trials WHERE outcome = 'ok') SELECT max(started_at) FROM ok",
+        "SELECT a.trial FROM requests a JOIN requests b USING (folder, trial) WHERE a.folder = 'one'",
+    ],
+)
+def test_all_of_sql_that_reads_works(sql: str, place: Path) -> None:
+    assert Studies(str(place)).query(sql)[1]
+
+
+def test_damaged_lines_are_counted_and_named(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(place, tmp_path / "past")
+    lines = tmp_path / "past" / "one" / "trials.jsonl"
+    whole = lines.read_text().splitlines(keepends=True)
+    lines.write_text("".join([*whole[:3], "garbage\n", '{"id": "t0\n', *whole[3:]]))
+    said = bitbench(capsys, "query", str(tmp_path / "past"), "SELECT count(*) FROM trials", "--format", "csv")
+    assert said.out.split() == ["count_star()", str(2 * len(demo_study()[1]))]
+    assert f"warning: 2 damaged lines left out: {lines}:4 and {lines}:5; " in said.err
+    assert "warning" not in bitbench(capsys, "query", str(place), "SELECT count(*) FROM trials").err
+
+
+def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "one", tmp_path / "one")
+    lines = tmp_path / "one" / "trials.jsonl"
+    whole = lines.read_text().splitlines(keepends=True)[:3]
+    lines.write_text("".join([*whole, whole[1]]))
+    assert Studies(str(tmp_path)).count("trials") == 3
+    lines.write_text("".join([*whole, whole[1].replace('"measured"', '"warmup"')]))
+    with pytest.raises(StoreError, match=r"trials\.jsonl has lines of id t00002 with different content"):
+        Studies(str(tmp_path)).count("trials")
+
+
+def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
+    plan, folder = plan_of(), StudyFolder(tmp_path / "study")
+    cell = plan.cells[0]
+    with folder.writing() as writer:
+        writer.write_study(study_text(plan.study))
+        writer.write_lock(Lock(plan=plan))
+        for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
+            instance, log = writer.new_instance()
+            writer.append_instance(
+                make_instance(cell.contender, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
+            )
+            if outcome is Outcome.OK:
+                writer.append_trial(make_trial(cell, 0, 0, instance_id=instance), None)
+    sql = "SELECT outcome FROM trials ORDER BY trial"
+    assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
+    assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
+    assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
+
+
+@pytest.mark.parametrize("name", STUDY_TABLES)
+def test_python_and_sql_have_the_same_tables(name: str) -> None:
+    table = study_table(StudyFolder(TWINS).read(), name)
+    names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
+    assert names == table.column_names
+    assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())

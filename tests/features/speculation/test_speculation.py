@@ -1,0 +1,252 @@
+"""What drafts gain: counters, costs and predictions, from studies whose truth is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.asked.study import Count, Measure, Study
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import EngineMetrics, TrialMetrics
+from bitbench.core.recorded.variant import Variant
+from bitbench.features.speculation.computing import Counts, about_drafts, counts_of, draft_model, summarize_speculation
+from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.features.speculation.words import speculation_sentences
+from bitbench.report.document.markdown import markdown, phrase_text
+from bitbench.report.study import study_document
+from bitbench.statistics.summarize import summarize
+from tests.unit.synthetic import make_instance, make_records, make_trial
+
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
+PLAIN, DRAFTS = "vllm speculative-config=unset", "vllm speculative-config=ngram,3,4"
+STREAMS = (1, 4)
+TOKENS, REQUESTS = 65, 8  # of an answer, of a trial
+STEP_S = {1: 0.020, 4: 0.032}  # without drafts, by streams: to check three tokens and one costs 1.6 steps
+DRAFTED, DRAFT = 0.5, 3.0  # share of steps, tokens of a draft
+LENGTHS = {"bf16": 3.2, "w4": 2.2}  # acceptance, by variant
+
+
+def truth(length: float) -> tuple[float, float]:
+    """Tokens per step, and what a step costs beside a plain one."""
+    return 1 + DRAFTED * (length - 1), 1 + DRAFTED * (STEP_S[4] / STEP_S[1] - 1)
+
+
+def counted(length: float) -> EngineMetrics:
+    tokens = REQUESTS * (TOKENS - 1)
+    drafts = DRAFTED * tokens / truth(length)[0]
+    return EngineMetrics(drafts=drafts, draft_tokens=DRAFT * drafts, accepted_tokens=(length - 1) * drafts)
+
+
+def made(
+    *, streams: tuple[int, ...] = STREAMS, config: str = NGRAM, noise: float = 0.01, blocks: int = 4
+) -> StudyRecords:
+    rng = np.random.default_rng(3)
+    workloads = [
+        Workload(name=f"at-{count}", concurrency=count, input_tokens=64, output_tokens=TOKENS) for count in streams
+    ]
+    study = Study.model_validate(
+        {
+            "name": "drafts",
+            "models": ("m",),
+            "recipes": tuple(LENGTHS),
+            "engines": [{"engine": "vllm", "args": {"enforce-eager": True, "speculative-config": [None, config]}}],
+            "workloads": workloads,
+            "measure": Measure(instances=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), headline="tpot"),
+        }
+    )
+    plain, drafting = (setup.name for setup in study.engines)
+    cells, trials, instances = [], [], []
+    for recipe, length in LENGTHS.items():
+        for engine in (plain, drafting):
+            contender = Contender(variant=f"m/{recipe}", engine=engine)
+            for block in range(blocks):
+                instances.append(make_instance(contender, block, id=f"{contender.name}-{block}"))
+                for count in streams:
+                    cell = Cell(contender=contender, workload=f"at-{count}")
+                    cells.append(cell)
+                    per_step, cost = truth(length) if engine == drafting else (1.0, 1.0)
+                    seconds = STEP_S[count] * cost / per_step * float(np.exp(noise * rng.normal()))
+                    own = {"engine_metrics": counted(length + noise * rng.normal())} if engine == drafting else {}
+                    metrics = TrialMetrics(tpot_s=seconds, output_throughput=TOKENS * 2.0, request_throughput=2.0)
+                    trials.append(
+                        make_trial(
+                            cell,
+                            block,
+                            0,
+                            id=f"{cell.name}-{block}",
+                            instance_id=f"{contender.name}-{block}",
+                            metrics=metrics,
+                            requests=REQUESTS,
+                            **own,
+                        )
+                    )
+    variants = tuple(
+        Variant(
+            name=f"m/{recipe}", model="m", recipe=recipe, form="dense" if recipe == "bf16" else "compressed-tensors"
+        )
+        for recipe in LENGTHS
+    )
+    plan = Plan(study=study, variants=variants, cells=tuple(dict.fromkeys(cells)))
+    return make_records(plan, trials, instances)
+
+
+def found_in(records: StudyRecords, workload: str = "at-1") -> dict[str, Speculation]:
+    found = summarize_speculation(records)
+    assert found is not None
+    return {one.contender.variant.partition("/")[2]: one for one in found.rows if one.workload == workload}
+
+
+def part_of(summary: StudySummary) -> Speculations:
+    found = summary.part(Speculations)
+    assert found is not None
+    return found
+
+
+def test_counts_of_a_trial_are_steps_and_tokens() -> None:
+    counts = Counts(drafts=100, draft_tokens=300, accepted=150, tokens=450)
+    assert (counts.length, counts.steps, counts.draft_length) == (2.5, 300, 3)
+    assert counts.drafted_share == pytest.approx(1 / 3)
+    assert counts.tokens_per_step == pytest.approx(1.5)
+    assert counts.predicted(verify_cost=1.6, draft_cost=0.0) == pytest.approx(1.5 / 1.2)
+    assert counts.predicted(verify_cost=1.0, draft_cost=0.2) == pytest.approx(1.5 / 1.2)
+    assert counts.break_even(1.5 / 1.2) == pytest.approx(1.6)
+    assert counts.break_even(1.0) == pytest.approx(counts.length)  # nothing gained: as many tokens as it costs
+
+
+def test_tokens_that_were_accepted_beyond_the_end_leave_no_fewer_steps_than_drafts() -> None:
+    counts = Counts(drafts=10, draft_tokens=40, accepted=35, tokens=40)
+    assert (counts.steps, counts.drafted_share, counts.tokens_per_step) == (10, 1.0, 4.5)
+
+
+def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
+    found = found_in(made())
+    for recipe, length in LENGTHS.items():
+        one = found[recipe]
+        per_step, cost = truth(length)
+        assert one.plain == Contender(variant=f"m/{recipe}", engine=PLAIN)
+        assert one.acceptance_length is not None
+        assert one.acceptance_length.interval is not None
+        assert one.acceptance_length.mean == pytest.approx(length, abs=0.02)
+        assert one.acceptance_length.interval.low < length < one.acceptance_length.interval.high
+        assert one.acceptance_rate == pytest.approx((length - 1) / DRAFT, abs=0.01)
+        assert one.drafted_share == pytest.approx(DRAFTED, abs=0.01)
+        assert one.verify_cost == pytest.approx(1.6, rel=0.03)
+        assert one.draft_cost == 0.0
+        assert one.predicted == pytest.approx(per_step / cost, rel=0.02)
+        assert one.gain is not None
+        assert one.gain.interval is not None
+        assert one.gain.interval.low < per_step / cost < one.gain.interval.high
+        assert one.break_even_interval is not None
+        assert one.break_even_interval.low < 1.6 < one.break_even_interval.high
+    assert found["bf16"].against_unquantized is None
+    ratio = found["w4"].against_unquantized
+    assert ratio is not None
+    assert ratio.value == pytest.approx(2.2 / 3.2, rel=0.02)
+
+
+def test_a_cost_that_was_not_measured_is_not_made_up() -> None:
+    alone = found_in(made(streams=(1,)))["w4"]
+    assert (alone.verify_cost, alone.predicted) == (None, None)
+    assert alone.tokens_per_step == pytest.approx(1.6, abs=0.02)
+    at_four = found_in(made(), "at-4")["w4"]
+    assert at_four.verify_cost is None  # sixteen streams are needed
+
+
+def test_a_draft_model_costs_its_own_steps() -> None:
+    """The draft is the study's own 4-bit variant, as fast as the target here: three steps more for each draft."""
+    one = found_in(made(config='{"method": "draft_model", "model": "m/w4", "num_speculative_tokens": 3}'))["bf16"]
+    assert one.draft_cost == pytest.approx(1.0, rel=0.02)
+    assert one.predicted == pytest.approx(truth(3.2)[0] / (1 + DRAFTED * (3 * 1.0 + 0.6)), rel=0.03)
+    stranger = found_in(made(config='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))["bf16"]
+    assert (stranger.draft_cost, stranger.predicted) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ({"speculative_config": NGRAM}, None),
+        ({"speculative-config": '{"method": "eagle", "model": "e"}'}, "e"),
+        ({"speculative-config": '{"method": "mtp"}'}, "mtp"),
+        ({"speculative-config": "{"}, None),
+        ({"spec-type": "ngram-mod", "spec-ngram-mod-n-max": 8}, None),
+        ({"spec-type": "draft-simple", "spec-draft-model": "d.gguf", "threads": 2}, "d.gguf"),
+        ({"spec-type": "draft-mtp"}, "draft-mtp"),
+        ({"draft_tokens": 4}, None),
+    ],
+)
+def test_what_a_draft_comes_from(args: dict[str, str | int], named: str | None) -> None:
+    assert draft_model(about_drafts(args)) == named
+    assert "threads" not in about_drafts(args)
+
+
+def test_a_draft_may_be_named_by_its_file() -> None:
+    records = made(config='{"model": "/variants/w4/model.gguf"}')
+    variants = tuple(one.model_copy(update={"path": Path(f"/variants/{one.recipe}")}) for one in records.plan.variants)
+    plan = records.plan.model_copy(update={"variants": variants})
+    assert found_in(make_records(plan, records.trials, records.instances))["bf16"].draft_cost is not None
+
+
+def test_a_value_that_says_none_is_without_drafts_and_what_all_share_is_no_axis() -> None:
+    study = Study.model_validate(
+        {
+            "name": "x",
+            "engines": [
+                {"engine": "llamacpp", "args": {"spec-type": ["none", "ngram-mod"], "spec-ngram-mod-n-match": 8}}
+            ],
+            "workloads": ["interactive"],
+        }
+    )
+    cells = [
+        Cell(contender=Contender(variant="none", engine=setup.name), workload="interactive") for setup in study.engines
+    ]
+    plan = Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), cells=tuple(cells))
+    figures = TrialMetrics(tpot_s=0.01, output_throughput=100, request_throughput=2)
+    trials = [make_trial(cell, 0, index, metrics=figures) for index, cell in enumerate(cells)]
+    found = summarize_speculation(make_records(plan, trials))
+    assert found is not None
+    (one,) = found.rows
+    assert one.plain == cells[0].contender
+    assert (one.contender, one.acceptance_length) == (cells[1].contender, None)  # the engine counted no draft
+
+
+def test_a_study_without_drafts_has_no_such_section() -> None:
+    records = made()
+    cells = tuple(cell for cell in records.plan.cells if cell.contender.engine == PLAIN)
+    summary = summarize(make_records(records.plan.model_copy(update={"cells": cells}), records.trials))
+    assert summary.parts == {}
+
+
+def test_trials_without_counters_are_passed_over() -> None:
+    (cell,) = {made().plan.cells[0]}
+    bare = make_trial(cell, 0, 0, metrics=TrialMetrics(output_throughput=10, request_throughput=1))
+    assert counts_of([bare]) is None
+    none = bare.model_copy(update={"engine_metrics": EngineMetrics(drafts=0, accepted_tokens=0), "requests": 3})
+    assert counts_of([none]) is None
+
+
+def test_the_report_answers_first_and_explains_after() -> None:
+    records = made()
+    summary = summarize(records)
+    said = [phrase_text(one) for one in speculation_sentences(part_of(summary), summary)]
+    assert said[0].startswith(f"Speculation on `at-1` is faster than the same without: `bf16 @ {DRAFTS}` 1.6")
+    assert any("accepted drafts are shorter with" in one and "w4" in one for one in said)
+    text = markdown(study_document(summary, records.lock))
+    part = text.partition("## What speculation gains")[2].partition("\n## ")[0]
+    assert "Break-even" in part
+    assert "pays" in part
+    assert "at most" in part  # at four streams, where the cost of a check is unknown
+    assert text.index("Speculation on `at-1`") < text.index("## What speculation gains")
+
+
+def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LENGTHS, "w4", 1.2)
+    summary = summarize(made())
+    said = " ".join(phrase_text(one) for one in speculation_sentences(part_of(summary), summary))
+    assert f"Speculation on `at-1` is slower than the same without: `w4 @ {DRAFTS}` 0.8" in said
+    (one,) = (one for one in part_of(summary).rows if one.contender.variant == "m/w4" and one.workload == "at-1")
+    assert one.acceptance_length is not None
+    assert one.break_even is not None
+    assert one.acceptance_length.mean < one.break_even

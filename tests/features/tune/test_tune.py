@@ -1,0 +1,446 @@
+"""`bitbench tune`: which settings are tried, who is beaten by whom, and what is said of it."""
+
+import io
+import json
+import shlex
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from rich.console import Console
+
+import bitbench as bitbench_module
+from bitbench.core.asked.study import EngineSetup, Measure, Study
+from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.core.cell import Contender
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.recommendation import Finding, Judged, Limits, Standing
+from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.core.ports import Deployable, Launch, Load
+from bitbench.core.recorded.trial import Memory, TrialMetrics
+from bitbench.core.recorded.variant import ModelFacts, Variant
+from bitbench.engines.llamacpp import LlamaCppEngine
+from bitbench.engines.null import NullEngine
+from bitbench.engines.vllm import VllmEngine
+from bitbench.features.tune.asked import Goal, Tune
+from bitbench.features.tune.confirmation import ConfirmationPlanner
+from bitbench.features.tune.draw import draw
+from bitbench.features.tune.race import Admission, admission, race, race_of
+from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
+from bitbench.features.tune.words import tuning_document
+from bitbench.ground.errors import StudyFileError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.answers import answer_schema, answer_text
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.study_file import parse_study, study_schema
+from bitbench.report.answers.deploy import command_lines
+from bitbench.report.document.markdown import markdown
+from bitbench.report.document.terminal import render
+from bitbench.statistics.budget_plan import Design, plan_confirmation
+from bitbench.statistics.components import VarianceComponents
+from bitbench.statistics.looks import Look
+from bitbench.statistics.pairs import PairedRatio, PairTable
+from bitbench.statistics.standing import Headline, kept_back
+from tests.command_line import bitbench
+from tests.json_answer import read_answer
+from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial
+
+WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
+A, B, C = (Contender(variant="none", engine=name) for name in "abc")
+FILE = """
+name: x
+engines:
+  - {engine: null, args: {tpot: [4ms, 2ms], vary: 0.01}}
+  - {engine: null, name: plain}
+workloads: [interactive]
+measure: {budget: 10m}
+tune: {}
+"""
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(StudyFileError) as caught:
+        parse_study(text, name="s.yaml")
+    return str(caught.value)
+
+
+def test_a_search_is_a_study_with_a_section_of_its_own() -> None:
+    study = parse_study(FILE, name="s.yaml")
+    assert [setup.name for setup in study.engines] == ["null tpot=4ms", "null tpot=2ms", "plain"]
+    assert study.section(Tune) == Tune(goal=Goal.THROUGHPUT, within=0.02, confirm=0.3)
+    jsonschema.validate(yaml.safe_load(FILE), study_schema())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("tune: {}", "tune: {goal: cost}", "the goal cost needs `price_per_hour`"),
+        ("tune: {}", "tune: {max_quality_loss: 1%}", "add `quality: {}`"),
+        ("[interactive]", "[interactive, decode_bound]", "give one of each"),
+        ("tune: {}", "tune: {max_memory: 4}", "4 needs a unit"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(old: str, new: str, said: str) -> None:
+    assert said in complaint(FILE.replace(old, new))
+
+
+def test_a_search_is_run_by_its_own_command_and_needs_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+    Path("s.yaml").write_text(FILE)
+    said = bitbench(capsys, "run", "s.yaml")
+    assert said.exit_code == ExitCode.USAGE
+    assert "run it with: bitbench tune s.yaml" in " ".join(said.err.split())
+    Path("s.yaml").write_text(FILE.replace("measure: {budget: 10m}\n", ""))
+    assert "--budget 30m" in bitbench(capsys, "tune", "s.yaml").err
+    Path("s.yaml").write_text(FILE.replace("tune: {}\n", ""))
+    assert "needs a section `tune`" in bitbench(capsys, "tune", "s.yaml").err
+    error = read_answer(bitbench(capsys, "tune", "s.yaml", "--json").out, "tune")
+    assert (error["exit_code"], error["answer"]) == (ExitCode.USAGE, None)
+
+
+def test_python_has_it_too() -> None:
+    assert (bitbench_module.tune.__name__, bitbench_module.Tuning) == ("tune", Tuning)
+    assert {"tune", "Tuning"} <= {*dir(bitbench_module)}
+
+
+def pair(first: Contender, second: Contender, log_mean: float, standard_error: float = 0.01) -> PairedRatio:
+    return PairedRatio(
+        first=first,
+        second=second,
+        log_mean=log_mean,
+        standard_error=standard_error,
+        degrees_of_freedom=10,
+        blocks=3,
+    )
+
+
+def look(blocks: int, *, is_last: bool = False) -> Look:
+    return Look(blocks, 60.0 * blocks, 0.02, is_last)
+
+
+EVERYONE = frozenset((A, B, C))
+TABLE = PairTable((A, B, C), (pair(A, B, 0.3), pair(A, C, 0.02), pair(C, B, 0.28)))
+
+
+def test_who_is_beaten_leads_or_may_be_better() -> None:
+    found = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.005)
+    assert found.beaten_by == {B: A}
+    assert (set(found.left), found.leader, found.end) == ({A, C}, A, None)
+    assert found.shortfall == pytest.approx(0.0077, abs=0.0005)  # exp(-0.02 + 2.76 standard errors) − 1
+    wide = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.02)
+    assert wide.end is RaceEnd.FOUND
+
+
+def test_the_budget_ends_it_and_so_does_nobody_left() -> None:
+    assert race([(look(2, is_last=True), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0).end is (
+        RaceEnd.BUDGET
+    )
+    nobody = race([(look(2), TABLE)], EVERYONE, Admission(frozenset(), frozenset()), within=0)
+    assert (nobody.end, nobody.leader) == (RaceEnd.NONE_MEETS, None)
+
+
+def test_one_that_misses_a_limit_beats_nobody() -> None:
+    """At this look it is known to; the looks before are then taken again without it."""
+    others = EVERYONE - {A}
+    found = race([(look(2), TABLE), (look(3), TABLE)], EVERYONE, Admission(others, others), within=0.02)
+    assert (found.leader, dict(found.beaten_by)) == (C, {B: C})
+    unsure = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, frozenset({B})), within=0.02)
+    assert (unsure.leader, dict(unsure.beaten_by)) == (B, {})  # the faster ones may meet the limits: they stay
+    assert unsure.shortfall is not None
+    assert unsure.shortfall > 0.3
+
+
+def finding(standing: Standing, value: float | None, reason: str = "") -> Finding:
+    return Finding(name="ttft", unit="s", limit=0.1, value=value, standing=standing, reason=reason)
+
+
+def judged(contender: Contender, *findings: Finding, failed: int = 0) -> Judged:
+    return Judged(contender=contender, figure=estimate(100.0), findings=findings, trials=4, failed_trials=failed)
+
+
+def estimate(mean: float) -> Estimate:
+    return Estimate(
+        mean=mean,
+        interval=Interval(low=0.97 * mean, high=1.03 * mean, confidence=0.95),
+        relative_half_width=0.03,
+        n_instances=3,
+        n_trials=9,
+        trial_sd=None,
+        standard_error=None,
+        degrees_of_freedom=2,
+        covers_starts=True,
+    )
+
+
+def test_who_may_win_and_who_may_beat_others() -> None:
+    found = admission(
+        [
+            judged(A, finding(Standing.MET, 0.05)),
+            judged(B, finding(Standing.UNSURE, 0.12)),
+            judged(C, finding(Standing.BROKEN, 0.3)),
+        ]
+    )
+    assert (found.able, found.fit) == ({A, B}, {A})
+    assert admission([judged(A, finding(Standing.UNSURE, 0.09))]).fit == {A}
+    assert admission([judged(A, finding(Standing.UNSURE, None))]).fit == set()
+    assert admission([judged(A, failed=1)]).able == set()
+
+
+def test_the_least_memory_is_raced_for_by_the_records_of_memory() -> None:
+    plan = make_plan(["a", "b"], [WORKLOAD], Measure.model_validate({"instances": 3, "trials": 2}))
+    sizes = {"a": 900, "b": 700}
+    trials = [
+        make_trial(
+            cell,
+            block,
+            index,
+            metrics=TrialMetrics(output_throughput=100.0),
+            memory=Memory(peak_bytes=sizes[cell.contender.engine] * 2**20 + 1000 * block + index),
+        )
+        for cell in plan.cells
+        for block in range(3)
+        for index in range(2)
+    ]
+    records = make_records(plan, trials)
+    found = race_of(records, [judged(A), judged(B)], Headline("peak_bytes", higher_is_better=False), 0.02)
+    assert (found.leader, found.end) == (B, RaceEnd.FOUND)
+
+
+def test_a_search_keeps_nothing_back_since_it_confirms_in_a_study_of_its_own() -> None:
+    names = ["a", "b", "c"]
+    measure = Measure(budget=600.0)
+    assert kept_back(make_plan(names, [WORKLOAD], measure)) > 0
+    assert kept_back(make_plan(names, [WORKLOAD], measure.model_copy(update={"confirm": False}))) == 0
+
+
+def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:
+    plan = make_plan([f"e{number}" for number in range(40)], [WORKLOAD])
+    baseline = plan.contenders[7]
+    drawn = draw(plan, baseline, lambda _: 10.0, 125.0)
+    assert len(drawn.contenders) == 12
+    assert baseline in drawn.contenders
+    assert draw(plan, baseline, lambda _: 10.0, 125.0) == drawn
+    assert draw(plan.model_copy(update={"study": plan.study.model_copy(update={"seed": 1})}), baseline,
+                lambda _: 10.0, 125.0).cells != drawn.cells  # fmt: skip
+    assert draw(plan, baseline, lambda _: 10.0, 1e6) == plan
+    assert len(draw(plan, baseline, lambda _: 10.0, 1.0).contenders) == 2
+
+
+def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
+    design = Design(contenders=2, starts_s=10.0, round_s=4.0)
+    calm, noisy = VarianceComponents(0.002, 0.003), VarianceComponents(0.06, 0.1)
+    assert plan_confirmation(design, 600.0, 0.95, calm, target=0.02).seconds <= 150
+    assert plan_confirmation(design, 600.0, 0.95, noisy, target=0.02).seconds > 500
+    assert plan_confirmation(design, 1.0, 0.95, noisy, target=0.02).blocks == 3
+
+
+def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
+    """The search's own first ones took 50 s, and later ones 5 s."""
+    plan = make_plan(["a", "b"], [WORKLOAD], Measure(budget=600.0))
+    trials = [make_trial(cell, block, 0, duration_s=4.0) for cell in plan.cells for block in range(2)]
+
+    def planned(first_s: float) -> Measure:
+        estimator = Estimator(plan, {"null": NullEngine()})
+        for one in plan.contenders:
+            for block, ready_s in ((1, 5.0), (0, first_s)):
+                estimator.add(make_instance(one, block, ready_s=ready_s))
+        for trial in trials:
+            estimator.add(trial)
+        searched = make_records(plan, trials)
+        return ConfirmationPlanner(plan.study, searched, estimator, *reversed(plan.contenders), 300.0).plan().measure
+
+    alike, slow_first = planned(5.0), planned(50.0)
+    seconds = [measure.instances.min * (2 * 6.0 + measure.trials.min * (2 * 4.5)) for measure in (alike, slow_first)]
+    assert 300 - 25 < seconds[0] <= 301
+    assert 210 - 25 < seconds[1] <= 211
+
+
+def launch(engine: str, path: Path, **args: object) -> Launch:
+    return Launch(
+        setup=EngineSetup(name="x", engine=engine, args=args, env={"OMP_NUM_THREADS": "2"}),
+        variant=Variant(name="m/v", model="m", recipe="v", path=path, facts=ModelFacts(context_tokens=8192)),
+        python=None,
+        log_file=Path(),
+        loads=(Load(8, 192),),
+        seed=0,
+    )
+
+
+def test_the_command_to_deploy(tmp_path: Path) -> None:
+    variables, words = VllmEngine().deployment(launch("vllm", Path("/m/v"), block_size=64))
+    assert shlex.join(words) == (
+        "vllm serve /m/v --dtype bfloat16 --max-model-len 208 --max-num-seqs 8 --no-enable-prefix-caching "
+        "--block-size 64"
+    )
+    assert variables == {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2"}
+    (tmp_path / "m.gguf").touch()
+    _, words = LlamaCppEngine().deployment(launch("llamacpp", tmp_path, threads=2))
+    assert shlex.join(words) == (
+        f"llama-server --model {tmp_path}/m.gguf --parallel 8 --ctx-size 2048 --cont-batching --no-cache-prompt "
+        "--cache-ram 0 --threads 2"
+    )
+    assert not isinstance(NullEngine(), Deployable)
+    assert command_lines(("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")) == [
+        "A=1 vllm serve /m \\",
+        "--dtype bfloat16 \\",
+        "--no-x",
+    ]
+
+
+def ratio(value: float) -> Ratio:
+    return Ratio(value=value, interval=Interval(low=0.97 * value, high=1.03 * value, confidence=0.95), p_value=0.01)
+
+
+MET, MISSED = finding(Standing.MET, 0.05), finding(Standing.BROKEN, 0.3)
+FOUND = Tuning(
+    name="x",
+    goal=Goal.THROUGHPUT,
+    headline=MetricDefinition.of(METRICS["output_throughput"]),
+    limits=Limits(objectives=Study.model_validate(yaml.safe_load(FILE) | {"objectives": {"ttft": 0.1}}).objectives),
+    price_per_hour=None,
+    workload="interactive",
+    baseline=A,
+    space=5,
+    tried=(
+        Tried(
+            contender=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)
+        ),
+        Tried(contender=A, fate=Fate.BEATEN, starts=2, figure=estimate(100), beaten_by=B, findings=(MET,)),
+        Tried(contender=C, fate=Fate.RULED_OUT, starts=2, figure=estimate(190), findings=(MISSED,)),
+    ),
+    refused=(),
+    end=RaceEnd.FOUND,
+    chosen=B,
+    shortfall=0.0,
+    within=0.02,
+    confidence=0.95,
+    confirmed=Confirmed(
+        folder="x/confirmation",
+        starts=5,
+        rounds=4,
+        ratio=ratio(1.4),
+        is_gain=True,
+        figure=estimate(140),
+        baseline_figure=estimate(100),
+        findings=(MET,),
+    ),
+    deploy=("vllm", "serve", "/m/v", "--dtype", "bfloat16"),
+    search_folder="x/search",
+    budget_s=1800,
+    search_s=600,
+    confirmation_s=300,
+)
+
+
+def with_confirmed(**changes: object) -> Tuning:
+    assert FOUND.confirmed is not None
+    return FOUND.model_copy(update={"confirmed": FOUND.confirmed.model_copy(update=changes)})
+
+
+NONE_CHOSEN = FOUND.model_copy(update={"chosen": None, "confirmed": None, "deploy": (), "shortfall": None})
+ANSWERS = {
+    "Use b. In a fresh study, its output throughput is 140": (FOUND, ExitCode.DONE),
+    "The gain of b is not confirmed.": (with_confirmed(is_gain=False, ratio=ratio(1.01)), ExitCode.INCONCLUSIVE),
+    "Inconclusive: ttft 120": (
+        with_confirmed(findings=(finding(Standing.UNSURE, 0.12, "its interval contains the limit"),)),
+        ExitCode.INCONCLUSIVE,
+    ),
+    "Use b, but whether it meets the limit on ttft is inconclusive.": (
+        with_confirmed(findings=(finding(Standing.UNSURE, 0.09, "its interval contains the limit"),)),
+        ExitCode.INCONCLUSIVE,
+    ),
+    "the best of the search, b, misses them.": (with_confirmed(findings=(MISSED,)), ExitCode.FAILED),
+    "Nothing is confirmed: the best of the search, b, has no result in a fresh study.": (
+        with_confirmed(figure=None, ratio=None, is_gain=False, findings=()),
+        ExitCode.FAILED,
+    ),
+    "its output throughput is 140.0 [135.8, 144.2] tok/s; the baseline a has too few results": (
+        with_confirmed(baseline_figure=None, ratio=None, is_gain=False),
+        ExitCode.INCONCLUSIVE,
+    ),
+    "Keep the baseline a. It is the best": (
+        FOUND.model_copy(update={"chosen": A, "confirmed": None}),
+        ExitCode.DONE,
+    ),
+    "Inconclusive. Keep the baseline a for now. Some that may be better have too few results beside it": (
+        FOUND.model_copy(update={"chosen": A, "confirmed": None, "shortfall": None}),
+        ExitCode.INCONCLUSIVE,
+    ),
+    "No contender meets the limits.": (
+        NONE_CHOSEN.model_copy(
+            update={
+                "end": RaceEnd.NONE_MEETS,
+                "tried": tuple(one.model_copy(update={"fate": Fate.RULED_OUT}) for one in FOUND.tried),
+            }
+        ),
+        ExitCode.FAILED,
+    ),
+    "Inconclusive: no contender is known to meet the limits.": (
+        NONE_CHOSEN.model_copy(update={"end": RaceEnd.BUDGET}),
+        ExitCode.INCONCLUSIVE,
+    ),
+    "No contender has a result.": (
+        NONE_CHOSEN.model_copy(
+            update={
+                "tried": (Tried(contender=A, fate=Fate.NO_RESULT, starts=0, reason="crashed: it ended"),),
+            }
+        ),
+        ExitCode.NOTHING_MEASURED,
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", ANSWERS)
+def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
+    found, code = ANSWERS[sentence]
+    stream = io.StringIO()
+    render(tuning_document(found), Console(file=stream, width=60))
+    lines = stream.getvalue().splitlines()
+    assert sentence in " ".join(stream.getvalue().split())
+    assert max(map(len, lines)) <= 60
+    assert found.exit_code is code
+    said = json.loads(answer_text("tune", found, code))
+    jsonschema.validate(said, answer_schema("tune"))
+
+
+def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
+    text = markdown(tuning_document(FOUND))
+    assert "Searched 3 contenders of 5, drawn at random since the budget pays for no more" in text
+    assert "Ruled out: `c`: ttft 300.0 ms against 100 ms" in text
+    assert "vllm serve /m/v \\\n--dtype bfloat16" in text
+    left = replace_fate(FOUND, A, Fate.LEFT).model_copy(update={"shortfall": 0.031})
+    assert "1 other may be as good or better (`a`), with 95 % confidence by at most 3.1 %" in markdown(
+        tuning_document(left)
+    )
+
+
+def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
+    beyond = finding(Standing.UNSURE, 0.12, "its interval contains the limit")
+    tried = tuple(
+        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.contender == C else one
+        for one in FOUND.tried
+    )
+    text = markdown(tuning_document(FOUND.model_copy(update={"tried": tried})))
+    said = "though it may be better: `c`: ttft 120.0 ms against 100 ms (its interval contains the limit)."
+    assert f"Not chosen, {said}" in text
+    assert "Not chosen" not in markdown(tuning_document(FOUND))
+
+
+def test_figures_of_a_fresh_study_are_spoken_of_only_where_there_is_one() -> None:
+    assert "from a fresh study" in markdown(tuning_document(FOUND))
+    kept = FOUND.model_copy(update={"chosen": A, "confirmed": None})
+    assert "from a fresh study" not in markdown(tuning_document(kept))
+
+
+def replace_fate(found: Tuning, contender: Contender, fate: Fate) -> Tuning:
+    return found.model_copy(
+        update={
+            "tried": tuple(
+                one.model_copy(update={"fate": fate}) if one.contender == contender else one for one in found.tried
+            )
+        }
+    )

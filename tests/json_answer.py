@@ -1,0 +1,20 @@
+"""What a command prints with --json, checked."""
+
+import json
+from typing import Any
+
+import jsonschema
+
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.answers import answer_schema
+
+
+def read_answer(text: str, command: str) -> dict[str, Any]:
+    """Read the only document of a command's output, and check it against the schema of the command."""
+    answer: dict[str, Any] = json.loads(text)
+    schema = answer_schema(command)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(answer, schema)
+    assert (answer["format"], answer["command"]) == (1, command)
+    assert answer["meaning"] == ExitCode(answer["exit_code"]).meaning
+    return answer

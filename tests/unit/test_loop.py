@@ -1,0 +1,99 @@
+"""The loop of a study on one machine, with engines that only take notes: resumed after any result, it repeats none."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bitbench.core.cell import Plan
+from bitbench.core.recorded.trial import InstanceRecord, Outcome
+from bitbench.ground.errors import StoreError
+from bitbench.lab import residents
+from bitbench.lab.bench import Bench
+from bitbench.lab.loop import run_study
+from bitbench.lab.schedule import THIS_HOST, Schedule
+from bitbench.store.folder import StudyFolder
+from tests.unit.synthetic import make_lock
+from tests.unit.test_group import Engine, Load, Silent, Tape
+from tests.unit.test_schedule import FixedPace, plan_of
+
+
+class Killed(Exception):
+    pass
+
+
+class Pace(FixedPace):
+    """Of a study that is not planned by time."""
+
+    def add(self, record: object) -> None:
+        pass
+
+    def remaining_s(self) -> float:
+        return 0.0
+
+
+@dataclass
+class Watch:
+    """An observer that stops the run after so many results."""
+
+    left: int = 10_000
+    groups: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(Silent(), name)
+
+    def group_started(self, group: object, remaining_s: float) -> None:
+        self.groups.append(str(remaining_s))
+
+    def trial_finished(self, record: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+@pytest.fixture(autouse=True)
+def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residents.SpeedProbe, "read", lambda _: 0.01)
+
+
+def run(folder: StudyFolder, plan: Plan, results: int = 10_000) -> None:
+    bench = Bench({"null": Engine(Tape())}, lambda _: Path(), Load(Tape()))  # type: ignore[dict-item]
+    with folder.writing() as writer:
+        writer.write_lock(make_lock(plan))
+        schedule = Schedule(plan, lambda: Pace(together=True), folder)  # type: ignore[arg-type,return-value]
+        run_study(plan, bench, schedule, writer, Watch(results))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("results", [1, 3, 7, 12, 23])
+def test_what_was_recorded_before_an_end_is_not_measured_again(results: int, tmp_path: Path) -> None:
+    plan, folder = plan_of(engines=2, workloads=2), StudyFolder(tmp_path / "s")
+    with pytest.raises(Killed):
+        run(folder, plan, results)
+    assert len(folder.trials()) == results  # each is on disk before the observer hears of it
+    run(folder, plan)
+    run(folder, plan)  # nothing is left
+    measured = [trial for trial in folder.trials() if trial.kind == "measured"]
+    assert Counter((trial.cell, trial.block) for trial in measured) == {
+        (cell, block): 2 for cell in plan.cells for block in (0, 1)
+    }
+    assert {trial.outcome for trial in measured} == {Outcome.OK}
+    assert {instance.host for instance in folder.instances()} == {THIS_HOST}
+
+
+def test_a_block_of_another_machine_is_not_taken_over(tmp_path: Path) -> None:
+    plan, folder = plan_of(engines=1, workloads=1), StudyFolder(tmp_path / "s")
+    elsewhere = InstanceRecord(
+        id="i0001",
+        contender=plan.contenders[0],
+        block=0,
+        host="node-2",
+        started_at="2026-11-02T10:00:00.000+00:00",
+        outcome=Outcome.OK,
+        log_file="logs/i0001.log",
+    )
+    with folder.writing() as writer:
+        writer.write_lock(make_lock(plan))
+        writer.append_instance(elsewhere)
+    with pytest.raises(StoreError, match="begun on node-2; resume the study with --on"):
+        run(folder, plan)
