@@ -97,7 +97,7 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     return ResolvedModel(
         name=downloaded.reference.name if downloaded else folder.name,
         path=folder,
-        facts=read_facts(folder),
+        facts=_facts_of(reference, folder),
         weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
         content_hash=_hash_of(folder, home),
         commit=downloaded.commit if downloaded else None,
@@ -225,6 +225,14 @@ def _folder_of(reference: str, home: Path) -> Path:
             "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder of a Hugging Face checkpoint."
         )
     return folder
+
+
+def _facts_of(reference: str, folder: Path) -> ModelFacts:
+    """With what a dense checkpoint cannot say of itself, and the catalog knows: where its weights were before."""
+    facts = read_facts(folder)
+    if reference not in CATALOG:
+        return facts
+    return facts.model_copy(update={"rounded_before": CATALOG[reference].facts.rounded_before})
 
 
 def _hash_of(folder: Path, home: Path) -> str:
