@@ -196,7 +196,6 @@ def test_an_unknown_name_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    assert library.resolve(str(model), home).facts.rounded_before is None
     (missing,) = library.list_models(home)
     assert (missing.name, missing.path, missing.size_bytes, missing.parameters) == ("smollm2-135m", None, None, None)
     (home / "models").mkdir(parents=True)
@@ -205,9 +204,15 @@ def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     (there,) = library.list_models(home)
     assert there.path == home / "models" / "smollm2-135m"
     assert there.parameters == 289
-    found = library.resolve("smollm2-135m", home)
-    assert found.name == "smollm2-135m"
-    assert found.facts.rounded_before == "4 bits (Q4_1)"
+    assert library.resolve("smollm2-135m", home).name == "smollm2-135m"
+
+
+def test_a_model_of_the_catalog_keeps_what_its_weights_lost_before_wherever_it_lies(
+    model: Path, tmp_path: Path
+) -> None:
+    assert library.resolve(str(model), tmp_path).facts.rounded_before is None
+    (model / MANIFEST).write_text(json.dumps({"source_sha256": CATALOG["smollm2-135m"].gguf_sha256}))
+    assert library.resolve(str(model), tmp_path).facts.rounded_before == "4 bits (Q4_1)"
 
 
 def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
