@@ -56,6 +56,17 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
     assert "The quality of 8 contenders is measured in about " in quality
 
 
+def test_a_plan_says_once_that_weights_were_rounded_before_where_it_measures_quality(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    studies = Path(__file__).parents[2] / "examples"
+    rounded = "The weights of smollm2-135m had been rounded to 4 bits (Q4_1) before they were written as bf16"
+    quality = " ".join(bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out.split())
+    assert quality.count(rounded) == 1
+    speed = " ".join(bitbench(capsys, "plan", str(studies / "first-look.yaml")).out.split())
+    assert rounded not in speed
+
+
 def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     bitbench(capsys, "init")
     printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]

@@ -208,6 +208,14 @@ def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     assert library.resolve("smollm2-135m", home).name == "smollm2-135m"
 
 
+def test_a_model_of_the_catalog_keeps_what_its_weights_lost_before_wherever_it_lies(
+    model: Path, tmp_path: Path
+) -> None:
+    assert library.resolve(str(model), tmp_path).facts.rounded_before is None
+    (model / MANIFEST).write_text(json.dumps({"source_sha256": CATALOG["smollm2-135m"].gguf_sha256}))
+    assert library.resolve(str(model), tmp_path).facts.rounded_before == "4 bits (Q4_1)"
+
+
 def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(

@@ -9,6 +9,7 @@ from bitbench.core.cell import Plan, QualityRefusal
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.quality import Answer, QualityRecord, TaskFailure, TaskResult
 from bitbench.core.recorded.trial import Outcome
+from bitbench.core.recorded.variant import ModelFacts
 from bitbench.report.document.markdown import phrase_text, section_parts
 from bitbench.report.document.model import Document, Mark, Quantity, Table, Unit
 from bitbench.report.document.terminal import render
@@ -41,8 +42,11 @@ def quality_study() -> tuple[Plan, list[tuple[QualityRecord, pa.Table | None]]]:
     return asked, list(zip(records, tables, strict=True))
 
 
-def summary() -> StudySummary:
+def summary(rounded_before: str | None = None) -> StudySummary:
     asked, measured = quality_study()
+    facts = ModelFacts(rounded_before=rounded_before)
+    variants = tuple(variant.model_copy(update={"facts": facts}) for variant in asked.variants)
+    asked = asked.model_copy(update={"variants": variants})
     tables = {record.id: table for record, table in measured}
     records = [record for record, _ in measured]
     return summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
@@ -52,6 +56,24 @@ def section_text() -> str:
     section = quality_section(summary())
     assert section is not None
     return "\n\n".join(section_parts(section))
+
+
+def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
+    found = summary("4 bits (Q4_1)")
+    sentence = (
+        "The weights of `m` had been rounded to 4 bits (Q4_1) before they were written as bf16: its figures of quality "
+        "show what a variant loses against those rounded weights, not against the original model."
+    )
+    assert phrase_text(next(quality_sentences(found))) == sentence
+    section = quality_section(found)
+    assert section is not None
+    assert section_parts(section)[1] == sentence
+    assert "rounded" not in section_text()
+
+
+def test_nothing_is_said_of_rounded_weights_where_no_quality_was_measured() -> None:
+    found = summary("4 bits (Q4_1)").model_copy(update={"quality": ()})
+    assert not list(quality_sentences(found))
 
 
 def test_the_answer_says_what_lost_too_much() -> None:

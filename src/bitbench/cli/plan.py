@@ -29,6 +29,7 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import listing, plural
 from bitbench.report.labels import Labels
 from bitbench.report.sections.causes import refusals_by_reason
+from bitbench.report.sections.quality import rounded_sentences
 
 MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each
@@ -201,6 +202,8 @@ def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     for (remark, reason), contenders in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
         yield _indented(labels[contender] for contender in contenders)
+    if plan.quality:
+        yield from (Text(plain_text(sentence)) for sentence in rounded_sentences(plan.rounded_before))
     if len(plan.quality_once) < len(plan.quality):
         measured = plural(len(plan.quality_once), "measurement")
         yield Text(

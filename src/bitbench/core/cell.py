@@ -152,6 +152,12 @@ class Plan(Record):
         refused = (refusal.cell.contender for refusal in self.refusals)
         return tuple(dict.fromkeys(map(model_of, dict.fromkeys([*self.contenders, *refused]))))
 
+    @property
+    def rounded_before(self) -> dict[str, str]:
+        """Models whose unquantized weights had been rounded already, and to what."""
+        known = {variant.model_name: variant.facts.rounded_before for variant in self.variants}
+        return {model: rounded for model, rounded in known.items() if rounded is not None}
+
     def of_model(self, model: str) -> "Plan":
         """The same without the contenders of other models."""
         model_of = self._model_of()

@@ -47,6 +47,7 @@ CATALOG = {
                 heads=9,
                 intermediate_size=1_536,
                 tied_embeddings=True,
+                rounded_before="4 bits (Q4_1)",
             ),
             weight_bytes=269_060_552,
         ),

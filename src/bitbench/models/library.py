@@ -8,6 +8,7 @@ from pathlib import Path
 from bitbench.core.found.model_cost import expected_weight_bytes
 from bitbench.core.recorded.variant import ModelFacts
 from bitbench.ground.errors import ModelError
+from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
@@ -83,7 +84,7 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     return ResolvedModel(
         name=downloaded.reference.name if downloaded else folder.name,
         path=folder,
-        facts=read_facts(folder),
+        facts=_facts_of(folder),
         weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
         content_hash=_hash_of(folder, home),
         commit=downloaded.commit if downloaded else None,
@@ -211,6 +212,14 @@ def _folder_of(reference: str, home: Path) -> Path:
             "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder of a Hugging Face checkpoint."
         )
     return folder
+
+
+def _facts_of(folder: Path) -> ModelFacts:
+    """With what a dense checkpoint cannot say of itself and the catalog knows of its source: what was rounded before."""
+    facts, manifest = read_facts(folder), folder / MANIFEST
+    source = read_object(manifest).get("source_sha256") if manifest.exists() else None
+    rounded = (model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source)
+    return facts.model_copy(update={"rounded_before": next(rounded, None)})
 
 
 def _hash_of(folder: Path, home: Path) -> str:

@@ -79,6 +79,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
+        rounded_before=plan.rounded_before,
         behaviour=summarize_behaviour(of),
         roof=of.roof,
         cell_roofs=cell_roofs(of),

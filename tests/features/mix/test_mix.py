@@ -381,6 +381,12 @@ def test_where_one_type_is_the_best_mix_that_is_said() -> None:
     assert "no mix is better" not in terminal_text(found)
 
 
+def test_a_mix_of_weights_that_were_rounded_before_says_so() -> None:
+    found = mixture().model_copy(update={"rounded_before": "4 bits (Q4_1)"})
+    assert "The weights of small had been rounded to 4 bits (Q4_1) before" in terminal_text(found)
+    assert "rounded" not in terminal_text(mixture())
+
+
 def test_the_page_shows_every_group_once() -> None:
     text = markdown(mixture_document(mixture()))
     assert "![" in text

@@ -533,6 +533,7 @@ class StudySummary(Record):
     quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
+    rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
     behaviour: Behaviour = Behaviour()
     roof: MachineRoof | None = None  # once it was measured
     cell_roofs: tuple[CellRoof, ...] = ()

@@ -127,6 +127,7 @@ class _MixRun:
             reference_step=steps[reference],
             reference_divergence=divergences[reference],
             unused_types=tuple(type for type in self.asked.types if type not in models),
+            rounded_before=self._model.facts.rounded_before,
             tokens=self.asked.windows * (self.asked.window_tokens - 1),  # the first of each has nothing before it
             recipe=str(file),
             folder=str(self.place),

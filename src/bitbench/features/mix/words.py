@@ -27,6 +27,7 @@ from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import bullets, joined, paragraph, plural, say, small_print, strong
 from bitbench.report.quantities import ROUGH, estimated, quality_of, times
+from bitbench.report.sections.quality import rounded_sentences
 
 STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
@@ -35,9 +36,14 @@ DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
 def mixture_document(found: Mixture) -> Document:
     return Document(
         say("Mixed precision: ", found.model),
-        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found))),
+        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found)), *_rounded(found)),
         (_prediction(found), _sensitivity(found), _times(found), _use(found), _what_to_know(found)),
     )
+
+
+def _rounded(found: Mixture) -> Iterator[Paragraph]:
+    if found.rounded_before is not None:
+        yield from map(Paragraph, rounded_sentences({found.model: found.rounded_before}))
 
 
 def _asked(found: Mixture) -> Phrase:

@@ -1,6 +1,6 @@
 """What each contender keeps of its baseline's quality, beside its speed and memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bitbench.core.cell import Contender
@@ -14,6 +14,7 @@ from bitbench.report.document.model import (
     Heading,
     Mark,
     Name,
+    Paragraph,
     Phrase,
     Quantity,
     Section,
@@ -40,6 +41,8 @@ WIDE, WIDER, WIDEST = 110, 150, 200
 def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what lost too much, and what could not be measured."""
     labels = Labels.of(summary, MAX_NAME)
+    if summary.quality:
+        yield from rounded_sentences(summary.rounded_before)
     for row in summary.quality:
         if row.flagged:
             yield say("Quality: ", Name(labels[row.contender]), f" is flagged: {row.reason}.")
@@ -67,6 +70,17 @@ def quality_section(summary: StudySummary) -> Section | None:
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
 
+def rounded_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
+    """Of models whose unquantized weights are not the original ones: what their figures of quality compare with."""
+    for model, rounded in rounded_before.items():
+        yield say(
+            "The weights of ",
+            Name(model),
+            f" had been rounded to {rounded} before they were written as bf16: its figures of quality show what a "
+            "variant loses against those rounded weights, not against the original model.",
+        )
+
+
 def _limits(summary: StudySummary) -> str:
     limits = summary.study.quality
     assert limits is not None  # there is a section
@@ -75,6 +89,8 @@ def _limits(summary: StudySummary) -> str:
 
 
 def _figures(summary: StudySummary) -> Iterator[Block]:
+    if summary.quality:
+        yield from map(Paragraph, rounded_sentences(summary.rounded_before))
     yield _basis(summary)
     if summary.quality:
         labels = Labels.of(summary, MAX_NAME)
