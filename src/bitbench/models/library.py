@@ -215,7 +215,7 @@ def _folder_of(reference: str, home: Path) -> Path:
 
 
 def _facts_of(folder: Path) -> ModelFacts:
-    """Add what a dense checkpoint cannot say of itself, and the catalog knows of its source: what was rounded before."""
+    """Add what a checkpoint cannot say of itself, and the catalog knows of its source: what was rounded before."""
     facts, manifest = read_facts(folder), folder / MANIFEST
     source = read_object(manifest).get("source_sha256") if manifest.exists() else None
     rounded = (model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source)
