@@ -27,6 +27,7 @@ from bitbench.core.recorded.requests import RequestColumn
 from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.ground.errors import NotComparableError, RowsNotKeptError, StoreError
 from bitbench.ground.safe_files import open_to_read, read_bytes
+from bitbench.store.parquet_footer import group_sizes
 
 R = TypeVar("R", bound=Record)
 Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
@@ -119,8 +120,7 @@ def rows_from(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, mo
         wanted = [(field.name, packed.get(field.name, field.type)) for field in schema]
         if [(field.name, field.type) for field in file.schema_arrow] != wanted:
             raise KeyError
-        groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
-        values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+        values = sum(group.values for group in group_sizes(content))
         if file.metadata.num_rows > most_rows or values > most_values:
             raise ValueError(f"{file.metadata.num_rows:,} rows with {values:,} values are more than were asked for")
         table = file.read()

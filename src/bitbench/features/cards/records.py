@@ -20,6 +20,7 @@ from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.features.cards.types import CardError, PartName
 from bitbench.ground.errors import RowsNotKeptError
+from bitbench.store.parquet_footer import group_sizes
 from bitbench.store.records import Line, R, arrow_schema, parse, read_from, refuse_strangers
 
 OWNER = "record"  # the column that says of which trial, or measurement, a row is
@@ -100,7 +101,7 @@ class RowsPart:
             return
         try:
             self._file = pq.ParquetFile(io.BytesIO(content))
-            self._check_size()
+            self._check_size(content)
             self._find_owners()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise self._damaged(error) from error
@@ -113,17 +114,12 @@ class RowsPart:
         found = self._group(group).slice(start, rows)
         return found if columns is None else found.select([name for name in columns if name in found.column_names])
 
-    def _check_size(self) -> None:
+    def _check_size(self, content: bytes) -> None:
         """Before anything is unpacked: a few bytes can stand for billions of rows."""
-        metadata = self._file.metadata
-        for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
-            chunks = [group.column(place) for place in range(group.num_columns)]
-            values = sum(chunk.num_values for chunk in chunks)
-            size = sum(chunk.total_uncompressed_size for chunk in chunks)
-            if values > MOST_GROUP_VALUES or size > LARGEST_GROUP_BYTES:
+        for group in group_sizes(content):
+            if group.values > MOST_GROUP_VALUES or group.unpacked_bytes > LARGEST_GROUP_BYTES:
                 raise ValueError(f"a row group has more than {MOST_GROUP_VALUES:,} values")
-        if metadata.num_rows > MOST_ROWS:
+        if self._file.metadata.num_rows > MOST_ROWS:
             raise ValueError(f"it has more than {MOST_ROWS:,} rows")
 
     def _find_owners(self) -> None:
