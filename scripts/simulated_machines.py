@@ -19,7 +19,7 @@ import psutil
 NAMESPACES = ("--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--uts", "--ipc")
 NETWORK, HERE, PORT, RAY_PORT = "10.77.0", "10.77.0.254", 2222, 6379
 START_S = 120.0
-NODE = (sys.executable, "-P", "-m", "bitbench.lab.node")
+NODE = (sys.executable, "-P", "-m", "bitbench.features.fleet.node")
 # In a machine: what sshd does, a program for whoever connects.
 SERVER = """
 import socket, subprocess, sys
@@ -51,9 +51,9 @@ with open(1, "wb", buffering=0, closefd=False) as out:
         while data:
             data = data[out.write(data):]
 """
-OUR_PROGRAMS = ("bitbench.lab.node", "bitbench.load.worker_process", "guardian.py", "null_server")
+OUR_PROGRAMS = ("bitbench.features.fleet.node", "bitbench.load.worker_process", "guardian.py", "null_server")
 # Lost machines are asked again sooner: a laboratory has no hours.
-DRIVER = "import bitbench.lab.fleet as fleet; fleet.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
+DRIVER = "from bitbench.features.fleet import station; station.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
 
 
 class Machine:

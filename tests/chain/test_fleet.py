@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recorded.trial import Outcome
-from tests.fleet_study import FleetRun, check_complete
+from tests.features.fleet.fleet_study import FleetRun, check_complete
 from tests.length import by_length
 
 

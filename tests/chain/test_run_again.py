@@ -6,7 +6,7 @@ import pytest
 
 from bitbench.core.asked.study import Study
 from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.fleet.address import roster_of
+from bitbench.lab.executors import executor_at
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.study import Lab
 from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
@@ -31,7 +31,7 @@ class Notes(LogObserver):
 
 def run(place: Path, on: str | None, notes: Notes | None = None, **measure: object) -> StudyFolder:
     study = Study.model_validate({**STUDY, "measure": measure})
-    return Lab().run(study, place / "out", notes or LogObserver(), on=roster_of(on) if on else None)
+    return Lab().run(study, place / "out", notes or LogObserver(), on=executor_at(on) if on else None)
 
 
 def spoil(folder: StudyFolder) -> list[TrialRecord]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet_lab import in_fleet_lab
+from tests.features.fleet.fleet_lab import in_fleet_lab
 
 pytestmark = pytest.mark.timeout(3600)
 WAYS = pytest.mark.parametrize("way", [(), ("--ray",)], ids=["ssh", "ray"])

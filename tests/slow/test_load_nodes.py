@@ -9,13 +9,13 @@ import pytest
 
 from bitbench.core.ports import LoadLost
 from bitbench.core.progress import LoadProgress
-from bitbench.fleet.address import roster_of
-from bitbench.lab.load_fleet import LoadFleet
-from bitbench.load.part_report import SKETCHED
+from bitbench.features.fleet.address import roster_of
+from bitbench.features.fleet.load_fleet import LoadFleet
+from bitbench.features.fleet.part_report import SKETCHED
 from bitbench.rows.request_rows import RequestRows
+from tests.features.fleet.test_load_nodes import killing
 from tests.slow.test_load_truth import job
 from tests.unit.null_instance import running
-from tests.unit.test_load_nodes import killing
 
 STREAMS = 4_096
 # A token every 300 ms and stream: 14,000 a second in all, which leaves cores to the server and to four processes.

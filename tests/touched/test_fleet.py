@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.recorded.trial import Outcome
+from bitbench.features.fleet.channel import NODE
+from bitbench.features.fleet.types import MachineFactor
+from bitbench.features.fleet.view import fleet_at
 from bitbench.lab.study import Lab
-from tests.fleet_study import BLOCKS, FleetRun, check_complete
+from tests.features.fleet.fleet_study import BLOCKS, FleetRun, check_complete
 
 
 def test_blocks_run_on_two_machines_at_once(tmp_path: Path) -> None:
@@ -27,8 +30,7 @@ def test_blocks_run_on_two_machines_at_once(tmp_path: Path) -> None:
     assert set(logs) == {f"{instance.id}.log" for instance in instances}
     report = (run.folder.report / "report.md").read_text()
     assert "local-2" in report
-    state = run.folder.fleet()
-    assert state is not None
+    state = fleet_at(str(run.folder.path))
     assert sum(machine.blocks for machine in state.machines) == BLOCKS
 
 
@@ -56,17 +58,18 @@ def test_equal_contenders_on_machines_that_differ_by_30_percent(tmp_path: Path) 
     stand_in.chmod(0o755)
     environment = {
         "PATH": f"{stand_in.parent}:{os.environ['PATH']}",
-        "BITBENCH_SSH_NODE": f"{sys.executable} -P -m bitbench.lab.node",
+        "BITBENCH_SSH_NODE": f"{sys.executable} -P -m {NODE}",
     }
     run = FleetRun(tmp_path, "ssh://quick,slow", EQUAL, environment)
     run.wait()
     summary = Lab().summary(run.folder)
     (ranking,) = summary.rankings
     assert all(len(entry.tied_with) == 1 for entry in ranking.entries), run.said
-    assert summary.machines is not None, run.said
-    speeds = {machine.name: machine.speed for machine in summary.machines.machines}
+    factor = summary.part(MachineFactor)
+    assert factor is not None, run.said
+    speeds = {machine.name: machine.speed for machine in factor.machines}
     assert speeds["quick"] / speeds["slow"] == pytest.approx(1.3, rel=0.1)
-    assert (summary.machines.share or 0) > 0.5
+    assert (factor.share or 0) > 0.5
 
 
 def test_a_killed_driver_resumes_by_the_same_command(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.fleet_lab import in_fleet_lab
-from tests.fleet_study import BLOCKS, STUDY, TRIALS
+from tests.features.fleet.fleet_lab import in_fleet_lab
+from tests.features.fleet.fleet_study import BLOCKS, STUDY, TRIALS
 
 
 def test_random_faults() -> None:

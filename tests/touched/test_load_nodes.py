@@ -10,12 +10,12 @@ import pytest
 from bitbench.core.ports import LoadLost
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.trial import Outcome
+from bitbench.features.fleet import load_fleet
+from bitbench.features.fleet.station import MOST_LOSSES
 from bitbench.ground.errors import FleetError
-from bitbench.lab import load_fleet
-from bitbench.lab.fleet import MOST_LOSSES
 from bitbench.load.verdict import judge
+from tests.features.fleet.test_load_nodes import SERVER, fleet, fleet_with_clocks, job, killing, node_programs
 from tests.unit.null_instance import running
-from tests.unit.test_load_nodes import SERVER, fleet, fleet_with_clocks, job, killing, node_programs
 
 
 def test_how_it_goes_is_told_of_all_nodes_together(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
-    fleet,
     import_results,
     kernels,
     load,
@@ -166,7 +165,7 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
-    from bitbench.fleet.address import roster_of
+    from bitbench.lab.executors import executor_at
     from bitbench.lab.places import folder_at
     from bitbench.lab.source import StudySource
     from bitbench.lab.study import Lab
@@ -175,13 +174,13 @@ def run(
     lab, console = Lab(device=chosen(device)), Terminal()
     place = None if into is None else folder_at(into, lab.home)
     budget_s = None if budget is None else seconds(budget, "--budget")
-    roster = None if on is None else roster_of(on, without_token=insecure_cluster)
+    executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     source = StudySource.of(study)
     confirm(lab.trust(source), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(lab, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(source, place, observer, budget_s=budget_s, on=roster)
+            folder = lab.run(source, place, observer, budget_s=budget_s, on=executor)
     end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
 
 
@@ -227,7 +226,6 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
-app.command()(fleet.fleet)
 app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")

@@ -82,7 +82,7 @@ def load(
     from bitbench.ground.units import parse_fraction
     from bitbench.lab.answers import load_answer
     from bitbench.lab.checked import checked, checked_objectives
-    from bitbench.lab.load_fleet import load_client
+    from bitbench.lab.executors import load_client
     from bitbench.lab.load_study import LoadOptions, prepare_load
     from bitbench.lab.study import Lab
 

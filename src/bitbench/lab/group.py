@@ -1,7 +1,7 @@
 """A group of a block: its contenders are started, warmed up, and take turns until each has its trials; then all end.
 
 It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking for
-the next one: here that is `lab.loop`, on another machine `lab.node`.
+the next one: here that is `lab.loop`.
 """
 
 import time

@@ -10,12 +10,11 @@ from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.ports import Observer
-from bitbench.fleet.address import roster_of
 from bitbench.ground.units import parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
+from bitbench.lab.executors import executor_at, load_client
 from bitbench.lab.explain import explain_variant
-from bitbench.lab.load_fleet import load_client
 from bitbench.lab.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.recommend import limits_of, recommend_from
@@ -52,8 +51,8 @@ def run(
     source = StudySource.of(_asked(study))
     if trust:
         lab.trust(source).give()
-    roster = None if on is None else roster_of(on)
-    folder = lab.run(source, None if into is None else Path(into), observer or LogObserver(), on=roster)
+    executor = None if on is None else executor_at(on)
+    folder = lab.run(source, None if into is None else Path(into), observer or LogObserver(), on=executor)
     return Results(folder, lab)
 
 

@@ -1,8 +1,7 @@
 """What runs a study: plan, load client, engines and driver, put together."""
 
-from collections.abc import Collection, Mapping
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.lock import Lock
 from bitbench.engines.starts import Starts
 from bitbench.environments.installed import versions
-from bitbench.fleet.channel import Roster
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import (
     LoadError,
@@ -24,21 +22,18 @@ from bitbench.ground.errors import (
     ProfileError,
     StoreError,
     StudyFileError,
-    UsageError,
 )
 from bitbench.ground.linux import require_linux
 from bitbench.ground.safe_files import read_bytes
 from bitbench.ground.units import show_duration
 from bitbench.lab.bench import Bench
-from bitbench.lab.driver import StudyDriver
 from bitbench.lab.endpoint import EndpointRun
-from bitbench.lab.fleet import FleetExecutor, FleetStatus
 from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.loop import run_study
 from bitbench.lab.pace import OpenCells, StudyPace
 from bitbench.lab.part import StudyPart
 from bitbench.lab.profile import run_profiles
-from bitbench.lab.quality import KitMaker
+from bitbench.lab.quality import KitMaker, QualityKit
 from bitbench.lab.schedule import THIS_HOST, Schedule
 from bitbench.lab.source import StudySource
 from bitbench.lab.trial import now
@@ -58,6 +53,7 @@ from bitbench.statistics.standing import kept_back
 from bitbench.store.folder import StudyFolder, Writer
 
 if TYPE_CHECKING:
+    from bitbench.lab.executors import Executor
     from bitbench.lab.study import Lab
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
@@ -80,7 +76,7 @@ class StudyRunner:
         *,
         budget_s: float | None = None,
         part: StudyPart | None = None,
-        on: Roster | None = None,
+        on: "Executor | None" = None,
     ) -> StudyFolder:
         require_linux()
         source = StudySource.of(study).with_budget(budget_s)
@@ -90,51 +86,23 @@ class StudyRunner:
         workshop = Workshop(self._lab.home, source.folder)
         plan = self._lab.ready_plan(source, workshop, observer, part)
         folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
-        if on is not None:
-            refuse_on_a_fleet(plan, self._lab.engines_of(plan.study))
-            with folder.writing() as writer, closing(FleetExecutor(on, writer, observer)) as fleet:
-                self._run_on(fleet, plan=plan, source=source, workshop=workshop, writer=writer, observer=observer)
-            return folder
-        with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, source, observer)
-            bench = self.bench(plan.study, load, workshop, source.folder)
-            kits = self.kit_maker(bench, workshop).kits(plan, writer, observer.note)
-            bench = replace(bench, quality=kits)
-            goes_on = part and part.goes_on
-            search = (lambda blocks: goes_on(folder, blocks)) if goes_on else None
-            schedule = Schedule(plan, lambda: self.pace(plan, bench.engines, search=search), folder)
-            _announce(plan, schedule, observer, self._lab.estimator(plan).quality_s)
-            run_study(plan, bench, schedule, writer, observer)
-            run_profiles(plan, bench, writer, observer)
+        ready = StudyRun(self._lab, plan, source, workshop, folder, observer)
+        if on is None:
+            self._run_here(ready, part)
+        else:
+            on(ready)
         return folder
 
-    def _run_on(
-        self,
-        fleet: FleetExecutor,
-        *,
-        plan: Plan,
-        source: StudySource,
-        workshop: Workshop,
-        writer: Writer,
-        observer: Observer,
-    ) -> None:
-        """The driver of a fleet measures nothing itself, but resolves the study like every machine."""
-        engines = self._lab.engines_of(plan.study)
-        lock = self._open(writer, plan, source, observer, hosts=fleet.hosts())
-        maker = KitMaker(engines, self._lab.python_of, workshop.model_folder, source.folder.resolve())
-        maker.kits(plan, writer, observer.note)
-        schedule = Schedule(plan, lambda: self.pace(plan, engines, fleet.size), writer.folder)
-        _announce(plan, schedule, observer, self._lab.estimator(plan).quality_s)
-        status = FleetStatus(writer, fleet, schedule)
-        StudyDriver(
-            lock,
-            folder=str(source.folder.resolve()),
-            writer=writer,
-            observer=observer,
-            executor=fleet,
-            schedule=schedule,
-            on_change=status.update,
-        ).run()
+    def _run_here(self, ready: "StudyRun", part: StudyPart | None) -> None:
+        plan, folder, observer = ready.plan, ready.folder, ready.observer
+        with folder.writing() as writer, LoadWorkers() as load:
+            ready.begin(writer)
+            bench = self.bench(plan.study, load, ready.workshop, ready.source.folder)
+            bench = replace(bench, quality=ready.quality_kits(writer))
+            goes_on = part and part.goes_on
+            schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
+            run_study(plan, bench, schedule, writer, observer)
+            run_profiles(plan, bench, writer, observer)
 
     def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
         require_linux()
@@ -144,7 +112,7 @@ class StudyRunner:
         if plan.refusals:
             raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
         with folder.writing() as writer, LoadWorkers() as load:
-            self._open(writer, plan, source, observer)
+            self.begin(writer, plan, source, observer)
             run_profiles(plan, self.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
 
     def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
@@ -161,7 +129,7 @@ class StudyRunner:
             plan = self._lab.planned(source, workshop)
             if plan.refusals:
                 raise LoadError(plan.refusals[0].reason)
-            self._open(writer, plan, source, observer, search=search)
+            self.begin(writer, plan, source, observer, search=search)
             run = EndpointRun(plan, self.bench(study, client, workshop, source.folder), writer, observer)
             if search is None:
                 run.sweep()
@@ -193,10 +161,10 @@ class StudyRunner:
             words_of=cache(lambda model: word_token_ids(workshop.model_folder(model))),
         )
 
-    def kit_maker(self, bench: Bench, workshop: Workshop) -> KitMaker:
-        return KitMaker(bench.engines, bench.python_of, workshop.model_folder, bench.folder)
+    def kit_maker(self, study: Study, workshop: Workshop, folder: Path) -> KitMaker:
+        return KitMaker(self._lab.engines_of(study), self._lab.python_of, workshop.model_folder, folder.resolve())
 
-    def _open(
+    def begin(
         self,
         writer: Writer,
         plan: Plan,
@@ -255,19 +223,43 @@ class StudyRunner:
         )
 
 
+@dataclass(frozen=True)
+class StudyRun:
+    """A study that is planned and has its variants, for whoever measures it."""
+
+    lab: "Lab"
+    plan: Plan
+    source: StudySource
+    workshop: Workshop
+    folder: StudyFolder
+    observer: Observer
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        return self.lab.engines_of(self.plan.study)
+
+    def begin(self, writer: Writer, hosts: Mapping[str, HostFacts] | None = None) -> Lock:
+        """Write down what is measured, and on which `hosts`; None: on this one. Raises NotComparableError and
+        StoreError where the folder holds something else."""
+        return self.lab.runner.begin(writer, self.plan, self.source, self.observer, hosts=hosts)
+
+    def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
+        """By model; what is asked about quality is in the folder then."""
+        maker = self.lab.runner.kit_maker(self.plan.study, self.workshop, self.source.folder)
+        return maker.kits(self.plan, writer, self.observer.note)
+
+    def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenCells | None = None) -> Schedule:
+        """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
+        lab, plan, engines = self.lab, self.plan, self.engines
+        schedule = Schedule(plan, lambda: lab.runner.pace(plan, engines, at_once(), search), self.folder)
+        _announce(plan, schedule, self.observer, lab.estimator(plan).quality_s)
+        return schedule
+
+
 def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
-    """That of all machines of a study: the lock's where they are like it, else the first one's. Raises
-    NotComparableError where they differ among themselves: their figures would be averaged as if they were one's."""
-    first, *others = hosts
-    for other in others:
-        if names := hosts[first].differences(hosts[other]):
-            told = "; ".join(f"{name}: {hosts[first].shown(name)} and {hosts[other].shown(name)}" for name in names)
-            raise NotComparableError(
-                f"{first} and {other} are machines of different classes ({told}); give machines of one class, and the "
-                "others in a study of their own"
-            )
-    known = lock.host if lock else hosts[first]
-    return hosts[first] if known.differences(hosts[first]) else known
+    """That of all machines of a study, which are alike: the lock's where they are like it, else the first one's."""
+    first = next(iter(hosts.values()))
+    return first if lock is None or lock.host.differences(first) else lock.host
 
 
 def _study_in(folder: StudyFolder) -> Study:
@@ -337,18 +329,6 @@ def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: flo
     elif plan.study.measure.budget is not None:
         starts = max(FEWEST_BLOCKS, plan.study.measure.instances.min)
         observer.note(f"the budget is less than {starts} starts × 1 round take; these are measured in any case")
-
-
-def refuse_on_a_fleet(plan: Plan, engines: Mapping[str, Engine]) -> None:
-    """What one machine has to do alone."""
-    for setup in plan.study.engines:
-        engine = engines[setup.engine]
-        if engine.environment is None and not engine.can_freeze(setup):
-            raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
-    if plan.study.measure.budget is not None:
-        raise UsageError("a budget plans the time of one machine; with --on say `instances` and `trials` instead")
-    if plan.study.profile is not None:
-        raise UsageError("profiles are taken on one machine; leave `profile` out of a study that runs with --on")
 
 
 def _bought(planned: BlockPlan) -> str:

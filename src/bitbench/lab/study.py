@@ -33,8 +33,8 @@ from bitbench.quality.tasks import ENVIRONMENT
 if TYPE_CHECKING:
     from bitbench.core.found.summary import StudySummary
     from bitbench.core.recorded.study import StudyRecords
-    from bitbench.fleet.channel import Roster
     from bitbench.lab.drawing import Drawing
+    from bitbench.lab.executors import Executor
     from bitbench.lab.load_study import PreparedLoad
     from bitbench.lab.part import StudyPart
     from bitbench.lab.runner import StudyRunner
@@ -114,11 +114,11 @@ class Lab:
         *,
         budget_s: float | None = None,
         part: "StudyPart | None" = None,
-        on: "Roster | None" = None,
+        on: "Executor | None" = None,
     ) -> "StudyFolder":
         """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`:
-        not all of it. `on`: machines that take a block each; else this one runs all. Raises NotTrustedError for a file
-        that uses what has not been allowed here."""
+        not all of it. `on`: who measures; else this machine does. Raises NotTrustedError for a file that uses what has
+        not been allowed here."""
         return self.runner.run(study, into, observer, budget_s=budget_s, part=part, on=on)
 
     def profile(self, study: Study, folder: "StudyFolder", observer: Observer) -> None:

@@ -30,8 +30,6 @@ from bitbench.report.sections.host import host_section
 from bitbench.report.sections.imported import imported, imported_section
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
-from bitbench.report.sections.load_nodes import load_nodes_section
-from bitbench.report.sections.machines import machines_section
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.objectives import objectives_section, objectives_verdict
@@ -80,8 +78,6 @@ def study_document(
         contenders_section(summary, lock),
         instances_section(instances),
         host_section(lock),
-        machines_section(summary),
-        load_nodes_section(summary),
         *_of_features(summary, ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),

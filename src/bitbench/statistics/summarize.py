@@ -20,8 +20,6 @@ from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.engine_metrics import summarize_engine
 from bitbench.statistics.fields import Field, field_of, fields_of
 from bitbench.statistics.intervals import Resampler, Sample, estimate, mean_of_means, sample
-from bitbench.statistics.load_nodes import summarize_load_nodes
-from bitbench.statistics.machines import machine_factor
 from bitbench.statistics.objectives import held
 from bitbench.statistics.outliers import outliers
 from bitbench.statistics.precision import precision
@@ -65,8 +63,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
         precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
-        machines=machine_factor(of),
-        load_nodes=summarize_load_nodes(of.trials),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,

@@ -10,7 +10,7 @@ quality/windows-MODEL.json  what every variant of that model is asked, as token 
 logs/                     one file per engine instance
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
 roof.json                 what the machine can do at most, once `bitbench explain` has measured it
-fleet.json                which machine works on what, where several do
+FEATURE/                  what a feature keeps there
 report/                   can be rebuilt from the rest
 """
 
@@ -27,7 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bitbench.core.base import Record
-from bitbench.core.recorded.fleet import FLEET_FORMAT, FleetState
 from bitbench.core.recorded.lock import LOCK_FORMAT, Lock
 from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.core.recorded.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
@@ -49,7 +48,7 @@ from bitbench.store.records import (
 
 R = TypeVar("R", bound=Record)
 # Names that only bitbench gives. What is called otherwise is a person's own, and stays.
-_DOCUMENT = re.compile(r"fleet\.json|lock\.json|roof\.json|study\.yaml")
+_DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
 _REQUEST_ROWS = re.compile(r"t\d{5,}\.parquet", re.ASCII)
 _SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
 _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
@@ -72,7 +71,6 @@ class StudyFolder:
         self.report = path / "report"
         self.profiles_folder = path / "profiles"
         self.roof_file = path / "roof.json"
-        self.fleet_file = path / "fleet.json"
         self._trials = path / "trials.jsonl"
         self._instances = path / "instances.jsonl"
         self._quality = path / "quality.jsonl"
@@ -152,12 +150,6 @@ class StudyFolder:
         if not self.roof_file.exists():
             return None
         return read_document(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
-
-    def fleet(self) -> FleetState | None:
-        """Who works on it, or did last; None where one machine runs it alone."""
-        if not self.fleet_file.exists():
-            return None
-        return read_document(self.fleet_file, FleetState, FLEET_FORMAT, "remove it; it is only a view")
 
     def lock(self) -> Lock | None:
         """None where no run began."""
@@ -304,9 +296,6 @@ class Writer:
     def write_roof(self, roof: MachineRoof) -> None:
         self._write_document(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
 
-    def write_fleet(self, state: FleetState) -> None:
-        self._files.write(self.folder.fleet_file.name, state.model_dump_json(indent=1) + "\n")
-
     def write_lock(self, lock: Lock) -> None:
         self._write_document(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
 
@@ -339,7 +328,7 @@ class Writer:
         kept = frozenset(Path(name).name for name in known if name is not None)
         self._files.remove_matching("requests", _REQUEST_ROWS, kept)
         self._files.remove_matching("quality", _SCORES, kept)
-        documents = (self.folder.fleet_file, self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
+        documents = (self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
         self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
 
 

@@ -482,32 +482,6 @@ class SettingSummary(Record):
     acceptance_length: float | None = None  # tokens of a step that began with a draft
 
 
-class MachinePart(Record):
-    """What one machine of several did, and how fast it is beside the others."""
-
-    name: str
-    blocks: int
-    trials: int  # that count
-    speed: float  # over all cells, relative to the mean of the blocks: 1.1 is ten percent faster
-
-
-class MachineFactor(Record):
-    """Of a study whose blocks ran on several machines."""
-
-    machines: tuple[MachinePart, ...]
-    # Of the variation of a block's speed, how much is the machine's; None where no machine ran two blocks.
-    share: float | None = None
-
-
-class LoadNodeSummary(Record):
-    """What one of several machines sent, in the trials that count."""
-
-    name: str
-    trials: int
-    requests: int
-    off_by_s: float  # at most: how much earlier or later than planned, because of its clock; the worst of the trials
-
-
 P = TypeVar("P", bound=Record)
 
 
@@ -522,8 +496,6 @@ class StudySummary(Record):
     models: tuple[ComparedModel, ...] = ()  # empty where there is one
     model: str | None = None  # of a part of a study: which of its models
     precision: Precision | None = None  # None: nothing to compare, or one start
-    machines: MachineFactor | None = None  # None: all blocks ran on one
-    load_nodes: tuple[LoadNodeSummary, ...] = ()  # empty: one machine sent all requests
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate

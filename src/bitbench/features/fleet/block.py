@@ -1,0 +1,177 @@
+"""A block of a study on this machine, as a driver ordered it."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bitbench import __version__
+from bitbench.core.cell import Cell, Contender, Group, Purpose
+from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
+from bitbench.core.recorded.trial import InstanceRecord
+from bitbench.features.fleet.deliveries import MATERIALS, pack
+from bitbench.features.fleet.messages import Message
+from bitbench.features.fleet.orders import ORDER_FORMAT, Order, differences
+from bitbench.features.fleet.serving import Node
+from bitbench.ground.errors import FleetError, StoreError
+from bitbench.ground.safe_files import SafeFolder, read_bytes
+from bitbench.lab.bench import Bench
+from bitbench.lab.group import Draft, GroupRunner
+from bitbench.lab.observer import LogObserver
+from bitbench.lab.pace import StudyPace
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import Workshop
+from bitbench.load.workers import LoadWorkers
+from bitbench.planning.schedule import Progress
+from bitbench.planning.write_study import study_text
+from bitbench.statistics.standing import baseline_of
+
+
+class BlockJob:
+    def __init__(self, order: Order, materials: dict[str, QualityMaterial]) -> None:
+        self._order, self._materials = order, materials
+
+    @property
+    def id(self) -> str:
+        return self._order.id
+
+    @classmethod
+    def read(cls, asked: Message) -> "BlockJob":
+        """Raises FleetError."""
+        try:
+            materials = MATERIALS.validate_json(asked.parts[0]) if asked.parts else {}
+            return cls(Order.model_validate_json(asked.header.record), materials)
+        except ValidationError as error:
+            said = f"it does not understand the order; is its bitbench ({__version__}) the driver's? {error}"
+            raise FleetError(said) from error
+
+    def results(self, node: Node) -> Iterator[Message]:
+        work = _Work(self._order, self._materials, node)
+        node.say_started()
+        with tempfile.TemporaryDirectory(prefix="bitbench-node-") as place, LoadWorkers() as load:
+            logs = _Logs(Path(place))
+            node.wait_until_asked(0)
+            for seq, draft in enumerate(work.drafts(load, logs)):
+                yield pack(draft, self.id, seq, logs.gained())
+
+
+class _Work:
+    """A block on this machine: what the order says, with what is here."""
+
+    def __init__(self, order: Order, materials: dict[str, QualityMaterial], node: Node) -> None:
+        if order.format != ORDER_FORMAT:
+            raise FleetError(f"it reads orders of format {ORDER_FORMAT}, not {order.format}; install the same bitbench")
+        self._order, self._materials = order, materials
+        self._lab, self._observer = Lab(), _Activity(node)
+        folder = Path(order.folder)
+        self._source = StudySource(order.plan.study, study_text(order.plan.study), folder)
+        self._workshop = Workshop(self._lab.home, folder)
+        found = self._lab.ready_plan(self._source, self._workshop, self._observer)
+        resolved = self._lab.runner.resolve(found, folder, self._lab.host())
+        if changes := differences(order, resolved, found):
+            raise FleetError(f"it is not set up like the driver ({'; '.join(changes)})")
+        here = {variant.name: variant for variant in found.variants}
+        own = tuple(here[variant.name] for variant in order.plan.variants)
+        self._plan = order.plan.model_copy(update={"variants": own, "quality": order.quality})
+
+    def drafts(self, load: LoadWorkers, logs: "_Logs") -> Iterator[Draft]:
+        bench = self._bench(load)
+        pace = _OrderPace(self._order, self._lab.runner.pace(self._plan, bench.engines))
+        progress = Progress(
+            self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
+        )
+        for trial in self._order.history:
+            progress.add([trial])
+            pace.memory.add(trial)
+        with bench.starts.block() if bench.starts else nullcontext():
+            while (group := progress.next_group()) is not None and group.block == self._order.block:
+                self._observer.group_started(group, None)
+                runner = GroupRunner(group, self._plan, bench, progress, self._observer, logs.new_instance)
+                results = 0
+                for draft in runner.run():
+                    yield draft  # it is on disk once the next one is asked for
+                    record = draft if isinstance(draft, InstanceRecord) else draft.record
+                    progress.add([record])
+                    if not isinstance(record, QualityRecord):
+                        pace.memory.add(record)
+                    results += not isinstance(draft, InstanceRecord)
+                if results == 0 and progress.next_group() == group:
+                    raise StoreError(f"{group.name} left no trial; see the logs in {logs.place}")
+
+    def _bench(self, load: LoadWorkers) -> Bench:
+        runner, study, folder = self._lab.runner, self._plan.study, self._source.folder
+        bench = runner.bench(study, load, self._workshop, folder)
+        if study.quality is None:
+            return bench
+        maker = runner.kit_maker(study, self._workshop, folder)
+        asked = {self._plan.variant(contender.variant) for contender in self._order.quality}
+        kits = {
+            variant.model: maker.kit_of(self._materials[variant.model_name], variant.model, study.quality)
+            for variant in asked
+        }
+        return replace(bench, quality=kits)
+
+
+class _OrderPace:
+    """A `planning.schedule.Pace`: the driver decided, but for who fits into the memory of this machine."""
+
+    def __init__(self, order: Order, memory: StudyPace) -> None:
+        self._order, self._cells, self.memory = order, order.cells, memory
+
+    def rounds(self, block: int) -> int:
+        return self._order.rounds if block == self._order.block else 0
+
+    def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
+        return cell in self._cells
+
+    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
+        return self._order.purpose
+
+    def basis(self, block: int) -> int:
+        return block
+
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+        return self.memory.fit_together(contenders)
+
+
+class _Logs:
+    """Of instances that run here, until the driver has them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._files = SafeFolder(place)
+        self._read: dict[str, int] = {}  # bytes, by instance
+
+    def new_instance(self) -> tuple[str, Path]:
+        name = f"i{len(self._read) + 1:04d}"
+        self._read[name] = 0
+        return name, self._files.create(f"{name}.log")
+
+    def gained(self) -> dict[str, bytes]:
+        found = {name: read_bytes(self.place / f"{name}.log")[already:] for name, already in self._read.items()}
+        for name, content in found.items():
+            self._read[name] += len(content)
+        return {name: content for name, content in found.items() if content}
+
+
+class _Activity(LogObserver):
+    """Keeps what is going on, for whoever asks."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def group_started(self, group: Group, remaining_s: float | None) -> None:  # noqa: ARG002
+        self._node.activity = f"starting {group.name}"
+
+    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
+        self._node.activity = f"{cell.name}, {'warm-up' if warmup else f'trial {index + 1}'}"
+
+    def quality_running(self, contender: Contender, step: str) -> None:
+        self._node.activity = f"{contender.name}: quality, {step}"
+
+    def note(self, message: str) -> None:
+        self._node.activity = message

@@ -1,0 +1,186 @@
+"""Drives a study on several machines: gives them blocks, writes down what comes back, and alone decides what is next.
+
+Only the driver writes. Each result is appended and synced before the next is asked for, so a study that was killed at
+any moment goes on from its folder by the same command.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.ports import Observer
+from bitbench.core.recorded.lock import Lock
+from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
+from bitbench.features.fleet.channel import RunLost, RunRefused
+from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
+from bitbench.features.fleet.orders import Order, make_order
+from bitbench.ground.errors import StoreError
+from bitbench.lab.group import Draft
+from bitbench.lab.quality import QualityDraft, new_draft, with_failure
+from bitbench.lab.schedule import Schedule
+from bitbench.lab.trial import TrialDraft, new_record, now
+from bitbench.store.folder import Writer
+
+
+@dataclass
+class UnderWay:
+    """An order, and the number of its next result."""
+
+    order: Order
+    machine: Machine
+    run: RemoteRun
+    seq: int = 0
+    results: int = 0
+
+
+class StudyDriver:
+    def __init__(
+        self,
+        lock: Lock,
+        *,
+        folder: str,
+        writer: Writer,
+        observer: Observer,
+        fleet: Fleet,
+        schedule: Schedule,
+        on_change: Callable[[Sequence[UnderWay]], None] = lambda _: None,
+    ) -> None:
+        """`folder`: what file names in the study are relative to. `on_change`: told who works on what."""
+        self._lock, self._folder = lock, folder
+        self._writer, self._observer, self._fleet = writer, observer, fleet
+        self._schedule, self._on_change = schedule, on_change
+        self._under_way: list[UnderWay] = []
+        self._orders = 0
+
+    def run(self) -> None:
+        try:
+            while self._has_work():
+                moved = [self._advance(one) for one in tuple(self._under_way)]
+                self._on_change(self._under_way)
+                if not any(moved):
+                    self._fleet.wait()
+        finally:
+            for one in self._under_way:
+                one.run.stop()
+            self._under_way.clear()
+            self._on_change(self._under_way)
+
+    def _has_work(self) -> bool:
+        """Gives it to machines that are free. False: everything is recorded."""
+        busy = {one.machine.name for one in self._under_way}
+        for machine in self._fleet.machines():
+            if machine.name not in busy and (found := self._next_work(machine.name)) is not None:
+                order = self._order(*found)
+                self._under_way.append(UnderWay(order, machine, self._fleet.start(order, machine)))
+        return bool(self._under_way) or self._next_work(None) is not None
+
+    def _next_work(self, host: str | None) -> tuple[int, int] | None:
+        """A block and its rounds, for a machine of this name or for whichever; a block that was begun stays where it
+        is. Without rounds: only quality is left."""
+        taken = {one.order.block for one in self._under_way if one.order.rounds}
+        while (block := self._schedule.progress.next_block(taken)) is not None:
+            begun_on = self._schedule.hosts.get(block)
+            if begun_on is not None and not self._fleet.knows(begun_on):
+                self._lose(block, begun_on, f"{begun_on}, where this block was begun, is not among the machines")
+            elif host is None or begun_on in (None, host):
+                return block, self._schedule.pace.rounds(block)
+            else:
+                taken.add(block)
+        if any(one.order.rounds for one in self._under_way) or not self._left_to_score():
+            return None
+        return 0, 0
+
+    def _order(self, block: int, rounds: int) -> Order:
+        self._orders += 1
+        return make_order(
+            f"o{self._orders}",
+            self._lock,
+            self._folder,
+            self._schedule.pace,
+            self._schedule.trials,
+            excused=self._schedule.excused,
+            block=block,
+            rounds=rounds,
+            quality=self._left_to_score() if rounds else self._left_to_score()[:1],
+        )
+
+    def _left_to_score(self) -> tuple[Contender, ...]:
+        taken = {contender for one in self._under_way for contender in one.order.quality}
+        wanted = (one for one in self._lock.plan.quality if self._schedule.progress.wants_quality(one))
+        return tuple(contender for contender in wanted if contender not in taken)
+
+    def _advance(self, one: UnderWay) -> bool:
+        """Whether anything came."""
+        try:
+            result = one.run.next(one.seq)
+        except RunRefused as refusal:
+            self._end(one)
+            self._fleet.refused(one.machine, str(refusal), is_passing=refusal.is_passing)
+            return True
+        except RunLost as lost:
+            self._end(one)
+            self._fleet.lost(one.machine, str(lost))
+            cause = f"The machine {one.machine.name} was lost: {lost}. Not the engine's doing; the block is repeated."
+            self._lose(one.order.block if one.order.rounds else one.order.quality[0], one.machine.name, cause)
+            return True
+        if result is None:
+            return False
+        if isinstance(result, Ended):
+            self._end(one)
+            if one.results == 0 and self._schedule.progress.next_block() == one.order.block and one.order.rounds:
+                raise StoreError(f"{one.order.name} left no trial; see the logs in {self._writer.folder.logs}")
+            return True
+        self._write(result)
+        one.seq += 1
+        one.results += not isinstance(result, InstanceRecord)
+        return True
+
+    def _end(self, one: UnderWay) -> None:
+        one.run.stop()
+        self._under_way.remove(one)
+
+    def _write(self, draft: Draft) -> None:
+        if isinstance(draft, QualityDraft):
+            measured = self._writer.append_quality(draft.record, draft.scores)
+            self._schedule.add(measured)
+            self._observer.quality_finished(measured)
+        elif isinstance(draft, TrialDraft):
+            record = self._writer.append_trial(draft.record, draft.requests)
+            self._schedule.add(record)
+            self._observer.trial_finished(record)
+        else:
+            self._writer.append_instance(draft)
+            self._schedule.add(draft)
+            self._observer.instance_ready(draft)
+
+    def _lose(self, block: int | Contender, host: str, cause: str) -> None:
+        """Written down; what the block had before is taken back by that. `block`: a contender where only its quality
+        was asked for."""
+        self._observer.warn(cause)
+        failure = Failure(outcome=Outcome.LOST, cause=cause)
+        instance_id, log_file = self._writer.new_instance()
+        if isinstance(block, Contender):
+            if self._schedule.progress.wants_quality(block):  # else it came before the machine was lost
+                self._write(QualityDraft(with_failure(new_draft(block, instance_id, now()), failure, 0.0)))
+            return
+        members = self._schedule.progress.whole_block(block).members
+        if not members:
+            return  # it was complete
+        member = members[0]
+        self._writer.append_instance(
+            InstanceRecord(
+                id=instance_id,
+                contender=member.contender,
+                block=block,
+                host=host,
+                started_at=now(),
+                outcome=Outcome.LOST,
+                cause=cause,
+                log_file=f"logs/{log_file.name}",
+            )
+        )
+        self._schedule.reload()
+        cell = Cell(contender=member.contender, workload=member.workloads[0].name)
+        index = len(self._schedule.progress.trials_of(cell, block))
+        trial = new_record(cell, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure)
+        self._write(TrialDraft(trial))
