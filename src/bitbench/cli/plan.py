@@ -23,7 +23,7 @@ from bitbench.ground.units import UNKNOWN, show_about, show_bytes
 from bitbench.lab.amount import Amount, PlanAnswer, amount_of
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
-from bitbench.models.shapes import is_shape
+from bitbench.models.library import source_of
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import listing, plural
@@ -242,7 +242,7 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
     if variant.weight_bytes is not None and (variant.checkpoint or variant.model) in missing_models:
-        missing = "not created" if is_shape(variant.model) else "not downloaded"
+        missing = "not downloaded" if source_of(variant.model) is None else "not created"
         return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
