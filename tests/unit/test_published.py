@@ -53,6 +53,27 @@ def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloade
         library.look_up("Qwen/Unheard-Of", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("reference", "label"),
+    [
+        ("Qwen/Qwen3-8B-AWQ", "w4a16-g128-awq"),
+        ("Qwen/Qwen2-72B-Instruct-GPTQ-Int8@main", "w8a16-g128-gptq"),
+        ("Qwen/Qwen3-8B-FP8", "w8a8-fp8-b128x128"),
+    ],
+)
+def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, reference: str, label: str) -> None:
+    found = library.look_up(reference, tmp_path)
+    assert found.path is None
+    assert found.quantization is not None
+    assert found.quantization.label == label
+    assert found.facts.quantization == found.quantization.method
+
+
+def test_a_name_that_promises_nothing_has_to_be_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="bitbench model get Somebody/Qwen3-8B-AWQ"):
+        library.look_up("Somebody/Qwen3-8B-AWQ", tmp_path)
+
+
 def test_the_report_says_that_weights_are_random() -> None:
     untrained = Variant(name="shape-x/bf16", model="shape:x", recipe="bf16", facts=ModelFacts(random_weights=True))
     trained = untrained.model_copy(update={"name": "y/bf16", "model": "y", "facts": ModelFacts()})
