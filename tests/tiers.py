@@ -25,7 +25,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/profiling/*": ("test_profile", "test_explain"),
     "src/bitbench/*/explain*": ("test_explain",),
     "src/bitbench/report/*": ("test_page",),
-    "src/bitbench/features/*/words.py": ("test_page",),
+    "src/bitbench/features/*words.py": ("test_page",),
     "src/bitbench/fleet/*": FLEET,
     "src/bitbench/lab/*fleet*": FLEET,
     "src/bitbench/lab/node*": FLEET,
