@@ -25,7 +25,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/profiling/*": ("test_profile", "test_explain"),
     "src/bitbench/*/explain*": ("test_explain",),
     "src/bitbench/report/*": ("test_page",),
-    "src/bitbench/features/*/words.py": ("test_page",),
+    "src/bitbench/features/*words.py": ("test_page",),
     "src/bitbench/features/fleet/*": FLEET,
     "src/bitbench/lab/executors.py": FLEET,
     "src/bitbench/load/*": ("test_load_nodes",),

@@ -56,6 +56,7 @@ class ReportPart:
     compute: Target  # (StudyRecords) -> Record | None
     section: Target  # (Record, StudySummary) -> Section | None
     sentences: Target | None = None  # (Record, StudySummary) -> Iterable[Words], for the answer at the top
+    lead: Target | None = None  # (Record, StudySummary) -> Lead | None: the answer where no speed was measured
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_names_lead_to_what_they_promise(declared: Feature) -> None:
         assert kind.description
     for part in declared.report_parts:
         assert issubclass(Offer(declared, part.type).load(), Record)
-        for target in (part.compute, part.section, part.sentences or part.section):
+        for target in (part.compute, part.section, *filter(None, (part.sentences, part.lead))):
             assert callable(Offer(declared, target).load())
     for group in declared.offers.values():
         assert all(Offer(declared, target).load() is not None for target in group.values())

@@ -2,9 +2,16 @@
 
 import pytest
 
-from bitbench.core.found.model_cost import decode_cost, prefill_cost, read_weight_bytes, why_not
+from bitbench.core.found.model_cost import (
+    decode_cost,
+    expected_weight_bytes,
+    prefill_cost,
+    read_weight_bytes,
+    why_not,
+)
 from bitbench.core.recorded.roof import Bound, MachineRoof, Readings, attainable
 from bitbench.core.recorded.variant import ModelFacts
+from bitbench.models.shapes import SHAPES
 
 # SmolLM2-135M, as read from its folder.
 SMOLLM2 = ModelFacts(
@@ -76,3 +83,20 @@ def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_co
     assert dense.seconds == pytest.approx(prefill.flops / 400e9)
     assert eight.arithmetic_s == pytest.approx(prefill.matmul_flops / 800e9 + prefill.attention_flops / 400e9)
     assert ROOF.read_bytes_per_s.spread == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("form", "share"),
+    [
+        ("dense", 1.0),
+        ("compressed-tensors/w8a8-int", 0.51),
+        ("awq/w4a16-int", 0.28),
+        ("x/w4afp8-int", 0.28),
+        ("gguf", None),
+        ("awq", None),
+    ],
+)
+def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
+    facts = SHAPES["llama-3.1-70b"].facts
+    found = expected_weight_bytes(facts, form)
+    assert found is None if share is None else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)

@@ -14,7 +14,7 @@ from bitbench.core.asked.study import EngineSetup, Measure, Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
 from bitbench.core.cell import Contender, Group, Member, Plan
 from bitbench.core.ports import Endpoint, Launch, Load
-from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.core.recorded.quality import Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.core.recorded.variant import Variant
 from bitbench.engines.llamacpp import LlamaCppEngine
@@ -27,9 +27,9 @@ from bitbench.lab.quality import QualityDraft, QualityKit
 from bitbench.lab.quality_study import QualityOptions, quality_study
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand, loads_of
-from bitbench.quality.asking import ask_answers, score_windows
+from bitbench.quality.asking import ask_answers, score_together, score_windows
 from bitbench.quality.corpus import read_corpus
-from bitbench.quality.material import cut
+from bitbench.quality.material import cut, make_prompts
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality.wire import AskingFailed, InstanceConnection
@@ -378,3 +378,47 @@ def test_quality_comes_on_top_of_a_budget() -> None:
     estimator = Estimator(plan.model_copy(update={"study": study}), {"transformers": TransformersEngine()})
     assert estimator.quality_s == 2 * TransformersEngine.start_s
     assert estimator.range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)
+
+
+def test_windows_asked_for_together_give_the_same_rows(server: QualityServer) -> None:
+    with (
+        InstanceConnection(server.endpoint, 5.0) as first,
+        InstanceConnection(server.endpoint, 5.0) as second,
+    ):
+        alone = score_windows(PromptLogprobs(first), WINDOWS, 3, lambda _: None)
+        together = score_together([PromptLogprobs(first), PromptLogprobs(second)], WINDOWS, 3)
+    assert together.equals(alone)
+
+
+def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
+    server: QualityServer,
+    tmp_path: Path,
+) -> None:
+    asked = planned("bf16", "w8a8-rtn", top_tokens=3, answer_tokens=5, noise_floor=True)
+    progress = progress_of(asked)
+    seen: list[tuple[str, Condition]] = []
+    while (group := progress.next_group()) is not None:
+        made = drafts(asked, group, server, tmp_path)
+        seen += [(draft.record.contender.variant, draft.record.condition) for draft in made]
+        progress.add([draft.record for draft in made])
+    assert sorted(seen) == [
+        ("m/bf16", Condition.ALONE),
+        ("m/bf16", Condition.TOGETHER),
+        ("m/w8a8-rtn", Condition.ALONE),
+    ]
+
+
+def test_continuations_begin_in_windows_at_even_distances() -> None:
+    windows = cut([list(range(1000))], 8, 100, [])
+    prompts = make_prompts((), (), windows, 4)
+    assert [prompt.window for prompt in prompts] == [0, 2, 4, 6]
+    assert all(prompt.tokens == windows[prompt.window or 0][:50] for prompt in prompts)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"windows": 4, "continuations": 8}, "more `windows`"), ({"continuations": 4, "answer_tokens": 0}, "which is 0")],
+)
+def test_continuations_that_cannot_be_are_refused(asked: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Quality.model_validate(asked)

@@ -100,29 +100,18 @@ def plan(
     study: StudyFile,
     *,
     device: OnDevice = None,
-    device_class: Annotated[
-        str | None,
-        typer.Option("--device-class", metavar="NAME", help="Plan for h100-80gb, a100-80gb, l4 or t4, not for here."),
-    ] = None,
-    price_per_hour: Annotated[
-        float | None, typer.Option(min=0, metavar="PRICE", help="Price of one such device per hour, for the cost.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a study would run and how long it may take.
 
-    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing. With
-    --device-class: the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
-    cost at your price. Exit code 3: every cell is refused.
+    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
+    code 3: every cell is refused.
     """
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
-    from bitbench.ground.errors import UsageError
     from bitbench.lab.study import Lab
 
-    if device is not None and device_class is not None:
-        raise UsageError("--device is for this machine, --device-class for another; give one of them")
     lab = Lab(device=chosen(device))
-    answer = answer_plan(lab, study, device_class, price_per_hour)
+    answer = answer_plan(lab, study)
     code = exit_code_of(answer.plan)
     if as_json:
         end_with_json(Described.PLAN, answer, code)

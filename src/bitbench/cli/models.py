@@ -1,4 +1,4 @@
-"""`bitbench model`: models that bitbench downloads, from a hub or from its catalog."""
+"""`bitbench model`: models that bitbench downloads, from a hub or from its catalog, or creates."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -17,18 +17,18 @@ _LINE_EVERY_S = 10.0  # of a download, in a log
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, a name of `model list`, or shape:NAME.")],
+    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
 ) -> None:
-    """Download a model, or write a shape with random weights."""
+    """Download a model, or create it."""
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal
     from bitbench.lab.models import get_model
     from bitbench.lab.study import Lab
-    from bitbench.models.shapes import is_shape
+    from bitbench.models.library import source_of
 
     console = Terminal()
-    with console.status(Text(f"{'writing' if is_shape(name) else 'downloading'} {name}")) as status:
+    with console.status(Text(f"{'downloading' if source_of(name) is None else 'writing'} {name}")) as status:
         steps = _Steps(console, status, name)
         said = get_model(name, Lab().home, on_step=steps.step, on_progress=steps.progress)
     for sentence in said:
@@ -67,7 +67,6 @@ def list_() -> None:
     from bitbench.ground.units import show_bytes
     from bitbench.lab.study import Lab
     from bitbench.models import library
-    from bitbench.models.shapes import PREFIX, SHAPES
 
     table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
     for model in library.list_models(Lab().home):
@@ -76,4 +75,5 @@ def list_() -> None:
         table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)
     console = Terminal()
     console.print(table)
-    console.print(f"Shapes (random weights, for speed and memory): {', '.join(f'{PREFIX}{name}' for name in SHAPES)}")
+    for source in library.sources():
+        console.print(source.models)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -14,16 +13,13 @@ from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
 from bitbench.core.asked.prompts import show_length
 from bitbench.core.cell import Contender, Plan, Verdict
-from bitbench.core.device_class import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan
 from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.near_miss import did_you_mean
-from bitbench.ground.units import UNKNOWN, show_about, show_bytes
+from bitbench.ground.units import show_about, show_bytes
 from bitbench.lab.amount import Amount, PlanAnswer, amount_of
 from bitbench.lab.study import Lab
 from bitbench.lab.trust import Trust
-from bitbench.models.shapes import is_shape
+from bitbench.models.library import source_of
 from bitbench.report.document.model import plain_text
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import listing, plural
@@ -39,38 +35,19 @@ EXPECTED = {
     Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
 LONG_S = 48 * 3600
-TOO_LONG = ": `measure: {budget: 2h}` in the file limits it; `--device-class NAME` plans for a GPU instead."
+TOO_LONG = ": `measure: {budget: 2h}` in the file limits it."
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def answer_plan(
-    lab: Lab, path: Path, device_class: str | None = None, price_per_hour: float | None = None
-) -> PlanAnswer:
-    """On this machine, or on devices of a class."""
-    on_device = None
-    if device_class is None:
-        if price_per_hour is not None:
-            raise UsageError("--price-per-hour is for --device-class; give both")
-        plan, ready = lab.look_ahead(path)
-    else:
-        plan, on_device, ready = lab.plan_for(path, device_class_of(device_class), price_per_hour)
-    amount = amount_of(plan, lab.estimator(plan), ready.making_s)
+def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
+    plan, ready = lab.look_ahead(path)
     return PlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=replace(amount, seconds=on_device.seconds) if on_device else amount,
-        on_device=on_device,
+        amount=amount_of(plan, lab.estimator(plan), ready.making_s),
     )
-
-
-def device_class_of(name: str) -> DeviceClass:
-    if name not in DEVICE_CLASSES:
-        raise UsageError(
-            f"--device-class {name}: {did_you_mean(name, DEVICE_CLASSES)}known are {', '.join(DEVICE_CLASSES)}"
-        )
-    return DEVICE_CLASSES[name]
 
 
 def exit_code_of(plan: Plan) -> ExitCode:
@@ -79,36 +56,41 @@ def exit_code_of(plan: Plan) -> ExitCode:
 
 
 def show_plan(answer: PlanAnswer, trust: Trust) -> None:
-    plan, on_device = answer.plan, answer.on_device
+    plan = answer.plan
     console, labels = Terminal(), labels_of(plan)
+    show_heading(console, plan, labels)
+    show_cells(console, plan, labels)
+    for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
+        console.print(line)
+    if trust.uses:
+        console.print(uses_table(trust.uses, trust))
+    console.print(_amount(plan, answer.amount))
+    if answer.amount.seconds[0] > LONG_S:
+        console.print(Text.assemble(("long", "yellow"), TOO_LONG))
+    show_commands(console, "Needed before `bitbench run`:", answer.before_run)
+
+
+def show_heading(console: Terminal, plan: Plan, labels: Labels) -> None:
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if labels.shared:
         console.print(labels.shared)
-    if on_device is not None:
-        console.print(_device(on_device.device))
+
+
+def show_cells(console: Terminal, plan: Plan, labels: Labels) -> None:
+    """Workloads, what runs on which, and remarks."""
     if plan.study.workloads:
         console.print(_workloads(plan))
     is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
     console.print(_counts(plan, labels) if is_large else _cells(plan, labels))
     for remark in remarks(plan, labels):
         console.print(remark)
-    if on_device is not None:
-        console.print(_needs(on_device, labels))
-        for remark in _device_remarks(on_device, labels):
-            console.print(remark)
-    else:
-        for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
-            console.print(line)
-    if trust.uses:
-        console.print(uses_table(trust.uses, trust))
-    console.print(_amount(plan, answer.amount) if on_device is None else _device_amount(plan, answer.amount, on_device))
-    if on_device is None and answer.amount.seconds[0] > LONG_S:
-        console.print(Text.assemble(("long", "yellow"), TOO_LONG))
-    if answer.before_run:
-        there = "" if on_device is None else " there"
-        console.print(f"Needed{there} before `bitbench run`:")
-        for command in answer.before_run:
-            console.print(Text(f"  {command}"), soft_wrap=True)
+
+
+def show_commands(console: Terminal, title: str, commands: Sequence[str]) -> None:
+    if commands:
+        console.print(title)
+    for command in commands:
+        console.print(Text(f"  {command}"), soft_wrap=True)
 
 
 def labels_of(plan: Plan) -> Labels:
@@ -201,7 +183,7 @@ def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
             about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender)
     for (remark, reason), contenders in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
-        yield _indented(labels[contender] for contender in contenders)
+        yield indented(labels[contender] for contender in contenders)
     if plan.quality:
         yield from (Text(plain_text(sentence)) for sentence in rounded_sentences(plan.rounded_before))
     if len(plan.quality_once) < len(plan.quality):
@@ -211,7 +193,7 @@ def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
         )
 
 
-def _indented(names: Iterable[str]) -> Padding:
+def indented(names: Iterable[str]) -> Padding:
     return Padding(_some(list(names)), (0, 0, 0, 4), expand=False)
 
 
@@ -245,7 +227,7 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
     if variant.weight_bytes is not None and (variant.checkpoint or variant.model) in missing_models:
-        missing = "not created" if is_shape(variant.model) else "not downloaded"
+        missing = "not downloaded" if source_of(variant.model) is None else "not created"
         return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
@@ -255,11 +237,11 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
 def _amount(plan: Plan, amount: Amount) -> str:
     making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
     return (
-        f"{_what_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {_many(plan, amount)}"
+        f"{what_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {counted(plan, amount)}"
     )
 
 
-def _what_runs(plan: Plan) -> str:
+def what_runs(plan: Plan) -> str:
     """`16 of 42 cells run`; of a study of quality alone, `The quality of 8 contenders is measured`"""
     if not plan.study.workloads:
         return f"The quality of {plural(len(plan.quality), 'contender')} is measured"
@@ -267,81 +249,15 @@ def _what_runs(plan: Plan) -> str:
     return f"{len(plan.cells):,}{f' of {total:,}' if plan.refusals else ''} {'cells run' if total > 1 else 'cell runs'}"
 
 
-def _many(plan: Plan, amount: Amount) -> str:
+def counted(plan: Plan, amount: Amount) -> str:
     """A budget buys as many as it can: only the least is known."""
     least = "at least " if plan.study.measure.budget is not None else ""
     starts, trials = (pair[:1] if least else pair for pair in (amount.starts, amount.trials))
-    counted = [f"{_range(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
+    parts = [f"{span(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
     if plan.study.workloads:
-        counted.append(f"{_range(*(f'{number:,}' for number in trials))} trials")
-    return f"{least}{' and '.join(counted)}."
+        parts.append(f"{span(*(f'{number:,}' for number in trials))} trials")
+    return f"{least}{' and '.join(parts)}."
 
 
-def _device(device: DeviceClass) -> str:
-    return (
-        f"On {device.name}: {device.title}, compute capability {device.capability}, {show_bytes(device.memory_bytes)}, "
-        f"{device.read_bytes_per_s / 1e9:,.0f} GB/s, {device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of "
-        "this was measured."
-    )
-
-
-def _needs(on_device: DevicePlan, labels: Labels) -> Table:
-    """What each contender takes of each device."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contender", overflow="fold")
-    table.add_column("kernel expected", overflow="fold")
-    for title in ("devices", "weights", "KV cache", "needed each", "may take"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for need in on_device.needs[:MOST_LINES]:
-        needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
-        sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
-        table.add_row(labels[need.contender], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
-    if (left := len(on_device.needs) - MOST_LINES) > 0:
-        table.add_row(f"… {left:,} more")
-    return table
-
-
-def _device_remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
-    waiting: dict[str, list[str]] = {}
-    for need in on_device.needs:
-        for workload in need.waits:
-            waiting.setdefault(workload, []).append(labels[need.contender])
-    for workload, contenders in waiting.items():
-        yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
-        yield _indented(contenders)
-    partly = [
-        labels[need.contender] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
-    ]
-    if partly:
-        yield Text.assemble(
-            ("long workloads apart", "yellow"),
-            ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
-            "short ones, too; give the long ones a setup of their own with max-model-len.",
-        )
-        yield _indented(partly)
-    if on_device.untimed:
-        yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
-        yield _indented(labels[contender] for contender in on_device.untimed)
-
-
-def _starts_for_all(need: DeviceNeed) -> bool:
-    """Its setup does not say for how long a request."""
-    return need.use.context_tokens is None
-
-
-def _device_amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
-    price = ""
-    if on_device.cost is not None:
-        low, high = on_device.cost
-        price = (
-            f" Cost: {_range(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
-        )
-    where = f"{on_device.devices} × {on_device.device.title}"
-    return (
-        f"{_what_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
-        f"of it with 4 ms per step; without downloads and the creation of variants): {_many(plan, amount)}{price}"
-    )
-
-
-def _range(low: str, high: str | None = None) -> str:
+def span(low: str, high: str | None = None) -> str:
     return low if high is None or low == high else f"{low} to {high}"

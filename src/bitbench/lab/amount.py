@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from bitbench.core.base import Record
 from bitbench.core.cell import Plan
-from bitbench.core.device_class import DevicePlan
 from bitbench.planning.estimate import Estimator
 
 
@@ -27,7 +26,6 @@ class PlanAnswer(Record):
     missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
     before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
     amount: Amount
-    on_device: DevicePlan | None = None  # with --device-class: what each contender takes there, hours and cost
 
 
 def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:

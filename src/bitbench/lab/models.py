@@ -1,4 +1,4 @@
-"""Models for `bitbench model get`: downloads those of the catalog and of a hub, writes shapes."""
+"""Models for `bitbench model get`: downloads those of the catalog and of a hub; a source creates its own."""
 
 import sys
 from collections.abc import Callable
@@ -11,8 +11,6 @@ from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, find
 from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.hub_reference import HubReference, parse_reference
-from bitbench.models.shape_checkpoint import make_checkpoint
-from bitbench.models.shapes import find_shape, is_shape
 
 _NEEDS_THE_LIBRARY = (
     "Downloading from a hub needs huggingface_hub: install it with pip install 'bitbench[hub]', or create an "
@@ -21,10 +19,9 @@ _NEEDS_THE_LIBRARY = (
 
 
 def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress) -> list[str]:
-    """Download it, or write it if it is a shape; what came of it, in sentences."""
-    if is_shape(name):
-        path = make_checkpoint(find_shape(name), home, on_progress=on_progress)
-        return [f"{name} is at {path}", "Its weights are random: it is for speed, memory and kernels, not for quality."]
+    """Download it, or have its source create it; what came of it, in sentences."""
+    if (source := library.source_of(name)) is not None:
+        return source.make(name, home, on_progress)
     reference = None if name in CATALOG else parse_reference(name)
     if reference is not None:
         return _from_hub(reference, home, on_progress)

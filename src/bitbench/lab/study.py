@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from bitbench.core.asked.study import Study
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan
-from bitbench.core.device_class import DeviceClass, DevicePlan
 from bitbench.core.environment import Device
 from bitbench.core.ports import Engine, LoadClient, Observer
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.processor import Level
 from bitbench.engines import registry
-from bitbench.engines.device_use import device_use
 from bitbench.environments.installed import python_of
 from bitbench.ground.errors import StudyFileError
 from bitbench.lab.readiness import Readiness, readiness
@@ -22,7 +20,6 @@ from bitbench.lab.trust import Trust
 from bitbench.lab.uses import uses_of
 from bitbench.lab.variants import Workshop
 from bitbench.load.inputs import check_files
-from bitbench.planning.device_plan import plan_on_device
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.expand import expand
 from bitbench.probes.gpus import survey_gpus
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
     from bitbench.lab.runner import StudyRunner
     from bitbench.report.document.model import Document
     from bitbench.store.folder import StudyFolder
-
-NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 
 
 def default_home() -> Path:
@@ -85,19 +80,6 @@ class Lab:
         workshop = Workshop(self.home, source.folder)
         plan = self.planned(source, workshop)
         return plan, self._readiness(plan, workshop)
-
-    def plan_for(
-        self, study: Path | Study, device: DeviceClass, price_per_hour: float | None = None
-    ) -> tuple[Plan, DevicePlan, Readiness]:
-        """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
-        source = StudySource.of(study)
-        workshop = Workshop(self.home, source.folder)
-        engines = self.engines_of(source.study)
-        start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
-        asked = self.planned(source, workshop, device)
-        plan, on_device = plan_on_device(asked, device, device_use, start_s, price_per_hour)
-        names = sorted({*self.environments_of(plan), *workshop.makers(plan)})
-        return plan, on_device, Readiness(dict.fromkeys(names, NOT_THIS_MACHINE), tuple(workshop.missing_models(plan)))
 
     def trust(self, study: Path | Study | StudySource) -> Trust:
         """What a study uses beyond measuring, and whether that has been allowed."""
@@ -191,11 +173,11 @@ class Lab:
             raise source.located(error) from error
         return Trust(uses, source, self.home)
 
-    def planned(self, source: StudySource, workshop: Workshop, target: DeviceClass | None = None) -> Plan:
-        """`target`: another device than this machine's."""
+    def planned(self, source: StudySource, workshop: Workshop, target: Capability | None = None) -> Plan:
+        """`target`: of a GPU elsewhere, instead of what this machine has."""
         study = source.study
         device: Device = "cuda" if target else self.device
-        capability = target.compute_capability if target else self.capability
+        capability = target or self.capability
         try:
             check_files(study.workloads, source.folder)
             if study.quality is not None:

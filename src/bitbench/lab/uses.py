@@ -11,7 +11,6 @@ from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import has_code
 from bitbench.models.hub_reference import parse_reference
-from bitbench.models.shapes import is_shape
 from bitbench.planning.kv_cache import as_arguments
 from bitbench.quality.tasks import task_files
 from bitbench.quantize import catalog
@@ -61,7 +60,7 @@ def _recipes(study: Study, folder: Path) -> Iterator[Use]:
 
 def _models(study: Study, home: Path) -> Iterator[Use]:
     for model in (*study.models, *(variant.checkpoint for variant in study.variants)):
-        if model not in CATALOG and not is_shape(model):
+        if model not in CATALOG and library.source_of(model) is None:
             yield _model(model, home)
 
 

@@ -1,12 +1,14 @@
 """The models in the cache: which exist, how one is downloaded, and what a study's name for one stands for."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from bitbench.core.found.model_cost import expected_weight_bytes
 from bitbench.core.recorded.variant import ModelFacts
+from bitbench.feature import offered, sparing
 from bitbench.ground.errors import ModelError
 from bitbench.ground.model_json import read_object
 from bitbench.ground.tensor_files import StoredTensor
@@ -17,8 +19,6 @@ from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
 from bitbench.models.published import published_model
 from bitbench.models.quantized import Quantization, read_quantization
-from bitbench.models.shape_checkpoint import find_checkpoint, stored_bytes
-from bitbench.models.shapes import SHAPES, Shape, find_shape, is_shape
 
 GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
@@ -38,8 +38,7 @@ class ResolvedModel:
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model that is not downloaded, or a shape that is not written: enough of it to plan with, and nothing that could
-    run."""
+    """A model that is not downloaded, or not created: enough of it to plan with, and nothing that could run."""
 
     name: str
     facts: ModelFacts
@@ -63,11 +62,43 @@ class KnownModel:
     parameters: int | None = None
 
 
+class ModelSource(Protocol):
+    """Creates models that are named PREFIX:NAME; offered by a feature under the prefix. `reference` is the whole name,
+    and ModelError says that there is no such model."""
+
+    @property
+    def models(self) -> str:
+        """All that it can create, in a line."""
+
+    def find(self, reference: str, home: Path) -> Path | None:
+        """Return the folder of its checkpoint; None: it is not created."""
+
+    def expect(self, reference: str) -> ExpectedModel: ...
+
+    def make(self, reference: str, home: Path, on_progress: hub.OnProgress) -> list[str]:
+        """Create it, if it does not exist; what came of it, in sentences."""
+
+    def made(self, home: Path) -> Iterable[KnownModel]:
+        """All that exist."""
+
+
+def source_of(reference: str) -> ModelSource | None:
+    """None for a name without the prefix of a source."""
+    offer = offered("model_sources").get(reference.partition(":")[0])
+    return offer.load()() if offer is not None and ":" in reference else None
+
+
+def sources() -> Iterator[ModelSource]:
+    for offer in offered("model_sources").values():
+        with sparing(offer.feature):
+            yield offer.load()()
+
+
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, downloaded or not, shapes that were written, and what was downloaded from a hub."""
+    """Every model of the catalog, downloaded or not, what sources created, and what was downloaded from a hub."""
     return (
         *(_known(model, home) for model in CATALOG.values()),
-        *(_known_shape(shape, path) for shape in SHAPES.values() if (path := find_checkpoint(shape, home))),
+        *(model for source in sources() for model in source.made(home)),
         *(_known_from_hub(model) for model in hub.list_downloaded(home)),
     )
 
@@ -119,15 +150,14 @@ def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
 
 
 def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `resolve`; a model that is not here is what the catalog or the table of shapes knows of it."""
+    """As `resolve`; a model that is not here is what its source, the catalog or the table of shapes knows of it."""
     return _expected(reference, home) or resolve(reference, home)
 
 
 def _expected(reference: str, home: Path) -> ExpectedModel | None:
     """None for a model that is here, and for one of unknown size."""
-    if is_shape(reference):
-        shape = find_shape(reference)
-        return None if find_checkpoint(shape, home) else _expected_shape(shape, shape.folder_name, shape.facts)
+    if (source := source_of(reference)) is not None:
+        return None if source.find(reference, home) else source.expect(reference)
     if (model := CATALOG.get(reference)) is not None:
         if _is_downloaded(model, home):
             return None
@@ -137,17 +167,12 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
     if named is None or published is None or Path(reference).exists() or hub.find(named, home):
         return None
     shape, quantization = published
-    return _expected_shape(shape, named.name, shape.published_facts, quantization)
-
-
-def _expected_shape(
-    shape: Shape, name: str, facts: ModelFacts, quantization: Quantization | None = None
-) -> ExpectedModel:
+    facts = shape.published_facts
     if quantization is None:
-        return ExpectedModel(name, facts, stored_bytes(shape), shape.tensors)
+        return ExpectedModel(named.name, facts, shape.weight_bytes, shape.tensors)
     facts = facts.model_copy(update={"quantization": quantization.method})
-    weight_bytes = expected_weight_bytes(facts, quantization.form) or stored_bytes(shape)
-    return ExpectedModel(name, facts, weight_bytes, shape.tensors, quantization=quantization)
+    weight_bytes = expected_weight_bytes(facts, quantization.form) or shape.weight_bytes
+    return ExpectedModel(named.name, facts, weight_bytes, shape.tensors, quantization=quantization)
 
 
 def _is_downloaded(model: CatalogModel, home: Path) -> bool:
@@ -161,14 +186,6 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
-    )
-
-
-def _known_shape(shape: Shape, folder: Path) -> KnownModel:
-    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
-    return KnownModel(
-        shape.reference, f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
     )
 
 
@@ -189,10 +206,10 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 
 
 def _folder_of(reference: str, home: Path) -> Path:
-    if is_shape(reference):
-        if (written := find_checkpoint(find_shape(reference), home)) is None:
+    if (source := source_of(reference)) is not None:
+        if (created := source.find(reference, home)) is None:
             raise ModelError(f"{reference} is not created; create it with: bitbench model get {reference}")
-        return written
+        return created
     if reference in CATALOG:
         folder = home.absolute() / "models" / reference
         if not _is_downloaded(CATALOG[reference], home):
@@ -206,10 +223,12 @@ def _folder_of(reference: str, home: Path) -> Path:
             raise ModelError(
                 f"{reference} is neither a folder nor downloaded; download it with: bitbench model get {reference}"
             )
+        named = [f"{prefix}:NAME" for prefix in offered("model_sources")]
         state = "has no config.json" if folder.is_dir() else "is not a folder"
         raise ModelError(
             f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
-            "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder of a Hugging Face checkpoint."
+            f"give {', '.join(('one of these names', 'a hub id (ORG/NAME)', *named))} or the folder of a Hugging Face "
+            "checkpoint."
         )
     return folder
 

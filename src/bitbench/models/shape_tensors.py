@@ -1,10 +1,15 @@
-"""The tensors of a checkpoint, from its configuration: names and shapes as transformers writes them."""
+"""The tensors of a checkpoint, from its configuration: names and shapes as transformers writes them; their files."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bitbench.ground.tensor_files import StoredTensor, header_bytes
+
 Config = Mapping[str, Any]
 Named = tuple[str, tuple[int, ...]]
+Shard = dict[str, StoredTensor]
+
+SHARD_BYTES = 4 * 2**30  # of a file of weights, about
 
 _WITH_BIAS = ("qwen2",)  # of query, key and value
 _WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")
@@ -22,6 +27,25 @@ def tensors_of(config: Config) -> Iterator[Named]:
     yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
+
+
+def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
+    """In their order, as many to a file as fit; one that fits nowhere has a file of its own."""
+    found: list[Shard] = [{}]
+    for name, tensor in tensors.items():
+        if found[-1] and tensor_bytes(found[-1]) + tensor.size_bytes > SHARD_BYTES:
+            found.append({})
+        found[-1][name] = tensor
+    return found
+
+
+def stored_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+    """What their files take, headers included."""
+    return sum(len(header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors))
+
+
+def tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+    return sum(tensor.size_bytes for tensor in tensors.values())
 
 
 def _layer(config: Config) -> Iterator[Named]:

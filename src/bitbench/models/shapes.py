@@ -1,4 +1,4 @@
-"""Published shapes of models: enough to write a checkpoint of random weights, and to plan before one is downloaded.
+"""Published shapes of models: enough to plan before one is downloaded, or to write a checkpoint of random weights.
 
 The numbers are those of the config.json that the publisher of each model ships. Speed, memory and the choice of kernels
 follow from them, and not from what the weights hold.
@@ -12,36 +12,28 @@ from types import MappingProxyType
 from typing import Any
 
 from bitbench.core.recorded.variant import ModelFacts
-from bitbench.ground.errors import ModelError
-from bitbench.ground.near_miss import did_you_mean
 from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models.folder import RANDOM_WEIGHTS, describe_config, token_ids_of
-from bitbench.models.shape_tensors import tensors_of
+from bitbench.models.shape_tensors import stored_bytes, tensors_of
 
-PREFIX = "shape:"
 Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Shape:
-    name: str  # without the prefix: "qwen3-4b"
+    name: str
     published_as: tuple[str, ...]  # repositories of the hub whose model has this shape
     config: Config
-
-    @property
-    def reference(self) -> str:
-        """As studies spell it."""
-        return f"{PREFIX}{self.name}"
-
-    @property
-    def folder_name(self) -> str:
-        """Also what reports call it: it goes into the names of files."""
-        return f"shape-{self.name}"
 
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
         """In the order in which they are written."""
         return {name: StoredTensor("BF16", shape, 2 * math.prod(shape)) for name, shape in tensors_of(self.config)}
+
+    @property
+    def weight_bytes(self) -> int:
+        """What its files of weights take, headers included."""
+        return stored_bytes(self.tensors)
 
     @cached_property
     def facts(self) -> ModelFacts:
@@ -52,21 +44,6 @@ class Shape:
     def published_facts(self) -> ModelFacts:
         """Those of the published model, as far as its configuration says them."""
         return self.facts.model_copy(update={"random_weights": False})
-
-
-def is_shape(reference: str) -> bool:
-    return reference.startswith(PREFIX)
-
-
-def find_shape(reference: str) -> Shape:
-    """By a study's name for it, such as shape:qwen3-4b; raises ModelError."""
-    name = reference.removeprefix(PREFIX)
-    if name not in SHAPES:
-        known = [shape.reference for shape in SHAPES.values()]
-        raise ModelError(
-            f"No shape is called {reference}; {did_you_mean(reference, known)}there are {', '.join(known)}."
-        )
-    return SHAPES[name]
 
 
 def published_shape(repository: str) -> Shape | None:

@@ -21,7 +21,6 @@ from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.sections.answer import remarks
-from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.crossover import crossover_section
 from bitbench.report.sections.engine_metrics import engine_metrics_section
@@ -41,7 +40,6 @@ from bitbench.report.sections.ranked import titled
 from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.settings import settings_section
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
-from bitbench.report.sections.turns import turns_section, turns_sentences
 from bitbench.report.sections.warm_up import warm_up_section
 from bitbench.report.sections.workloads import runs_section, workload_section
 
@@ -67,8 +65,6 @@ def study_document(
         engine_metrics_section(summary),
         roofline_section(summary),
         quality_section(summary),
-        behaviour_section(summary),
-        turns_section(summary),
         *_of_features(summary, ReportPlace.QUALITY),
         *_of_features(summary, ReportPlace.CAUSES),
         profile_section(profiles),
@@ -140,9 +136,7 @@ def _what_to_use(summary: StudySummary) -> Iterator[Block]:
             yield best_table(part)
     if summary.models:
         yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    found = [quality_sentences, behaviour_sentences, turns_sentences]
-    own = [*remarks(summary), *(sentence for sentences in found for sentence in sentences(summary))]
-    yield from bullets([*own, *_sentences_of_features(summary)])
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *_sentences_of_features(summary)])
 
 
 def _of_features(summary: StudySummary, place: ReportPlace) -> Iterator[Section | None]:

@@ -13,7 +13,6 @@ from bitbench.core.found.summary import CellSummary, ComparedModel, Outlier, Ran
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
 from bitbench.feature import Offer, report_parts, sparing
-from bitbench.statistics.behaviour import summarize_behaviour
 from bitbench.statistics.confirmation import confirmations
 from bitbench.statistics.contenders import failures_of, summarize_contender
 from bitbench.statistics.crossover import find_crossovers
@@ -76,7 +75,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
-        behaviour=summarize_behaviour(of),
         roof=of.roof,
         cell_roofs=cell_roofs(of),
         settings=summarize_settings(of),

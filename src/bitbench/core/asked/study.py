@@ -296,7 +296,7 @@ class Study(Spec):
     description: str = ""
     models: tuple[str, ...] = Field(
         default=(),
-        description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), shape:NAME, or a folder",
+        description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder",
     )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")

@@ -1,7 +1,7 @@
 """What the records say, in numbers: the only thing a report may print. Made by `statistics.summarize`."""
 
 from enum import StrEnum
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from pydantic import Field, SerializeAsAny
 
@@ -321,96 +321,6 @@ class AnswerComparison(Record):
     is_question: bool = True  # not a text of the corpus that was continued
 
 
-class NoiseFloor(Record):
-    """How far the unquantized model lies from itself when only what should not matter is changed."""
-
-    contender: Contender  # the baseline
-    changed: str  # `4 requests at once`, or the name of the same weights on another engine
-    divergence: QualityEstimate
-
-
-EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
-
-
-class Equivalence(Record):
-    """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
-
-    floor: str  # `changed` of the floor that it is held against: the largest
-    excess: QualityEstimate  # mean KL divergence beyond the floor's, window by window
-    verdict: EquivalenceVerdict
-
-
-class SurvivalStep(Record):
-    """From so many tokens or turns on, this share is left."""
-
-    at: int
-    share: float
-    low: float
-    high: float
-
-
-class Survival(Record):
-    """How long texts stay the baseline's, or conversations valid (Kaplan-Meier; what lasts to its end is censored
-    there)."""
-
-    contender: Contender
-    watched: int  # texts or conversations
-    ended: int  # that diverged or broke
-    median: int | None  # tokens or turns until half have ended; None: more than half have not while they were watched
-    median_low: int | None
-    median_high: int | None  # None: the interval is open
-    steps: tuple[SurvivalStep, ...]
-
-
-class SurvivalPair(Record):
-    """Two variants of one baseline: a log-rank test, adjusted for all pairs (Holm)."""
-
-    one: Contender
-    other: Contender
-    p_value: float
-
-
-TurnVerdict = Literal["sooner", "later", "no difference found", "inconclusive"]
-
-
-class TurnComparison(Record):
-    """Conversations of a variant beside the same ones of its unquantized baseline."""
-
-    baseline: Contender
-    p_value: float  # log-rank, adjusted for all variants of the study (Holm)
-    fewer: QualityEstimate  # valid turns of a conversation that are lost, conversation by conversation
-    verdict: TurnVerdict
-
-
-class TurnFault(Record):
-    """Why conversations broke, with one of the answers."""
-
-    fault: str
-    conversations: int
-    example: str
-
-
-class ConversationSurvival(Record):
-    """Turns until the first invalid JSON or tool call of scripted conversations."""
-
-    contender: Contender
-    turns: int  # of each conversation
-    survival: Survival
-    valid_turns: float  # of a conversation, mean
-    faults: tuple[TurnFault, ...] = ()  # most frequent first
-    against: TurnComparison | None = None  # None: it is the baseline, or has none
-
-
-class Behaviour(Record):
-    """What quantization does beyond perplexity."""
-
-    floors: tuple[NoiseFloor, ...] = ()
-    equivalence: dict[str, Equivalence] = Field(default_factory=dict)  # by the contender's name
-    survival: tuple[Survival, ...] = ()
-    pairs: tuple[SurvivalPair, ...] = ()
-    conversations: tuple[ConversationSurvival, ...] = ()
-
-
 class PositionDivergence(Record):
     """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
 
@@ -506,7 +416,6 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
-    behaviour: Behaviour = Behaviour()
     roof: MachineRoof | None = None  # once it was measured
     cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only

@@ -7,6 +7,7 @@ from bitbench.core.cell import Contender
 from bitbench.core.found.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, Ratio, StudySummary
 from bitbench.core.found.tails import ObjectiveVerdict
 from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
+from bitbench.feature import Offer, report_parts, sparing
 from bitbench.report.document.model import Name, Phrase, Quantity, Table, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import number_column, ratio_column, table, words_column
@@ -76,7 +77,7 @@ def lead(summary: StudySummary) -> Lead | None:
     among the others, if any of them is ahead.
     """
     if not summary.study.workloads:
-        return _by_behaviour(summary)
+        return _of_features(summary)
     answered = [one for one in summary.rankings if one.entries]
     if not answered:
         return Lead(say("No answer:"), (say("no contender has a result."),))
@@ -94,36 +95,15 @@ def lead(summary: StudySummary) -> Lead | None:
     return _decided(found)
 
 
-def _by_behaviour(summary: StudySummary) -> Lead | None:
-    """Of a study of quality alone; None where nothing was held against a noise floor."""
-    verdicts = summary.behaviour.equivalence
-    if not verdicts:
-        return None
-    labels = Labels.of(summary, MAX_NAME)
-    alike = [row for row in summary.quality if row.name in verdicts and verdicts[row.name].verdict == "equivalent"]
-    different = sum(found.verdict == "different" for found in verdicts.values())
-    verb = "differs" if different == 1 else "differ"
-    others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
-    if not alike:
-        return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
-    shown = listing(names(labels[row.contender] for row in alike))
-    does = "predicts" if len(alike) == 1 else "predict"
-    verdict = say(shown, f" {does} tokens as the unquantized model does, but for noise.")
-    reasons = (*_texts(summary, [row.contender for row in alike], labels), *([say(others)] if different else []))
-    return Lead(verdict, reasons)
-
-
-def _texts(summary: StudySummary, alike: Sequence[Contender], labels: Labels) -> Iterator[Phrase]:
-    """What that does not mean: a text takes another way at its first token that differs."""
-    curves = {curve.contender: curve for curve in summary.behaviour.survival}
-    known = [(one, curves[one]) for one in alike if one in curves]
-    counts = [
-        say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[one]))
-        for one, curve in known
-    ]
-    if counts:
-        verb = "is" if len(known) == 1 and known[0][1].watched - known[0][1].ended == 1 else "are"
-        yield say("Written greedily, ", listing(counts, most=MAX_NAMED), f" {verb} the unquantized model's to the end.")
+def _of_features(summary: StudySummary) -> Lead | None:
+    """Of a study of quality alone; None where no feature has an answer."""
+    for part, feature in report_parts():
+        if part.lead is not None and part.name in summary.parts:
+            with sparing(feature):
+                found: Lead | None = Offer(feature, part.lead).load()(summary.parts[part.name], summary)
+                if found is not None:
+                    return found
+    return None
 
 
 def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:

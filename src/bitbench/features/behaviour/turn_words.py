@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import ConversationSurvival, StudySummary, Survival, TurnComparison
-from bitbench.report.charts.survival import turns_figure
+from bitbench.core.found.summary import StudySummary
+from bitbench.features.behaviour.chart import turns_figure
+from bitbench.features.behaviour.types import Conversations, ConversationSurvival, Survival, TurnComparison
 from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME, plain
@@ -22,14 +23,14 @@ VERDICTS = {
 }
 
 
-def turns_sentences(summary: StudySummary) -> Iterator[Phrase]:
+def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: which variants break sooner than the unquantized model, and which do not."""
     labels = Labels.of(summary, MAX_NAME)
-    found = {one.contender: one for one in summary.behaviour.conversations}
-    compared = [(one, one.against) for one in found.values() if one.against is not None]
+    by_contender = {row.contender: row for row in found.rows}
+    compared = [(row, row.against) for row in found.rows if row.against is not None]
     for one, against in compared:
         if against.verdict in ("sooner", "later"):
-            yield _apart(one, against, found[against.baseline], labels)
+            yield _apart(one, against, by_contender[against.baseline], labels)
     untold = [(one, against) for one, against in compared if against.verdict == "no difference found"]
     for one, against in untold:
         if _looks_worse(against):
@@ -39,18 +40,16 @@ def turns_sentences(summary: StudySummary) -> Iterator[Phrase]:
     for baseline in dict.fromkeys(against.baseline for _, against in compared):
         told = [against.verdict for _, against in compared if against.baseline == baseline]
         if told[0] == "inconclusive":
-            yield _untold(found[baseline], labels)
+            yield _untold(by_contender[baseline], labels)
 
 
-def turns_section(summary: StudySummary) -> Section | None:
-    if not summary.behaviour.conversations:
-        return None
+def turns_section(found: Conversations, summary: StudySummary) -> Section:
     labels = Labels.of(summary, MAX_NAME)
-    blocks: list[Block] = [*bullets(turns_sentences(summary)), _table(summary, labels)]
-    if (figure := turns_figure(summary, labels)) is not None:
+    blocks: list[Block] = [*bullets(turns_sentences(found, summary)), _table(found.rows, labels)]
+    if (figure := turns_figure(found, labels)) is not None:
         blocks.append(Chart(figure))
-    blocks.append(_basis(summary))
-    blocks.append(Details("Why conversations broke", (_faults(summary, labels),)))
+    blocks.append(_basis(found.rows[0]))
+    blocks.append(Details("Why conversations broke", (_faults(found.rows, labels),)))
     blocks.append(Details("What the figures of turns mean", bullets(_definitions())))
     return Section(say("Turns until invalid JSON"), tuple(blocks), in_terminal=True)
 
@@ -118,8 +117,7 @@ def _untold(baseline: ConversationSurvival, labels: Labels) -> Phrase:
     )
 
 
-def _table(summary: StudySummary, labels: Labels) -> Table:
-    rows = summary.behaviour.conversations
+def _table(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
     return table(
         rows,
         words_column("Contender", lambda one: Name(labels[one.contender])),
@@ -152,8 +150,7 @@ def _fewer(against: TurnComparison | None) -> Quantity | None:
     return None if against is None else with_interval(against.fewer.value, TURNS, against.fewer.interval)
 
 
-def _basis(summary: StudySummary) -> Block:
-    first = summary.behaviour.conversations[0]
+def _basis(first: ConversationSurvival) -> Block:
     return small_print(
         f"{first.survival.watched} scripted conversations of {plural(first.turns, 'turn')}, half of them extractions, "
         "half tool calls, each with two examples; greedy answers of one line. The turns before are in the prompt with "
@@ -161,10 +158,9 @@ def _basis(summary: StudySummary) -> Block:
     )
 
 
-def _faults(summary: StudySummary, labels: Labels) -> Table:
-    rows = [(one, fault) for one in summary.behaviour.conversations for fault in one.faults]
+def _faults(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
     return table(
-        rows,
+        [(row, fault) for row in rows for fault in row.faults],
         words_column("Contender", lambda row: Name(labels[row[0].contender])),
         words_column("Fault", lambda row: row[1].fault),
         number_column("Conversations", Unit.COUNT, lambda row: row[1].conversations),

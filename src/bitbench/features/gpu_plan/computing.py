@@ -5,17 +5,24 @@ allows, and twice that with some milliseconds for each step, which is where engi
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bitbench.core.asked.prompts import typical
-from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.study import EngineSetup, Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan, QualityRefusal, Refusal, Verdict
-from bitbench.core.device_class import DeviceClass, DeviceNeed, DevicePlan, DeviceUse
 from bitbench.core.found.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
 from bitbench.core.recorded.variant import Variant
+from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer
+from bitbench.features.gpu_plan.use import device_use
 from bitbench.ground.units import show_bytes
+from bitbench.lab.amount import amount_of
+from bitbench.lab.readiness import Readiness
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.lab.variants import Workshop
 from bitbench.planning.compatibility import look_up
 from bitbench.planning.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
 
@@ -28,6 +35,29 @@ ASSUMED_ROOF_SHARE = 0.5
 _MOST_DEVICES = 16
 _IN_INT8, _IN_FP8 = "w8a8-int", "w8a8-float"
 _CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments by which a person chooses
+_NOT_THIS_MACHINE = "planned for another machine"  # of an environment
+
+
+def answer_plan_gpu(
+    lab: Lab, study: Path | Study, device: DeviceClass, price_per_hour: float | None = None
+) -> GpuPlanAnswer:
+    """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
+    source = StudySource.of(study)
+    workshop = Workshop(lab.home, source.folder)
+    engines = lab.engines_of(source.study)
+    start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
+    asked = lab.planned(source, workshop, device.compute_capability)
+    plan, on_device = plan_on_device(asked, device, start_s, price_per_hour)
+    names = sorted({*lab.environments_of(plan), *workshop.makers(plan)})
+    ready = Readiness(dict.fromkeys(names, _NOT_THIS_MACHINE), tuple(workshop.missing_models(plan)))
+    return GpuPlanAnswer(
+        plan=plan,
+        environments=dict(ready.environments),
+        missing_models=ready.missing_models,
+        before_run=ready.commands,
+        amount=replace(amount_of(plan, lab.estimator(plan)), seconds=on_device.seconds),
+        on_device=on_device,
+    )
 
 
 @dataclass(frozen=True)
@@ -96,16 +126,12 @@ class _Fit:
 
 
 def plan_on_device(
-    plan: Plan,
-    device: DeviceClass,
-    use_of: Callable[[EngineSetup], DeviceUse],
-    start_s: Mapping[str, float],
-    price_per_hour: float | None = None,
+    plan: Plan, device: DeviceClass, start_s: Mapping[str, float], price_per_hour: float | None = None
 ) -> tuple[Plan, DevicePlan]:
     """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
     of a setup, without loading weights."""
     with_model = [contender for contender in plan.contenders if plan.variant(contender.variant).form is not None]
-    fits = {contender: _fit(plan, contender, device, use_of) for contender in with_model}
+    fits = {contender: _fit(plan, contender, device) for contender in with_model}
     refusals = [
         Refusal(cell=cell, reason=fit.refusal(workload))
         for cell in plan.cells
@@ -153,12 +179,12 @@ def _reason(refusals: Sequence[Refusal], contender: Contender) -> str:
     return next(refusal.reason for refusal in refusals if refusal.cell.contender == contender)
 
 
-def _fit(plan: Plan, contender: Contender, device: DeviceClass, use_of: Callable[[EngineSetup], DeviceUse]) -> _Fit:
+def _fit(plan: Plan, contender: Contender, device: DeviceClass) -> _Fit:
     variant = plan.variant(contender.variant)
     weight_bytes = variant.weight_bytes
     if weight_bytes is None and variant.form:
         weight_bytes = expected_weight_bytes(variant.facts, variant.form)
-    return _Fit(variant, use_of(plan.study.engine(contender.engine)), device, weight_bytes)
+    return _Fit(variant, device_use(plan.study.engine(contender.engine)), device, weight_bytes)
 
 
 def _need(asked: Plan, limited: Plan, contender: Contender, fit: _Fit) -> DeviceNeed:

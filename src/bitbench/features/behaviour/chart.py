@@ -4,7 +4,7 @@ without a fault."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitbench.core.found.summary import StudySummary, Survival
+from bitbench.features.behaviour.types import Behaviour, Conversations, Survival
 from bitbench.report.charts import figure as fig
 from bitbench.report.charts.layer import Layer, channel, legend
 from bitbench.report.charts.style import MOST_SERIES
@@ -39,12 +39,12 @@ CONVERSATIONS = _Words(
 )
 
 
-def survival_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
-    return _figure(summary.behaviour.survival, labels, TEXTS)
+def survival_figure(found: Behaviour, labels: Labels) -> fig.Figure | None:
+    return _figure(found.survival, labels, TEXTS)
 
 
-def turns_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
-    return _figure([one.survival for one in summary.behaviour.conversations], labels, CONVERSATIONS)
+def turns_figure(found: Conversations, labels: Labels) -> fig.Figure | None:
+    return _figure([row.survival for row in found.rows], labels, CONVERSATIONS)
 
 
 def _figure(every: Sequence[Survival], labels: Labels, words: _Words) -> fig.Figure | None:

@@ -4,27 +4,25 @@ takes no more memory than one piece of a tensor."""
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from bitbench.features.shapes.names import folder_name, reference_to
+from bitbench.features.shapes.tokenizer import tokenizer_files
 from bitbench.ground.errors import ModelError
 from bitbench.ground.safe_files import SafeFolder
-from bitbench.ground.tensor_files import StoredTensor, header_bytes
+from bitbench.ground.tensor_files import header_bytes
 from bitbench.ground.units import show_bytes
 from bitbench.models.folder import MANIFEST
-from bitbench.models.shape_tokenizer import tokenizer_files
+from bitbench.models.hub import OnProgress
+from bitbench.models.shape_tensors import shards, tensor_bytes
 from bitbench.models.shapes import Shape
 
-SHARD_BYTES = 4 * 2**30  # of a file of weights, about
 _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20  # the tokenizer
 _UNFINISHED = ".making-"
 
-Shard = dict[str, StoredTensor]
-OnProgress = Callable[[int, int], None]  # bytes written, and of all
-
 
 def find_checkpoint(shape: Shape, home: Path) -> Path | None:
-    folder = home.absolute() / "models" / shape.folder_name
+    folder = home.absolute() / "models" / folder_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
@@ -32,7 +30,7 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
     """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
     if (there := find_checkpoint(shape, home)) is not None:
         return there
-    files, name = SafeFolder(home.absolute() / "models"), shape.folder_name
+    files, name = SafeFolder(home.absolute() / "models"), folder_name(shape)
     files.make_folder()
     _refuse_without_room(shape, files.root)
     began = time.monotonic()
@@ -50,26 +48,11 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
     return files.root / name
 
 
-def stored_bytes(shape: Shape) -> int:
-    """What its files of weights take, headers included."""
-    return sum(len(header_bytes(shard)) + _tensor_bytes(shard) for shard in shards(shape.tensors))
-
-
-def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
-    """In their order, as many to a file as fit; one that fits nowhere has a file of its own."""
-    found: list[Shard] = [{}]
-    for name, tensor in tensors.items():
-        if found[-1] and _tensor_bytes(found[-1]) + tensor.size_bytes > SHARD_BYTES:
-            found.append({})
-        found[-1][name] = tensor
-    return found
-
-
 def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
-    from bitbench.models.shape_weights import random_pieces  # numpy, for which no other command should wait
+    from bitbench.features.shapes.weights import random_pieces  # numpy, for which no other command should wait
 
     parts = shards(shape.tensors)
-    total, done = _tensor_bytes(shape.tensors), 0
+    total, done = tensor_bytes(shape.tensors), 0
     names = ["model.safetensors"]
     if len(parts) > 1:
         names = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
@@ -101,7 +84,7 @@ def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
 def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
     files = sorted(path for path in folder.root.iterdir() if path.is_file())
     content = {
-        "name": shape.reference,
+        "name": reference_to(shape),
         "description": "random weights, for speed, memory and kernels; not for quality",
         "shape_of": list(shape.published_as),
         "seconds": round(seconds, 1),
@@ -111,13 +94,9 @@ def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
 
 
 def _refuse_without_room(shape: Shape, place: Path) -> None:
-    needed, free = _tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
+    needed, free = tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
     if free < needed:
         raise ModelError(
-            f"{shape.reference} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some space, "
-            "or set BITBENCH_HOME to another disk."
+            f"{reference_to(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
+            "space, or set BITBENCH_HOME to another disk."
         )
-
-
-def _tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
-    return sum(tensor.size_bytes for tensor in tensors.values())

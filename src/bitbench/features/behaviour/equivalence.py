@@ -6,7 +6,7 @@ divergence exceeds the largest floor by less than the study's margin, with the s
 excess counts, window by window, so a study with little text says "inconclusive" and never "equivalent".
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import combinations
 from zlib import crc32
@@ -15,34 +15,41 @@ import numpy as np
 
 from bitbench.core.asked.quality import Quality
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor, QualityEstimate
-from bitbench.core.recorded.quality import Condition, ConversationRecord, QualityRecord
+from bitbench.core.found.summary import QualityEstimate
+from bitbench.core.recorded.quality import Condition, QualityRecord
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import Outcome
+from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
+from bitbench.features.behaviour.types import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor
 from bitbench.statistics.divergence import Floats, Scores, divergence, scores_of
 from bitbench.statistics.intervals import Resampler, sample
 from bitbench.statistics.quality import baseline_of, same_text, window_means, with_interval
-from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
-from bitbench.statistics.turns import summarize_turns
 
 TOGETHER = "several requests at once"
 
 
-def summarize_behaviour(of: StudyRecords) -> Behaviour:
-    """Empty where a study measured no quality."""
+def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
+    """None where a study has neither a noise floor nor continued texts."""
     known = _Known(of)
     floors = known.floors()
     lives = known.lifetimes()
     confidence = of.plan.study.measure.confidence
     curves = [survival(contender, one, confidence) for contender, one in lives.items()]
     drawn = [curve for curve in curves if curve is not None]
+    if not (floors or drawn):
+        return None
     return Behaviour(
         floors=tuple(floor.shown for floor in floors),
         equivalence=dict(known.equivalences(floors)),
         survival=tuple(drawn),
         pairs=tuple(compare_survival(lives, known.pairs([curve.contender for curve in drawn]))),
-        conversations=summarize_turns(known.conversations(), of.plan),
     )
+
+
+def measured_under(condition: Condition, of: StudyRecords) -> dict[Contender, QualityRecord]:
+    """The last measurement of each contender that succeeded."""
+    fine = (record for record in of.quality if record.outcome is Outcome.OK)
+    return {record.contender: record for record in fine if record.condition is condition}
 
 
 class _Floor:
@@ -58,11 +65,10 @@ class _Known:
 
     def __init__(self, of: StudyRecords) -> None:
         self._plan: Plan = of.plan
-        fine = [record for record in of.quality if record.outcome is Outcome.OK]
-        self._alone = _last(fine, Condition.ALONE)
-        self._together = _last(fine, Condition.TOGETHER)
+        self._alone = measured_under(Condition.ALONE, of)
+        self._together = measured_under(Condition.TOGETHER, of)
         self._scores: Callable[[str], Scores] = cache(lambda record_id: scores_of(of.scores_of(by_id[record_id])))
-        by_id = {record.id: record for record in fine}
+        by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
         return [floor for contender in self._alone if self._is_baseline(contender) for floor in self._floors(contender)]
@@ -89,10 +95,6 @@ class _Known:
             contender: lifetimes(self._alone[contender].answers, self._alone[baseline].answers)
             for contender, baseline in self._quantized()
         }
-
-    def conversations(self) -> dict[Contender, tuple[ConversationRecord, ...]]:
-        """In the order of the plan."""
-        return {one: self._alone[one].conversations for one in self._plan.quality if one in self._alone}
 
     def pairs(self, contenders: list[Contender]) -> Iterator[tuple[Contender, Contender]]:
         """Those of one baseline."""
@@ -138,10 +140,6 @@ class _Known:
 
     def _is_baseline(self, contender: Contender) -> bool:
         return baseline_of(contender, self._plan) == contender
-
-
-def _last(records: list[QualityRecord], condition: Condition) -> Mapping[Contender, QualityRecord]:
-    return {record.contender: record for record in records if record.condition is condition}
 
 
 def _verdict(excess: QualityEstimate, margin: float) -> EquivalenceVerdict:

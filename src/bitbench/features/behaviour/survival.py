@@ -13,8 +13,8 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Survival, SurvivalPair, SurvivalStep
 from bitbench.core.recorded.quality import Answer
+from bitbench.features.behaviour.types import Survival, SurvivalPair, SurvivalStep
 from bitbench.statistics.answers import first_difference
 from bitbench.statistics.holm import holm
 

@@ -1,25 +1,27 @@
 """What quantization does to behaviour: the baseline but for noise or not, and how long texts stay the baseline's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.summary import ContenderQuality, Equivalence, StudySummary, Survival
-from bitbench.report.charts.survival import survival_figure
+from bitbench.core.found.summary import ContenderQuality, StudySummary
+from bitbench.features.behaviour.chart import survival_figure
+from bitbench.features.behaviour.types import Behaviour, Equivalence, Survival
 from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.text import MAX_NAME
 from bitbench.report.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
 from bitbench.report.labels import Labels
 from bitbench.report.quantities import with_interval
+from bitbench.report.sections.lead import MAX_NAMED, Lead
 
 NATS = "nats"
 SIGNIFICANT = 0.05
 MOST_PAIRS = 28  # of eight contenders; more would not be read
 
 
-def behaviour_sentences(summary: StudySummary) -> Iterator[Phrase]:
+def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what is the unquantized model but for noise, and what is not."""
-    verdicts = summary.behaviour.equivalence
+    verdicts = found.equivalence
     if not verdicts:
         return
     margin = _margin(summary)
@@ -29,20 +31,49 @@ def behaviour_sentences(summary: StudySummary) -> Iterator[Phrase]:
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
         ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
     ):
-        alike = [shown[name] for name, found in verdicts.items() if found.verdict == verdict]
+        alike = [shown[name] for name, one in verdicts.items() if one.verdict == verdict]
         if alike:
             yield say("Behaviour: ", listing(names(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
 
 
-def behaviour_section(summary: StudySummary) -> Section | None:
-    found = summary.behaviour
-    if not (found.floors or found.survival):
+def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
+    """Of a study of quality alone; None where nothing was held against a noise floor."""
+    verdicts = found.equivalence
+    if not verdicts:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    blocks = [*_floors(summary), _table(summary, labels)]
-    if (figure := survival_figure(summary, labels)) is not None:
+    alike = [row for row in summary.quality if row.name in verdicts and verdicts[row.name].verdict == "equivalent"]
+    different = sum(one.verdict == "different" for one in verdicts.values())
+    verb = "differs" if different == 1 else "differ"
+    others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
+    if not alike:
+        return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
+    shown = listing(names(labels[row.contender] for row in alike))
+    does = "predicts" if len(alike) == 1 else "predict"
+    verdict = say(shown, f" {does} tokens as the unquantized model does, but for noise.")
+    reasons = (*_texts(found, [row.contender for row in alike], labels), *([say(others)] if different else []))
+    return Lead(verdict, reasons)
+
+
+def _texts(found: Behaviour, alike: Sequence[Contender], labels: Labels) -> Iterator[Phrase]:
+    """What that does not mean: a text takes another way at its first token that differs."""
+    curves = {curve.contender: curve for curve in found.survival}
+    known = [(one, curves[one]) for one in alike if one in curves]
+    counts = [
+        say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[one]))
+        for one, curve in known
+    ]
+    if counts:
+        verb = "is" if len(known) == 1 and known[0][1].watched - known[0][1].ended == 1 else "are"
+        yield say("Written greedily, ", listing(counts, most=MAX_NAMED), f" {verb} the unquantized model's to the end.")
+
+
+def behaviour_section(found: Behaviour, summary: StudySummary) -> Section:
+    labels = Labels.of(summary, MAX_NAME)
+    blocks = [*_floors(found), _table(found, summary, labels)]
+    if (figure := survival_figure(found, labels)) is not None:
         blocks.append(Chart(figure))
-    blocks += _pairs(summary, labels)
+    blocks += _pairs(found, labels)
     blocks.append(Details("What the figures of behaviour mean", bullets(_definitions(summary))))
     return Section(say("Behaviour"), tuple(blocks), in_terminal=True)
 
@@ -52,9 +83,8 @@ def _margin(summary: StudySummary) -> float:
     return summary.study.quality.equivalence_margin
 
 
-def _floors(summary: StudySummary) -> Iterator[Block]:
-    floors = summary.behaviour.floors
-    if not floors:
+def _floors(found: Behaviour) -> Iterator[Block]:
+    if not found.floors:
         yield small_print(
             "No noise floor was measured, so nothing is called equivalent; `noise_floor: true` under `quality`, or the "
             "unquantized model on a second engine, gives one."
@@ -62,7 +92,7 @@ def _floors(summary: StudySummary) -> Iterator[Block]:
         return
     yield paragraph("The unquantized model against itself, the noise floor:")
     yield table(
-        floors,
+        found.floors,
         words_column("Baseline", lambda floor: Name(floor.contender.name)),
         words_column("What was changed", lambda floor: floor.changed),
         number_column(
@@ -71,9 +101,9 @@ def _floors(summary: StudySummary) -> Iterator[Block]:
     )
 
 
-def _table(summary: StudySummary, labels: Labels) -> Table:
-    curves = {curve.contender: curve for curve in summary.behaviour.survival}
-    verdicts = summary.behaviour.equivalence
+def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
+    curves = {curve.contender: curve for curve in found.survival}
+    verdicts = found.equivalence
     rows = [row for row in summary.quality if row.name in verdicts or row.contender in curves]
 
     def curve(row: ContenderQuality) -> Survival | None:
@@ -86,7 +116,7 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
         rows,
         words_column("Contender", lambda row: Name(labels[row.contender])),
         number_column("Beyond the floor", NATS, lambda row: _excess(verdict(row))),
-        words_column("Verdict", lambda row: found.verdict if (found := verdict(row)) else None),
+        words_column("Verdict", lambda row: judged.verdict if (judged := verdict(row)) else None),
         number_column("Tokens until half diverge", Unit.COUNT, lambda row: _median(curve(row))),
         words_column("Never diverged", lambda row: _same(curve(row))),
         drop_empty=True,
@@ -109,13 +139,13 @@ def _same(curve: Survival | None) -> str | None:
     return None if curve is None else f"{curve.watched - curve.ended} of {curve.watched} texts"
 
 
-def _pairs(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+def _pairs(found: Behaviour, labels: Labels) -> Iterator[Block]:
     """Those that are told apart; the rest in one sentence."""
-    pairs = summary.behaviour.pairs
+    pairs = found.pairs
     apart = [pair for pair in pairs if pair.p_value < SIGNIFICANT]
     if not pairs:
         return
-    places = {curve.contender: _rank(curve) for curve in summary.behaviour.survival}
+    places = {curve.contender: _rank(curve) for curve in found.survival}
 
     def ordered(one: Contender, other: Contender) -> Phrase:
         longer, shorter = sorted((one, other), key=lambda contender: places[contender], reverse=True)

@@ -13,29 +13,39 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import (
+from bitbench.core.found.summary import QualityEstimate
+from bitbench.core.recorded.quality import Condition, ConversationRecord
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.features.behaviour.equivalence import measured_under
+from bitbench.features.behaviour.survival import Lifetimes, compare_survival, survival
+from bitbench.features.behaviour.types import (
+    Conversations,
     ConversationSurvival,
-    QualityEstimate,
     Survival,
     TurnComparison,
     TurnFault,
     TurnVerdict,
 )
-from bitbench.core.recorded.quality import ConversationRecord
 from bitbench.statistics.intervals import Resampler, sample
 from bitbench.statistics.quality import baseline_of, with_interval
-from bitbench.statistics.survival import Lifetimes, compare_survival, survival
 
 # Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
 # told apart (6 against 0 of 24: p = 0.02); with fewer, not even that is.
 LEAST_VALID = 0.25
 MOST_FAULTS = 3  # kinds that are told
 
-Conversations = Sequence[ConversationRecord]
+Records = Sequence[ConversationRecord]
 
 
-def summarize_turns(of: Mapping[Contender, Conversations], plan: Plan) -> tuple[ConversationSurvival, ...]:
-    """Of those with conversations enough for a curve, in the order given."""
+def summarize_turns(of: StudyRecords) -> Conversations | None:
+    """None where no contender has conversations enough for a curve."""
+    known = measured_under(Condition.ALONE, of)
+    rows = curves_of({one: known[one].conversations for one in of.plan.quality if one in known}, of.plan)
+    return Conversations(rows=rows) if rows else None
+
+
+def curves_of(of: Mapping[Contender, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
+    """Of those with conversations enough, in the order given."""
     lives = {contender: _lifetimes(own) for contender, own in of.items() if own}
     confidence = plan.study.measure.confidence
     curves = {contender: survival(contender, one, confidence) for contender, one in lives.items()}
@@ -59,7 +69,7 @@ def summarize_turns(of: Mapping[Contender, Conversations], plan: Plan) -> tuple[
     )
 
 
-def _lifetimes(conversations: Conversations) -> Lifetimes:
+def _lifetimes(conversations: Records) -> Lifetimes:
     return Lifetimes(
         ended=tuple(one.broke_at for one in conversations if one.broke_at is not None),
         lasted=tuple(one.turns for one in conversations if one.broke_at is None),
@@ -67,7 +77,7 @@ def _lifetimes(conversations: Conversations) -> Lifetimes:
 
 
 def _pairs(
-    of: Mapping[Contender, Conversations], drawn: Mapping[Contender, Survival], plan: Plan
+    of: Mapping[Contender, Records], drawn: Mapping[Contender, Survival], plan: Plan
 ) -> Iterator[tuple[Contender, Contender]]:
     for contender in drawn:
         baseline = baseline_of(contender, plan)
@@ -75,12 +85,12 @@ def _pairs(
             yield contender, baseline
 
 
-def _same(one: Conversations, other: Conversations) -> bool:
+def _same(one: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
     return {(script.name, script.turns) for script in one} == {(script.name, script.turns) for script in other}
 
 
-def _fewer(contender: Contender, own: Conversations, others: Conversations, plan: Plan) -> QualityEstimate:
+def _fewer(contender: Contender, own: Records, others: Records, plan: Plan) -> QualityEstimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {one.name: one.valid_turns for one in own}
     lost = [float(one.valid_turns - valid[one.name]) for one in others]
@@ -105,7 +115,7 @@ def _left_after_first(curve: Survival) -> float:
     return next((step.share for step in reversed(curve.steps) if step.at <= 1), 1.0)
 
 
-def _faults(conversations: Conversations) -> Iterator[TurnFault]:
+def _faults(conversations: Records) -> Iterator[TurnFault]:
     answers = (answer for one in conversations for answer in one.answers)
     broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
     counted = Counter(fault for fault, _ in broken)

@@ -1,26 +1,18 @@
 """Noise floor, equivalence and survival, against answers that are known."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.found.summary import Behaviour, StudySummary
+from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.quality import Answer, Condition
-from bitbench.quality.asking import score_together, score_windows
-from bitbench.quality.material import cut, make_prompts
-from bitbench.quality.prompt_logprobs import PromptLogprobs
-from bitbench.quality.wire import InstanceConnection
+from bitbench.features.behaviour.equivalence import TOGETHER
+from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
+from bitbench.features.behaviour.types import Behaviour
+from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
 from bitbench.report.document.markdown import markdown, phrase_text, section_parts
-from bitbench.report.sections.behaviour import behaviour_section, behaviour_sentences
 from bitbench.report.sections.lead import lead
 from bitbench.report.study import study_document
-from bitbench.statistics.behaviour import TOGETHER
-from bitbench.statistics.survival import Lifetimes, compare_survival, lifetimes, survival
-from tests.unit.quality_server import QualityServer
 from tests.unit.synthetic import demo_study, make_lock, summarize
-from tests.unit.test_quality import WINDOWS, drafts, planned, progress_of, server  # noqa: F401
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 
 TEXTS = 40
@@ -62,8 +54,14 @@ def measured(*, with_floor: bool = True, margin: float = 0.01) -> StudySummary:
     )
 
 
+def behaviour_of(summary: StudySummary) -> Behaviour:
+    found = summary.part(Behaviour)
+    assert found is not None
+    return found
+
+
 def test_a_variant_within_the_noise_is_equivalent_and_one_beyond_it_is_not() -> None:
-    found = measured().behaviour
+    found = behaviour_of(measured())
     (floor,) = found.floors
     assert floor.changed == TOGETHER
     assert 0 < floor.divergence.value < 0.002
@@ -71,7 +69,7 @@ def test_a_variant_within_the_noise_is_equivalent_and_one_beyond_it_is_not() -> 
     assert verdicts == {"m/w8 @ vllm": "equivalent", "m/w4 @ vllm": "different"}
     excess = found.equivalence["m/w8 @ vllm"].excess
     assert excess.interval is not None
-    tight = measured(margin=excess.value).behaviour.equivalence["m/w8 @ vllm"]
+    tight = behaviour_of(measured(margin=excess.value)).equivalence["m/w8 @ vllm"]
     assert tight.verdict == "inconclusive"  # its interval covers the margin: neither can be said
 
 
@@ -79,7 +77,7 @@ def test_a_floor_is_not_a_result_of_the_baseline() -> None:
     """Figures of quality are from windows that were asked for one at a time, whatever came later."""
     with_floor, without = measured(), measured(with_floor=False)
     assert with_floor.quality == without.quality
-    assert without.behaviour.equivalence == {}
+    assert behaviour_of(without).equivalence == {}
 
 
 def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
@@ -147,16 +145,12 @@ def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
 
 def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     summary = measured()
-    said = [phrase_text(one) for one in behaviour_sentences(summary)]
+    said = [phrase_text(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
     assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model: within 0.01 nats")
     assert said[1].startswith("Behaviour: `w4` is not equivalent")
-    section = behaviour_section(summary)
-    assert section is not None
-    text = "\n".join(section_parts(section))
+    text = "\n".join(section_parts(behaviour_section(behaviour_of(summary), summary)))
     assert "stays the baseline's longer than" in text
     assert text.index("w8") < text.rindex("w4")
-    empty = summary.model_copy(update={"behaviour": Behaviour()})
-    assert behaviour_section(empty) is None
 
 
 def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
@@ -166,12 +160,12 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     assert found is not None
     assert phrase_text(found.verdict) == "`w8` predicts tokens as the unquantized model does, but for noise."
     texts_of_it, others = (phrase_text(one) for one in found.reasons)
-    curve = next(one for one in summary.behaviour.survival if one.contender.variant == "m/w8")
+    curve = next(one for one in behaviour_of(summary).survival if one.contender.variant == "m/w8")
     assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
     same = TEXTS - curve.ended
     assert texts_of_it == f"Written greedily, {same} of {TEXTS} texts of `w8` are the unquantized model's to the end."
     assert others == "1 variant of 2 differs by more than noise."
-    assert lead(alone.model_copy(update={"behaviour": Behaviour()})) is None
+    assert lead(alone.model_copy(update={"parts": {}})) is None
 
 
 def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
@@ -182,50 +176,4 @@ def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
 
 def test_a_study_without_quality_says_nothing_of_behaviour() -> None:
     asked, trials, instances, _ = demo_study()
-    summary = summarize(asked, trials, instances)
-    assert list(behaviour_sentences(summary)) == []
-    assert behaviour_section(summary) is None
-
-
-def test_windows_asked_for_together_give_the_same_rows(server: QualityServer) -> None:  # noqa: F811
-    with (
-        InstanceConnection(server.endpoint, 5.0) as first,
-        InstanceConnection(server.endpoint, 5.0) as second,
-    ):
-        alone = score_windows(PromptLogprobs(first), WINDOWS, 3, lambda _: None)
-        together = score_together([PromptLogprobs(first), PromptLogprobs(second)], WINDOWS, 3)
-    assert together.equals(alone)
-
-
-def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
-    server: QualityServer,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    asked = planned("bf16", "w8a8-rtn", top_tokens=3, answer_tokens=5, noise_floor=True)
-    progress = progress_of(asked)
-    seen: list[tuple[str, Condition]] = []
-    while (group := progress.next_group()) is not None:
-        made = drafts(asked, group, server, tmp_path)
-        seen += [(draft.record.contender.variant, draft.record.condition) for draft in made]
-        progress.add([draft.record for draft in made])
-    assert sorted(seen) == [
-        ("m/bf16", Condition.ALONE),
-        ("m/bf16", Condition.TOGETHER),
-        ("m/w8a8-rtn", Condition.ALONE),
-    ]
-
-
-def test_continuations_begin_in_windows_at_even_distances() -> None:
-    windows = cut([list(range(1000))], 8, 100, [])
-    prompts = make_prompts((), (), windows, 4)
-    assert [prompt.window for prompt in prompts] == [0, 2, 4, 6]
-    assert all(prompt.tokens == windows[prompt.window or 0][:50] for prompt in prompts)
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [({"windows": 4, "continuations": 8}, "more `windows`"), ({"continuations": 4, "answer_tokens": 0}, "which is 0")],
-)
-def test_continuations_that_cannot_be_are_refused(asked: dict[str, int], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Quality.model_validate(asked)
+    assert summarize(asked, trials, instances).part(Behaviour) is None

@@ -7,40 +7,21 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.variant import ModelFacts, Variant
+from bitbench.features.shapes import checkpoint, weights
+from bitbench.features.shapes.checkpoint import make_checkpoint
+from bitbench.features.shapes.names import find_shape, reference_to
+from bitbench.features.shapes.tokenizer import tokenizer_files
+from bitbench.features.shapes.weights import random_pieces
 from bitbench.ground.errors import ModelError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.tensor_files import StoredTensor, read_headers
 from bitbench.lab.models import get_model
 from bitbench.lab.study import Lab
-from bitbench.models import library, shape_checkpoint, shape_weights
-from bitbench.models.shape_checkpoint import make_checkpoint, shards, stored_bytes
-from bitbench.models.shape_tokenizer import tokenizer_files
-from bitbench.models.shape_weights import random_pieces
-from bitbench.models.shapes import SHAPES, Shape, find_shape, published_shape
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
+from bitbench.models import library, shape_tensors
+from bitbench.models.shape_tensors import shards
+from bitbench.models.shapes import SHAPES, Shape
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_lock, make_plan, summarize
 
-# As the pages of these models on the hub say them.
-PUBLISHED_PARAMETERS = {
-    "smollm2-135m": 134_515_008,
-    "smollm2-360m": 361_821_120,
-    "smollm2-1.7b": 1_711_376_384,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-72b": 72_706_203_648,
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-4b": 4_022_468_096,
-    "qwen3-8b": 8_190_735_360,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "llama-3.1-8b": 8_030_261_248,
-    "llama-3.1-70b": 70_553_706_496,
-    "gemma-3-1b": 999_885_952,
-}
 SMALL = MappingProxyType(
     {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
 )
@@ -68,23 +49,18 @@ def numbers(path: Path, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     return raw.view(np.float32).reshape(entry["shape"])
 
 
-@pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
-def test_a_shape_has_the_parameters_of_the_published_model(name: str) -> None:
-    assert SHAPES[name].facts.parameters == PUBLISHED_PARAMETERS[name]
-
-
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-0.5b", "qwen3-4b", "qwen3-30b-a3b", "gemma-3-1b"])
 def test_what_is_written_is_what_was_expected(name: str, tmp_path: Path) -> None:
     shape = small(name, **({"num_experts": 4} if "a3b" in name else {}))
     folder = make_checkpoint(shape, tmp_path)
     assert read_headers(folder) == shape.tensors
     found = library.resolve(str(folder), tmp_path / "home")
-    assert (found.facts, found.weight_bytes) == (shape.facts, stored_bytes(shape))
+    assert (found.facts, found.weight_bytes) == (shape.facts, shape.weight_bytes)
     assert found.facts.random_weights
 
 
 def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_checkpoint, "SHARD_BYTES", 100_000)
+    monkeypatch.setattr(shape_tensors, "SHARD_BYTES", 100_000)
     shape = small()
     parts = shards(shape.tensors)
     assert len(parts) > 2
@@ -98,7 +74,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypat
 
 
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_weights, "_PIECE", 1_000)
+    monkeypatch.setattr(weights, "_PIECE", 1_000)
     tensor = StoredTensor("BF16", (33, 101), 2 * 33 * 101)
     pieces = list(random_pieces(small(), "model.layers.0.mlp.up_proj.weight", tensor))
     assert [piece.size for piece in pieces] == [1_000, 1_000, 1_000, 333]
@@ -127,13 +103,13 @@ def test_numbers_stay_near_one_through_many_layers() -> None:
 
 
 def test_weights_are_normal_and_norms_leave_everything_as_it_is(tmp_path: Path) -> None:
-    weights = make_checkpoint(small("qwen2.5-0.5b"), tmp_path / "qwen") / "model.safetensors"
-    embedding = numbers(weights, "model.embed_tokens.weight")
+    stored = make_checkpoint(small("qwen2.5-0.5b"), tmp_path / "qwen") / "model.safetensors"
+    embedding = numbers(stored, "model.embed_tokens.weight")
     assert embedding.std() == pytest.approx(1 / 8, rel=0.01)
     assert abs(embedding.mean()) < 0.001
     assert np.unique(embedding).size > 1_000
-    assert (numbers(weights, "model.norm.weight") == 1).all()
-    assert (numbers(weights, "model.layers.0.self_attn.q_proj.bias") == 0).all()
+    assert (numbers(stored, "model.norm.weight") == 1).all()
+    assert (numbers(stored, "model.layers.0.self_attn.q_proj.bias") == 0).all()
     gemma = make_checkpoint(small("gemma-3-1b"), tmp_path / "gemma") / "model.safetensors"
     assert (numbers(gemma, "model.layers.1.self_attn.k_norm.weight") == 0).all()  # it adds one
 
@@ -165,7 +141,7 @@ def test_an_interrupted_one_leaves_nothing_that_could_be_taken_for_a_model(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(shape_checkpoint, "_write_configuration", stop)
+        patched.setattr(checkpoint, "_write_configuration", stop)
         with pytest.raises(KeyboardInterrupt):
             make_checkpoint(small(), tmp_path)
     assert list((tmp_path / "models").iterdir()) == []
@@ -186,14 +162,6 @@ def test_an_unknown_shape_names_the_nearest() -> None:
         ModelError, match=r"No shape is called shape:qwen3-4; did you mean `shape:qwen3-4b`\? there are"
     ):
         find_shape("shape:qwen3-4")
-
-
-def test_a_published_model_is_found_by_its_repository() -> None:
-    found = published_shape("Qwen/Qwen3-4B")
-    assert found is not None
-    assert found.name == "qwen3-4b"
-    assert not found.published_facts.random_weights
-    assert published_shape("Qwen/Qwen3-4B-Base") is None
 
 
 STUDY = """\
@@ -236,7 +204,7 @@ def test_its_quality_is_refused_in_one_sentence(home: Path) -> None:
 
 def test_the_quality_command_refuses_a_shape(known: Shape, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_checkpoint(known, home)
-    answer = bitbench(capsys, "quality", known.reference, "--recipes", "w8a8-rtn")
+    answer = bitbench(capsys, "quality", reference_to(known), "--recipes", "w8a8-rtn")
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "The weights of shape:small are random" in answer.err
     assert not list(Path.cwd().glob("quality-*"))
@@ -245,38 +213,18 @@ def test_the_quality_command_refuses_a_shape(known: Shape, home: Path, capsys: p
 def test_the_command_writes_it_and_says_what_it_is_for(
     known: Shape, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = bitbench(capsys, "model", "get", known.reference)
+    answer = bitbench(capsys, "model", "get", reference_to(known))
     assert answer.exit_code == 0, answer.err
     assert "Its weights are random: it is for speed, memory and kernels, not for quality." in answer.out
     listed = bitbench(capsys, "model", "list").out
     assert "random weights in the shape of" in " ".join(listed.split())
     assert "shape:qwen3-4b" in listed
-    found = library.resolve(known.reference, home)
+    found = library.resolve(reference_to(known), home)
     assert (found.name, found.path) == ("shape-small", home / "models" / "shape-small")
 
 
 def test_progress_counts_the_bytes_of_the_weights(known: Shape, home: Path) -> None:
     seen: list[tuple[int, int]] = []
-    get_model(known.reference, home, on_step=print, on_progress=lambda done, total: seen.append((done, total)))
+    get_model(reference_to(known), home, on_step=print, on_progress=lambda done, total: seen.append((done, total)))
     total = sum(tensor.size_bytes for tensor in known.tensors.values())
     assert seen[-1] == (total, total)
-
-
-def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(home: Path) -> None:
-    found = library.look_up("Qwen/Qwen3-4B@main", home)
-    assert (found.name, found.path, found.facts.parameters) == ("Qwen3-4B", None, PUBLISHED_PARAMETERS["qwen3-4b"])
-    assert not found.facts.random_weights
-    with pytest.raises(ModelError, match="bitbench model get Qwen/Unheard-Of"):
-        library.look_up("Qwen/Unheard-Of", home)
-
-
-def test_the_report_says_that_weights_are_random() -> None:
-    untrained = Variant(name="shape-x/bf16", model="shape:x", recipe="bf16", facts=ModelFacts(random_weights=True))
-    trained = untrained.model_copy(update={"name": "y/bf16", "model": "y", "facts": ModelFacts()})
-
-    def report(*variants: Variant) -> str:
-        plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]]).model_copy(update={"variants": variants})
-        return markdown(study_document(summarize(plan, [], []), make_lock(plan)))
-
-    assert "**Random weights:** bitbench filled `shape-x` with random numbers" in report(untrained, trained)
-    assert "Random weights" not in report(trained)

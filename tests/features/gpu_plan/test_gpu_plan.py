@@ -8,25 +8,29 @@ import pytest
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.capability import Capability
 from bitbench.core.cell import Plan, Verdict
-from bitbench.core.device_class import DEVICE_CLASSES, DeviceNeed, DevicePlan
-from bitbench.core.found.model_cost import decode_cost, expected_weight_bytes
-from bitbench.engines.device_use import DEFAULT_SHARE, device_use
-from bitbench.ground.errors import ModelError
+from bitbench.core.found.model_cost import decode_cost
+from bitbench.features.gpu_plan import computing
+from bitbench.features.gpu_plan.classes import DEVICE_CLASSES
+from bitbench.features.gpu_plan.computing import (
+    ASSUMED_OVERHEAD_BYTES,
+    ASSUMED_ROOF_SHARE,
+    ASSUMED_STEP_OVERHEAD_S,
+    answer_plan_gpu,
+)
+from bitbench.features.gpu_plan.types import DeviceNeed, DevicePlan
+from bitbench.features.gpu_plan.use import DEFAULT_SHARE, device_use
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.study import Lab
-from bitbench.models import library
 from bitbench.models.shapes import SHAPES
-from bitbench.planning import device_plan
 from bitbench.planning.compatibility import CompatibilityRow
-from bitbench.planning.device_plan import ASSUMED_OVERHEAD_BYTES, ASSUMED_ROOF_SHARE, ASSUMED_STEP_OVERHEAD_S
 from bitbench.planning.study_file import parse_study
 from tests.command_line import bitbench
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "gpu").glob("*.yaml"))
 STUDY = """\
 name: planned
-models: ["shape:{shape}"]
+models: ["{model}"]
 recipes: [{recipes}]
 engines: [{engines}]
 workloads:
@@ -40,15 +44,15 @@ def planned(
     home: Path,
     device: str,
     *,
-    shape: str = "qwen2.5-7b",
+    model: str = "Qwen/Qwen2.5-7B-Instruct",
     recipes: str = "bf16",
     engines: str = "vllm",
     concurrency: int = 1,
     price: float | None = None,
 ) -> tuple[Plan, DevicePlan]:
-    text = STUDY.format(shape=shape, recipes=recipes, engines=engines, concurrency=concurrency)
-    plan, on_device, _ = Lab(home).plan_for(parse_study(text, name="study"), DEVICE_CLASSES[device], price)
-    return plan, on_device
+    text = STUDY.format(model=model, recipes=recipes, engines=engines, concurrency=concurrency)
+    answer = answer_plan_gpu(Lab(home), parse_study(text, name="study"), DEVICE_CLASSES[device], price)
+    return answer.plan, answer.on_device
 
 
 def only_need(on_device: DevicePlan) -> DeviceNeed:
@@ -71,7 +75,7 @@ def test_memory_is_weights_and_one_request_and_a_little(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) -> None:
     plan, on_device = planned(tmp_path, "t4", recipes="bf16, w4a16-rtn")
-    assert {cell.contender.variant for cell in plan.cells} == {"shape-qwen2.5-7b/w4a16-rtn"}
+    assert {cell.contender.variant for cell in plan.cells} == {"Qwen2.5-7B-Instruct/w4a16-rtn"}
     reasons = {refusal.reason for refusal in plan.refusals}
     assert any("on each of 1 × NVIDIA T4 (weights 14.2 GiB" in reason for reason in reasons)
     assert all(reason.endswith("and may take 13.8 GiB; 2 devices would be enough.") for reason in reasons)
@@ -81,7 +85,9 @@ def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) 
 
 
 def test_a_model_that_fits_nowhere_says_so(tmp_path: Path) -> None:
-    plan, on_device = planned(tmp_path, "t4", shape="llama-3.1-70b", engines="{engine: vllm, args: {tp: 8}}")
+    plan, on_device = planned(
+        tmp_path, "t4", model="meta-llama/Llama-3.1-70B-Instruct", engines="{engine: vllm, args: {tp: 8}}"
+    )
     assert not plan.cells
     assert only_need(on_device).use.devices == 8
     assert "2 devices" not in plan.refusals[0].reason
@@ -156,7 +162,7 @@ def test_quantized_weights_take_less_time_and_integers_compute_faster(tmp_path: 
 
 
 def test_a_mixture_of_experts_has_no_time_and_it_is_said(tmp_path: Path) -> None:
-    plan, on_device = planned(tmp_path, "h100-80gb", shape="qwen3-30b-a3b")
+    plan, on_device = planned(tmp_path, "h100-80gb", model="Qwen/Qwen3-30B-A3B")
     assert on_device.untimed == plan.contenders
     assert only_need(on_device).fits
 
@@ -180,7 +186,7 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
             form=form, engine=engine, device="cuda", verdict=Verdict.RUNS, kernel="MacheteLinearKernel", checked="x"
         )
 
-    monkeypatch.setattr(device_plan, "look_up", look_up)
+    monkeypatch.setattr(computing, "look_up", look_up)
     monkeypatch.setattr("bitbench.planning.expand.look_up", look_up)
     assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
     assert asked == {Capability(9, 0)}
@@ -201,44 +207,6 @@ def test_kernels_are_those_that_the_wheel_chose(tmp_path: Path, recipe: str, dev
     assert only_need(planned(tmp_path, device, recipes=recipe)[1]).kernel == kernel
 
 
-@pytest.mark.parametrize(
-    ("form", "share"),
-    [
-        ("dense", 1.0),
-        ("compressed-tensors/w8a8-int", 0.51),
-        ("awq/w4a16-int", 0.28),
-        ("x/w4afp8-int", 0.28),
-        ("gguf", None),
-        ("awq", None),
-    ],
-)
-def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
-    facts = SHAPES["llama-3.1-70b"].facts
-    found = expected_weight_bytes(facts, form)
-    assert found is None if share is None else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("reference", "label"),
-    [
-        ("Qwen/Qwen3-8B-AWQ", "w4a16-g128-awq"),
-        ("Qwen/Qwen2-72B-Instruct-GPTQ-Int8@main", "w8a16-g128-gptq"),
-        ("Qwen/Qwen3-8B-FP8", "w8a8-fp8-b128x128"),
-    ],
-)
-def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, reference: str, label: str) -> None:
-    found = library.look_up(reference, tmp_path)
-    assert found.path is None
-    assert found.quantization is not None
-    assert found.quantization.label == label
-    assert found.facts.quantization == found.quantization.method
-
-
-def test_a_name_that_promises_nothing_has_to_be_downloaded(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="bitbench model get Somebody/Qwen3-8B-AWQ"):
-        library.look_up("Somebody/Qwen3-8B-AWQ", tmp_path)
-
-
 @pytest.fixture
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -250,7 +218,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("device", DEVICE_CLASSES)
 def test_every_example_is_planned_for_every_class(path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = bitbench(capsys, "plan", str(path), "--device-class", device, "--price-per-hour", "2", "--json")
+    answer = bitbench(capsys, "plan-gpu", str(path), "--device-class", device, "--price-per-hour", "2", "--json")
     assert answer.exit_code in (ExitCode.DONE, ExitCode.NOTHING_MEASURED), answer.err
     printed = json.loads(answer.out)["answer"]
     plan, on_device = printed["plan"], printed["on_device"]
@@ -272,7 +240,7 @@ def test_every_example_is_planned_for_every_class(path: Path, device: str, capsy
 @pytest.mark.usefixtures("_fresh")
 def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
     path = ROOT / "examples" / "gpu" / "seed-002.yaml"
-    answer = bitbench(capsys, "plan", str(path), "--device-class", "l4", "--price-per-hour", "0.5")
+    answer = bitbench(capsys, "plan-gpu", str(path), "--device-class", "l4", "--price-per-hour", "0.5")
     assert answer.exit_code == 0, answer.err
     said = " ".join(answer.out.split())
     assert "On l4: NVIDIA L4, compute capability 8.9, 22.5 GiB, 300 GB/s" in said
@@ -288,11 +256,10 @@ def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) 
     ("options", "message"),
     [
         (["--device-class", "h100-80"], "did you mean `h100-80gb`? known are h100-80gb, a100-80gb, l4, t4"),
-        (["--device-class", "l4", "--device", "cpu"], "--device is for this machine, --device-class for another"),
-        (["--price-per-hour", "2"], "--price-per-hour is for --device-class; give both"),
+        (["--price-per-hour", "2"], "Missing option '--device-class'"),
     ],
 )
 def test_a_wrong_option_is_said(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = bitbench(capsys, "plan", str(EXAMPLES[0]), *options)
+    answer = bitbench(capsys, "plan-gpu", str(EXAMPLES[0]), *options)
     assert answer.exit_code == ExitCode.USAGE
     assert message in answer.err

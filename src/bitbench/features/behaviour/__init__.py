@@ -1,0 +1,26 @@
+"""Whether a quantized variant still behaves as its model: parts of the report of any study that measures quality."""
+
+from bitbench.feature import Feature, ReportPart, ReportPlace
+
+FEATURE = Feature(
+    name="behaviour",
+    report_parts=(
+        ReportPart(
+            "behaviour",
+            ReportPlace.QUALITY,
+            type=".types:Behaviour",
+            compute=".equivalence:summarize_behaviour",
+            section=".words:behaviour_section",
+            sentences=".words:behaviour_sentences",
+            lead=".words:behaviour_lead",
+        ),
+        ReportPart(
+            "turns",
+            ReportPlace.QUALITY,
+            type=".types:Conversations",
+            compute=".turns:summarize_turns",
+            section=".turn_words:turns_section",
+            sentences=".turn_words:turns_sentences",
+        ),
+    ),
+)

@@ -1,0 +1,106 @@
+"""What `bitbench plan-gpu` prints."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bitbench.cli.plan import (
+    MOST_LINES,
+    counted,
+    indented,
+    labels_of,
+    show_cells,
+    show_commands,
+    show_heading,
+    span,
+    what_runs,
+)
+from bitbench.cli.terminal import Terminal
+from bitbench.cli.trust import uses_table
+from bitbench.core.cell import Plan
+from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
+from bitbench.ground.units import UNKNOWN, show_about, show_bytes
+from bitbench.lab.amount import Amount
+from bitbench.lab.trust import Trust
+from bitbench.report.labels import Labels
+
+
+def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
+    plan, on_device = answer.plan, answer.on_device
+    console, labels = Terminal(), labels_of(plan)
+    show_heading(console, plan, labels)
+    console.print(_device(on_device.device))
+    show_cells(console, plan, labels)
+    console.print(_needs(on_device, labels))
+    for remark in _remarks(on_device, labels):
+        console.print(remark)
+    if trust.uses:
+        console.print(uses_table(trust.uses, trust))
+    console.print(_amount(plan, answer.amount, on_device))
+    show_commands(console, "Needed there before `bitbench run`:", answer.before_run)
+
+
+def _device(device: DeviceClass) -> str:
+    return (
+        f"On {device.name}: {device.title}, compute capability {device.capability}, {show_bytes(device.memory_bytes)}, "
+        f"{device.read_bytes_per_s / 1e9:,.0f} GB/s, {device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of "
+        "this was measured."
+    )
+
+
+def _needs(on_device: DevicePlan, labels: Labels) -> Table:
+    """What each contender takes of each device."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("contender", overflow="fold")
+    table.add_column("kernel expected", overflow="fold")
+    for title in ("devices", "weights", "KV cache", "needed each", "may take"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for need in on_device.needs[:MOST_LINES]:
+        needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
+        sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
+        table.add_row(labels[need.contender], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
+    if (left := len(on_device.needs) - MOST_LINES) > 0:
+        table.add_row(f"… {left:,} more")
+    return table
+
+
+def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
+    waiting: dict[str, list[str]] = {}
+    for need in on_device.needs:
+        for workload in need.waits:
+            waiting.setdefault(workload, []).append(labels[need.contender])
+    for workload, contenders in waiting.items():
+        yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
+        yield indented(contenders)
+    partly = [
+        labels[need.contender] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
+    ]
+    if partly:
+        yield Text.assemble(
+            ("long workloads apart", "yellow"),
+            ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
+            "short ones, too; give the long ones a setup of their own with max-model-len.",
+        )
+        yield indented(partly)
+    if on_device.untimed:
+        yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
+        yield indented(labels[contender] for contender in on_device.untimed)
+
+
+def _starts_for_all(need: DeviceNeed) -> bool:
+    """Its setup does not say for how long a request."""
+    return need.use.context_tokens is None
+
+
+def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
+    price = ""
+    if on_device.cost is not None:
+        low, high = on_device.cost
+        price = f" Cost: {span(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
+    where = f"{on_device.devices} × {on_device.device.title}"
+    return (
+        f"{what_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
+        f"of it with 4 ms per step; without downloads and the creation of variants): {counted(plan, amount)}{price}"
+    )

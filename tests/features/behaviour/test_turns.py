@@ -1,0 +1,184 @@
+"""Turns until the first invalid JSON or tool call: curves, verdicts, and what a report says of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
+from bitbench.features.behaviour.turn_words import turns_section, turns_sentences
+from bitbench.features.behaviour.turns import curves_of
+from bitbench.features.behaviour.types import Conversations, ConversationSurvival
+from bitbench.report.document.markdown import markdown, phrase_text, section_parts
+from bitbench.report.study import study_document
+from bitbench.store.folder import StudyFolder
+from tests.unit import test_quality
+from tests.unit.quality_server import QualityServer
+from tests.unit.synthetic import make_lock, summarize
+from tests.unit.test_quality import MATERIAL, server  # noqa: F401
+from tests.unit.test_statistics_quality import contender, logits, plan, record, rows
+
+VALID = '{"name": "Ada", "city": "Rome", "age": 36}'
+TURNS, COUNT = 6, 24
+
+
+def talks(lives: Sequence[int]) -> tuple[ConversationRecord, ...]:
+    """Each breaks in this turn; 0: never."""
+    fine, broken = TurnAnswer(text=VALID), TurnAnswer(text="{", fault="it is not JSON (Expecting value)")
+    return tuple(
+        ConversationRecord(
+            name=f"talk {number}",
+            task="person",
+            turns=TURNS,
+            answers=(fine,) * (life - 1) + (broken,) if life else (fine,) * TURNS,
+        )
+        for number, life in enumerate(lives)
+    )
+
+
+def broken_with(hazard: float, rng: np.random.Generator, count: int = COUNT) -> list[int]:
+    """In each turn with this chance."""
+    return [int(life) if (life := rng.geometric(hazard)) <= TURNS else 0 for _ in range(count)]
+
+
+def found_in(**lives: Sequence[int]) -> StudySummary:
+    records = [record(name).model_copy(update={"conversations": talks(own)}) for name, own in lives.items()]
+    return summarize(plan(*lives), [], [], quality=records, scores_of=lambda _: rows(logits(1)))
+
+
+def rows_of(summary: StudySummary) -> Conversations:
+    found = summary.part(Conversations)
+    assert found is not None
+    return found
+
+
+def conversations_of(summary: StudySummary) -> dict[str, ConversationSurvival]:
+    return {row.contender.variant.partition("/")[2]: row for row in rows_of(summary).rows}
+
+
+def said_of(summary: StudySummary) -> list[str]:
+    return [phrase_text(sentence) for sentence in turns_sentences(rows_of(summary), summary)]
+
+
+def measured() -> StudySummary:
+    rng = np.random.default_rng(8)
+    good = broken_with(0.04, rng)
+    alike = [life if number % 8 else 5 for number, life in enumerate(good)]
+    return found_in(bf16=good, w8=alike, w4=broken_with(0.45, rng))
+
+
+def test_a_variant_that_breaks_sooner_is_told_from_one_that_does_not() -> None:
+    found = conversations_of(measured())
+    assert found["bf16"].against is None
+    w8, w4 = found["w8"].against, found["w4"].against
+    assert w8 is not None
+    assert w4 is not None
+    assert (w8.verdict, w4.verdict) == ("no difference found", "sooner")
+    assert w4.p_value < 0.001
+    assert w4.fewer.interval is not None
+    assert w4.fewer.interval.low > 1
+    assert found["w4"].survival.median in (1, 2)
+    assert found["bf16"].survival.median is None
+    (fault,) = found["w4"].faults
+    assert (fault.fault, fault.example) == ("it is not JSON (Expecting value)", "{")
+
+
+def test_a_curve_is_the_share_that_is_left_after_each_turn() -> None:
+    lives = [1] * 6 + [2] * 6 + [0] * 12
+    curve = conversations_of(found_in(bf16=lives))["bf16"]
+    assert {step.at: step.share for step in curve.survival.steps} == pytest.approx({1: 0.75, 2: 0.5, 6: 0.5})
+    assert curve.survival.median == 2
+    assert curve.valid_turns == pytest.approx((6 * 0 + 6 * 1 + 12 * 6) / 24)
+
+
+def test_variants_that_are_the_same_are_seldom_told_apart() -> None:
+    """Two variants, 100 studies: any false claim in 5 % of them and two standard deviations."""
+    rng, false, recipes = np.random.default_rng(2), 0, ("bf16", "w8", "w4")
+    for _ in range(100):
+        found = curves_of({contender(one): talks(broken_with(0.2, rng)) for one in recipes}, plan(*recipes))
+        verdicts = {one.against.verdict for one in found if one.against}
+        false += verdicts != {"no difference found"}
+    assert false <= 9
+
+
+def test_where_the_unquantized_model_breaks_at_once_nothing_is_said() -> None:
+    summary = found_in(bf16=[1] * 20 + [0] * 4, w4=[1] * 24)
+    against = conversations_of(summary)["w4"].against
+    assert against is not None
+    assert against.verdict == "inconclusive"
+    (said,) = said_of(summary)
+    assert "nothing can be said about quantization" in said
+    assert "`bf16` itself breaks 20 of 24 conversations in their first turn" in said
+
+
+def test_a_variant_may_last_longer() -> None:
+    against = conversations_of(found_in(bf16=[2] * 24, w8=[0] * 24))["w8"].against
+    assert against is not None
+    assert against.verdict == "later"
+
+
+def test_other_scripts_are_not_compared() -> None:
+    records = [record(name).model_copy(update={"conversations": talks([0] * COUNT)}) for name in ("bf16", "w8")]
+    fewer = records[1].model_copy(update={"conversations": talks([0] * 12)})
+    summary = summarize(plan("bf16", "w8"), [], [], quality=[records[0], fewer], scores_of=lambda _: rows(logits(1)))
+    assert all(one.against is None for one in conversations_of(summary).values())
+
+
+def test_the_report_answers_first() -> None:
+    summary = measured()
+    sooner, alike = said_of(summary)
+    assert sooner.startswith("JSON and tool calls over 6 turns: `w4` breaks sooner than the unquantized model: ")
+    assert "half of the conversations broken by turn" in sooner
+    assert "conversations valid to the end; p = " in sooner
+    assert "no difference found in 24 conversations between the unquantized model and `w8` (at most " in alike
+    text = "\n".join(section_parts(turns_section(rows_of(summary), summary)))
+    assert text.index("breaks sooner than") < text.index("Turns until half break")
+    assert "more than 6" in text
+    assert "unquantized" in text
+    whole = markdown(study_document(summary, make_lock(plan("bf16", "w8", "w4"))))
+    assert whole.index("breaks sooner than the unquantized model") < whole.index("## Quality")
+
+
+def test_a_loss_that_may_be_chance_is_shown_and_not_claimed() -> None:
+    summary = found_in(bf16=[0] * 14 + [4] * 10, w8=[0] * 14 + [4] * 10, w4=[0] * 9 + [3] * 5 + [4] * 10)
+    against = conversations_of(summary)["w4"].against
+    assert against is not None
+    assert against.verdict == "no difference found"
+    doubtful, alike = said_of(summary)
+    assert "`w4` looks worse than the unquantized model, " in doubtful
+    assert "turns of 6 fewer, but one of 2 variants may look so by chance (p = " in doubtful
+    assert "w4" not in alike
+
+
+def test_a_study_without_conversations_has_no_such_section() -> None:
+    assert found_in(bf16=[], w8=[]).part(Conversations) is None
+
+
+def test_conversations_are_on_disk_and_in_the_report(
+    server: QualityServer,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the plan to the report. Both variants are the same server, so they break alike: every second in turn 3."""
+    server.text_of = lambda body: "no" if body["prompt"][-1] == 2 and body["prompt"][0] % 2 else VALID
+    scripts = tuple(
+        Script(name=f"{n}", task="person", turns=tuple(TurnPrompt(kept=0, tokens=(n, turn)) for turn in range(3)))
+        for n in range(8)
+    )
+    monkeypatch.setattr(test_quality, "MATERIAL", MATERIAL.model_copy(update={"scripts": scripts}))
+    asked = test_quality.planned(
+        "bf16", "w8a8-rtn", top_tokens=3, answer_tokens=0, turns={"conversations": 8, "turns": 3}
+    )
+    progress, folder = test_quality.progress_of(asked), StudyFolder(tmp_path / "s")
+    with folder.writing() as writer:
+        while (group := progress.next_group()) is not None:
+            for draft in test_quality.drafts(asked, group, server, tmp_path):
+                progress.add([writer.append_quality(draft.record, draft.scores)])
+    kept = folder.quality_records()
+    assert [[one.broke_at for one in record.conversations] for record in kept] == [[None, 3] * 4] * 2
+    summary = summarize(asked, [], [], quality=kept, scores_of=folder.scores_of)
+    (said,) = said_of(summary)
+    assert "no difference found in 8 conversations between the unquantized model and " in said
+    assert said.endswith(" (the same turn in each).")
