@@ -11,6 +11,7 @@ from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, find
 from bitbench.models.fetch import ENVIRONMENT, fetch
 from bitbench.models.hub_reference import HubReference, parse_reference
+from bitbench.models.library import source_of
 
 _NEEDS_THE_LIBRARY = (
     "Downloading from a hub needs huggingface_hub: install it with pip install 'bitbench[hub]', or create an "
@@ -20,7 +21,7 @@ _NEEDS_THE_LIBRARY = (
 
 def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress) -> list[str]:
     """Download it, or have its source create it; what came of it, in sentences."""
-    if (source := library.source_of(name)) is not None:
+    if (source := source_of(name)) is not None:
         return source.make(name, home, on_progress)
     reference = None if name in CATALOG else parse_reference(name)
     if reference is not None:
