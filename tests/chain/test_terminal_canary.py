@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.ground.visible import visible
-from bitbench.report.forms.choices import Form
+from bitbench.report.forms.choices import formats
 from tests.chain.hostile_place import CANARY, PIECES, WORD, WRONG, hostile_server, write_place
 from tests.pseudo_terminal import Shown, on_terminal
 
@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run: budget": ("run", "good.yaml", "--budget", CANARY),
     "init": ("init", f"new {NAMED}.yaml"),
     "report": ("report", "records"),
-    **{f"report: {form.value}": ("report", "records", "--format", form.value) for form in Form},
+    **{f"report: {form}": ("report", "records", "--format", form) for form in formats()},
     "report: unknown format": ("report", "records", "--format", CANARY),
     "report: missing": ("report", NAMED),
     "report: kernels": ("report", "kernels"),

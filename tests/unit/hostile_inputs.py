@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
 
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.types import Starts, Tool
 from bitbench.ground.errors import BitbenchError
 from bitbench.ground.tensor_files import read_header
-from bitbench.imports.choices import Starts, Tool
-from bitbench.lab.imports import import_files
 from bitbench.models.folder import read_facts
 from bitbench.quantize.checks import refuse_other_than_causal_lm
 from bitbench.quantize.gguf_header import read_tensors

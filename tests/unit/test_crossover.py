@@ -1,7 +1,6 @@
 """Where a contender stops being faster: on records whose crossing is known."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +10,9 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Plan
 from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
 from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
-from bitbench.imports.choices import Starts, Tool
-from bitbench.lab.imports import import_files
-from bitbench.lab.study import Lab
-from bitbench.report.document.model import Quantity, Table, Unit, plain_text
-from bitbench.report.sections.crossover import crossover_section, verdict
+from bitbench.report.sections.crossover import verdict
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
-DATA = Path(__file__).parent / "data" / "imports"
 CASES = 100  # of each of the two designs below
 GRIDS = {"octaves": ((1, 2, 4, 8, 16, 32, 64), 0.02), "coarse": ((1, 8, 64), 0.003)}
 
@@ -194,30 +188,3 @@ def test_input_length_is_an_axis_too() -> None:
     assert found.axis is Axis.INPUT_TOKENS
     assert [point.at for point in found.points] == [128, 1024, 8192]
     assert "tokens of input" in verdict(found)
-
-
-def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
-    """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
-    summary = Lab().summary(
-        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out")
-    )
-    found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
-    (crossing,) = found["w8a16_awq"].crossings
-    assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
-    assert found["w8a8_smooth_gptq"].crossings == ()
-    section = crossover_section(summary)
-    assert section is not None
-    assert section.in_terminal
-    table = next(block for block in section.blocks if isinstance(block, Table))
-    assert [plain_text(column.title) for column in table.columns] == ["Contender", "8", "64", "Crossing"]
-    rows = {plain_text(cells[0]): cells for cells in (row.cells for row in table.rows) if isinstance(cells[0], tuple)}
-    _, at_8, at_64, said = rows["w8a16_awq"]
-    assert isinstance(at_8, Quantity)
-    assert isinstance(at_64, Quantity)
-    assert at_8.unit == Unit.RATIO
-    assert at_8.value is not None
-    assert at_64.value is not None
-    assert at_8.value > 1 > at_64.value
-    assert isinstance(said, tuple)
-    assert plain_text(said).startswith("faster at 8 and slower at 64; it crosses in between, at about ")
-    assert "none in the range measured: faster from 8 to 64" in str(rows["w8a8_smooth_gptq"][-1])

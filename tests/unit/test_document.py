@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from bitbench.report.document import data, html, markdown, rst, terminal
+from bitbench.report.document import data, html, markdown, terminal
 from bitbench.report.document.model import (
     Bullets,
     CodeBlock,
@@ -171,7 +171,7 @@ def test_a_name_stays_a_name(name: str) -> None:
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text.replace("\n", ""))
 
 
-@pytest.mark.parametrize("renderer", [data, html, markdown, rst, terminal])
+@pytest.mark.parametrize("renderer", [data, html, markdown, terminal])
 def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
     assert "re" not in vars(renderer)
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.types import Starts
 from bitbench.ground.errors import ModelError
 from bitbench.ground.tensor_files import read_header
-from bitbench.imports.choices import Starts
-from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from tests.forked import forked
 from tests.in_memory import MEMORY

@@ -10,9 +10,9 @@ import pytest
 
 import bitbench
 from bitbench.feature import offered
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.types import Starts, Tool
 from bitbench.ground.errors import StoreError
-from bitbench.imports.choices import Starts, Tool
-from bitbench.lab.imports import import_files
 from bitbench.store.tables import TABLES
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"

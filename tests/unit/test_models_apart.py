@@ -9,7 +9,6 @@ from bitbench.core.recorded.variant import Variant
 from bitbench.report.answers.recommend import recommendation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.report.files import figures_of
-from bitbench.report.forms.vendor_md import vendor_markdown
 from bitbench.report.study import study_document
 from bitbench.statistics.fields import fields_of
 from bitbench.statistics.recommend import recommend
@@ -65,7 +64,6 @@ def test_a_report_answers_model_by_model() -> None:
     names = [figure.name for figure in figures_of(document)]
     assert len(set(names)) == len(names)
     assert "26.6×" not in text  # the tiny one against the other's baseline
-    assert f"(`c1`), `{TINY}`" in vendor_markdown(summary, make_lock(plan))
 
 
 def test_a_recommendation_is_made_for_each_model() -> None:

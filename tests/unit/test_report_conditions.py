@@ -21,7 +21,7 @@ from bitbench.report.document.words import say
 from bitbench.report.sections.contenders import contenders_section
 from bitbench.report.sections.failures import MAX_CAUSE, failures_section, refusals_section
 from bitbench.report.sections.host import host_section
-from bitbench.report.sections.imported import imported_section, source
+from bitbench.report.sections.imported import imported
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.memory import memory_section
 from bitbench.report.sections.method import method_section, reproduce_section
@@ -254,9 +254,5 @@ def test_memory_of_a_device_has_columns_of_its_own() -> None:
     assert "| Device (GiB) | Device peak (GiB) |" in text
 
 
-def test_an_import_names_its_files_and_what_was_assumed(demo: StudySummary) -> None:
-    assert phrase_text(source(IMPORTED)) == "`a.json` of vllm"
-    text = text_of(imported_section(demo.model_copy(update={"imported_from": IMPORTED})))
-    assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
-    assert "- a &lt;note&gt;" in text
-    assert imported_section(demo) is None
+def test_what_bitbench_did_not_measure_says_so() -> None:
+    assert phrase_text(imported(IMPORTED).phrase) == "**Imported**, not measured by bitbench: `a.json` of vllm."

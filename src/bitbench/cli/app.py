@@ -13,7 +13,6 @@ from bitbench.cli import (
     compare,
     environments,
     explain,
-    import_results,
     kernels,
     load,
     models,
@@ -215,7 +214,6 @@ app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
 app.command()(kernels.kernels)
-app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

@@ -15,7 +15,6 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── QualityError            quality cannot be asked for as the study says it; the variant's quality is unknown
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
-├── ImportFileError         a result file has another format than given, or contains no results
 ├── StoreError              a study folder cannot be read or written as it is
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
 ├── FleetError              no machine of a fleet can work on a study, or the cluster cannot be used
@@ -103,10 +102,6 @@ class LoadError(BitbenchError):
 
 class ProfileError(BitbenchError):
     pass
-
-
-class ImportFileError(BitbenchError):
-    exit_code = ExitCode.REFUSED
 
 
 class StoreError(BitbenchError):

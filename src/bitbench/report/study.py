@@ -26,7 +26,7 @@ from bitbench.report.sections.crossover import crossover_section
 from bitbench.report.sections.engine_metrics import engine_metrics_section
 from bitbench.report.sections.failures import failures_section, refusals_section
 from bitbench.report.sections.host import host_section
-from bitbench.report.sections.imported import imported, imported_section
+from bitbench.report.sections.imported import imported
 from bitbench.report.sections.instances import instances_section
 from bitbench.report.sections.lead import best_table, lead
 from bitbench.report.sections.memory import memory_section
@@ -53,7 +53,7 @@ def study_document(
 ) -> Document:
     """A section without data is left out."""
     sections = [
-        imported_section(summary),
+        *_of_features(summary, ReportPlace.ANSWER),
         *_speed(summary),
         objectives_section(summary),
         precision_section(summary),

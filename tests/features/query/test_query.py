@@ -19,12 +19,12 @@ from bitbench.core.recorded.published import PublishedKernels
 from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
 from bitbench.core.recorded.requests import REQUEST_COLUMNS
 from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.types import Starts, Tool
 from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.ground.errors import StoreError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.imports.choices import Starts, Tool
-from bitbench.lab.imports import import_files
 from bitbench.planning.write_study import study_text
 from bitbench.store.arrow_tables import study_table
 from bitbench.store.folder import StudyFolder

@@ -1,11 +1,8 @@
-"""What a reader of an imported study must know before trusting its figures."""
+"""That bitbench did not measure what is shown, and who did."""
 
-from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.imported import ImportSource
-from bitbench.report.document.model import Name, Paragraph, Phrase, Section
-from bitbench.report.document.words import bullets, joined, listing, names, paragraph, say, strong
-
-SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
+from bitbench.report.document.model import Paragraph, Phrase
+from bitbench.report.document.words import listing, names, paragraph, say, strong
 
 
 def source(origin: ImportSource) -> Phrase:
@@ -15,13 +12,3 @@ def source(origin: ImportSource) -> Phrase:
 
 def imported(origin: ImportSource) -> Paragraph:
     return paragraph(strong("Imported"), ", not measured by bitbench: ", source(origin), ".")
-
-
-def imported_section(summary: StudySummary) -> Section | None:
-    """None for a study that bitbench ran."""
-    origin = summary.imported_from
-    if origin is None:
-        return None
-    hashes = [say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files]
-    rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
-    return Section(say("What was imported"), bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]))

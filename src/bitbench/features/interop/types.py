@@ -1,9 +1,20 @@
-"""What can be chosen on the command line; without imports, so that --help stays quick."""
+"""What is imported, and what can go wrong."""
 
 from enum import StrEnum
 
+from bitbench.ground.errors import BitbenchError
+from bitbench.ground.exit_codes import ExitCode
+
+
+class ImportFileError(BitbenchError):
+    """A result file has another format than given, or contains no results."""
+
+    exit_code = ExitCode.REFUSED
+
 
 class Tool(StrEnum):
+    """As `bitbench import --from` spells it."""
+
     VENDOR_TABLE = "vendor-table"  # tables as vendors and projects publish them beside their models
     SGLANG = "sglang"
     VLLM = "vllm"

@@ -11,11 +11,11 @@ from bitbench.core.recorded.imported import ImportedFile, ImportSource
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.profile import Operator
 from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
-from bitbench.ground.errors import ImportFileError, StoreError
-from bitbench.imports.choices import Starts, Tool
-from bitbench.imports.reading import LONGEST_NAME, Reading, plain_name
-from bitbench.imports.records import ImportedStudy, as_study
-from bitbench.imports.tools import read
+from bitbench.features.interop.readers.reading import LONGEST_NAME, Reading, plain_name
+from bitbench.features.interop.readers.tools import read
+from bitbench.features.interop.records import ImportedStudy, as_study
+from bitbench.features.interop.types import ImportFileError, Starts, Tool
+from bitbench.ground.errors import StoreError
 from bitbench.planning.write_study import study_text
 from bitbench.profiling.groups import built_in_table
 from bitbench.report.document.text import plain

@@ -14,14 +14,15 @@ from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
 from bitbench.core.recorded.host import HostFacts
 from bitbench.core.recorded.lock import Lock
 from bitbench.core.secrets import is_secret
+from bitbench.features.interop.quality_column import QualityColumn
+from bitbench.features.interop.rst import rst
 from bitbench.ground.units import UNKNOWN, show_bytes
+from bitbench.lab.forms import ReportedStudy
 from bitbench.report.document.model import Block, Document, Quantity, Section, Table, Unit
 from bitbench.report.document.numbers import percent
-from bitbench.report.document.rst import rst
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import plain
 from bitbench.report.document.words import bullets, paragraph, plural, say
-from bitbench.report.forms.quality_column import QualityColumn
 from bitbench.report.grouping import grouped
 from bitbench.report.sections.ranked import memory_metric, outcomes_of
 
@@ -67,7 +68,8 @@ class _Row:
         )
 
 
-def vendor_rst(summary: StudySummary, lock: Lock) -> str:
+def vendor_rst(of: ReportedStudy) -> str:
+    summary, lock = of.summary, of.records.lock
     sections = [
         Section(
             say(f"{group.model} ({group.engine}), batch size {group.concurrency}, {group.output} tokens generated"),

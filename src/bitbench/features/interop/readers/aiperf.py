@@ -4,7 +4,16 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.cell import UNKNOWN_ENGINE
 from bitbench.core.recorded.trial import TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    at,
+    number,
+    one_object,
+    whole,
+    words,
+    workload,
+)
 
 TOOL = "aiperf"
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}

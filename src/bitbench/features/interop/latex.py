@@ -6,6 +6,7 @@ Nothing but the package booktabs is needed. Letters outside Latin alphabets need
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from bitbench.lab.forms import ReportedStudy
 from bitbench.report.document import model as doc
 from bitbench.report.document.numbers import shown, text_cells
 from bitbench.report.document.text import MAX_NAME, inline, plain
@@ -22,6 +23,10 @@ _WRITTEN = str.maketrans(
     }
 )  # fmt: skip
 _READ_AS_OPTION = ("[", "*")  # behind a rule or the end of a row
+
+
+def latex(of: ReportedStudy) -> str:
+    return latex_tables(of.make_document())
 
 
 def latex_tables(document: doc.Document) -> str:

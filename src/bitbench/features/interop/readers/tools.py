@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from bitbench.ground.errors import ImportFileError
-from bitbench.imports import aiperf, guidellm, llama_bench, optimum, sglang, vendor_table, vllm
-from bitbench.imports.choices import Tool
-from bitbench.imports.reading import Reading
-from bitbench.imports.text import MIS_ENCODED, decoded
+from bitbench.features.interop.readers import aiperf, guidellm, llama_bench, optimum, sglang, vendor_table, vllm
+from bitbench.features.interop.readers.reading import Reading
+from bitbench.features.interop.readers.text import MIS_ENCODED, decoded
+from bitbench.features.interop.types import ImportFileError, Tool
 
 READERS: dict[Tool, Callable[[str], Reading]] = {
     Tool.VENDOR_TABLE: vendor_table.read,

@@ -2,7 +2,7 @@
 
 import re
 
-from bitbench.ground.errors import ImportFileError
+from bitbench.features.interop.types import ImportFileError
 
 # UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
 _TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")

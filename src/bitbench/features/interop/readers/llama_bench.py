@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
-from bitbench.imports.reading import (
+from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
     number,

@@ -5,7 +5,16 @@ from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.cell import UNKNOWN_ENGINE
 from bitbench.core.recorded.trial import TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, whole, words, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    at,
+    number,
+    one_object,
+    whole,
+    words,
+    workload,
+)
 
 TOOL = "guidellm"
 MILLISECOND = 1e-3

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.imports.reading import ImportedRun, Reading, at, number, objects, whole, words
-from bitbench.imports.vllm import served_metrics, served_shape
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, at, number, objects, whole, words
+from bitbench.features.interop.readers.vllm import served_metrics, served_shape
 
 TOOL = "sglang.bench_serving"
 

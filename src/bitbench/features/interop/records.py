@@ -11,8 +11,8 @@ from bitbench.core.found.metrics import METRICS
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.core.recorded.variant import UNKNOWN_RECIPE, Variant
-from bitbench.imports.choices import Starts
-from bitbench.imports.reading import ImportedRun, Reading
+from bitbench.features.interop.readers.reading import ImportedRun, Reading
+from bitbench.features.interop.types import Starts
 
 # By the first of these that the most cells have: speed before latency, as in a study of our own.
 HEADLINES = ("output_throughput", "tpot", "ttft", "latency")

@@ -4,18 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from bitbench.core.found.crossover import Axis
 from bitbench.core.found.summary import StudySummary
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.readers.text import decoded
+from bitbench.features.interop.types import Starts, Tool
 from bitbench.ground.errors import StoreError, StudyFileError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.imports.choices import Starts, Tool
-from bitbench.imports.text import decoded
-from bitbench.lab.imports import import_files
 from bitbench.lab.study import Lab
 from bitbench.planning.expand import expand
+from bitbench.report.document.model import Quantity, Table, Unit, plain_text
+from bitbench.report.sections.crossover import crossover_section
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
 
-DATA = Path(__file__).parent / "data" / "imports"
+DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
 def imported(name: str, into: Path, starts: Starts = Starts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
@@ -204,3 +207,30 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
     assert wrong.exit_code == ExitCode.REFUSED
     assert "is not JSON" in wrong.err
+
+
+def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
+    """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
+    summary = Lab().summary(
+        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out")
+    )
+    found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
+    (crossing,) = found["w8a16_awq"].crossings
+    assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
+    assert found["w8a8_smooth_gptq"].crossings == ()
+    section = crossover_section(summary)
+    assert section is not None
+    assert section.in_terminal
+    table = next(block for block in section.blocks if isinstance(block, Table))
+    assert [plain_text(column.title) for column in table.columns] == ["Contender", "8", "64", "Crossing"]
+    rows = {plain_text(cells[0]): cells for cells in (row.cells for row in table.rows) if isinstance(cells[0], tuple)}
+    _, at_8, at_64, said = rows["w8a16_awq"]
+    assert isinstance(at_8, Quantity)
+    assert isinstance(at_64, Quantity)
+    assert at_8.unit == Unit.RATIO
+    assert at_8.value is not None
+    assert at_64.value is not None
+    assert at_8.value > 1 > at_64.value
+    assert isinstance(said, tuple)
+    assert plain_text(said).startswith("faster at 8 and slower at 64; it crosses in between, at about ")
+    assert "none in the range measured: faster from 8 to 64" in str(rows["w8a8_smooth_gptq"][-1])

@@ -7,16 +7,16 @@ interval, ties in the ranking, flagged outliers, and the cells that have no resu
 from collections.abc import Iterator, Sequence
 
 from bitbench.core.found.summary import CellSummary, Estimate, Ranking, Run, StudySummary
-from bitbench.core.recorded.lock import Lock
 from bitbench.core.recorded.trial import Outcome
+from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.ground.units import UNKNOWN
+from bitbench.lab.forms import ReportedStudy
 from bitbench.report.document.markdown import code, phrase_text, section_parts
 from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.numbers import percent
 from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.report.document.text import plain
 from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
-from bitbench.report.forms.quality_column import QualityColumn
 from bitbench.report.grouping import grouped
 from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
 from bitbench.report.sections.host import host_section
@@ -43,7 +43,8 @@ FIGURES = {
 }
 
 
-def vendor_markdown(summary: StudySummary, lock: Lock) -> str:
+def vendor_markdown(of: ReportedStudy) -> str:
+    summary, lock = of.summary, of.records.lock
     origin = say(Name("bitbench run"), " of ", Name(summary.study.name))
     if summary.imported_from is not None:
         origin = say("imported: ", source(summary.imported_from))

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from bitbench.features.interop.latex import escape, latex_tables
 from bitbench.report.document import model as doc
-from bitbench.report.document.latex import escape, latex_tables
 from bitbench.report.study import study_document
 from tests.unit.hostile import HOSTILE, hostile_study
 

@@ -10,16 +10,15 @@ from rich.console import Console
 
 from bitbench.core.asked.arrival import Arrival
 from bitbench.core.found.summary import CellSummary, StudySummary
-from bitbench.ground.errors import ImportFileError
-from bitbench.imports.choices import Starts, Tool
-from bitbench.imports.tools import read
-from bitbench.lab.imports import import_files
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.readers.tools import read
+from bitbench.features.interop.types import ImportFileError, Starts, Tool
 from bitbench.lab.study import Lab
 from bitbench.planning.study_file import read_study
 from bitbench.report.document.terminal import render
 from bitbench.report.study import study_document
 
-DATA = Path(__file__).parent / "data" / "imports"
+DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
 def imported(tool: Tool, into: Path, *names: str, starts: Starts = Starts.PER_FILE) -> tuple[StudySummary, str]:

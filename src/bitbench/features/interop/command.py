@@ -4,8 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from bitbench.imports.choices import Starts, Tool
+from bitbench.cli.outcome import show_outcome, write_outcome
+from bitbench.cli.terminal import Terminal
+from bitbench.core.recorded.published import PublishedKernels
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.types import Starts, Tool
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.study import Lab
+from bitbench.report.document.terminal import render
+from bitbench.report.document.text import plain
+from bitbench.report.forms.published import published_kernel_document
+from bitbench.store.published import read_published
 
 
 def import_results(
@@ -25,15 +36,6 @@ def import_results(
 
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
-    from rich.text import Text
-
-    from bitbench.cli.outcome import show_outcome, write_outcome
-    from bitbench.cli.terminal import Terminal
-    from bitbench.ground.exit_codes import ExitCode
-    from bitbench.lab.imports import import_files
-    from bitbench.lab.study import Lab
-    from bitbench.report.document.text import plain
-
     lab, console = Lab(), Terminal()
     folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
@@ -48,12 +50,6 @@ def import_results(
 
 def _show_kernels(folder: Path) -> None:
     """The answer and what was assumed; the table itself is long."""
-    from bitbench.cli.terminal import Terminal
-    from bitbench.core.recorded.published import PublishedKernels
-    from bitbench.report.document.terminal import render
-    from bitbench.report.forms.published import published_kernel_document
-    from bitbench.store.published import read_published
-
     kernels = read_published(folder, PublishedKernels)
     assert kernels is not None  # nothing else makes a folder without a study
     render(published_kernel_document(kernels), Terminal())

@@ -7,7 +7,7 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, number, objects, whole, words, workload
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, number, objects, whole, words, workload
 
 TOOL = "vllm bench serve"
 MILLISECOND = 1e-3

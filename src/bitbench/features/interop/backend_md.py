@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
+from bitbench.lab.forms import ReportedStudy
 from bitbench.report.document.markdown import markdown
 from bitbench.report.document.model import Document, Name, Paragraph, Section, Table
 from bitbench.report.document.tables import ColumnOf, table, words_column
@@ -19,17 +20,17 @@ LEGEND = (
 )
 
 
-def backend_markdown(summary: StudySummary) -> str:
+def backend_markdown(of: ReportedStudy) -> str:
     sections = [
         Section(
             titled(Name(ranking.workload), part),
             (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, cells)),
         )
-        for part in summary.by_model
+        for part in of.summary.by_model
         for ranking in part.rankings
         if (cells := in_order(part, ranking))
     ]
-    return markdown(Document(say(f"{summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
+    return markdown(Document(say(f"{of.summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
 
 
 def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:

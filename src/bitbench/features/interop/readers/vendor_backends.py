@@ -4,10 +4,10 @@ import re
 
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
+from bitbench.features.interop.readers.text import measurable, table_row
+from bitbench.features.interop.readers.vendor_profile import read_profile
 from bitbench.ground.units import UNKNOWN, parse_seconds
-from bitbench.imports.reading import ImportedRun, Reading, workload
-from bitbench.imports.text import measurable, table_row
-from bitbench.imports.vendor_profile import read_profile
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
 _INTERVAL = re.compile(r"\[[^]]*\]")

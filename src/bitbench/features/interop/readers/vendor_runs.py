@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from bitbench.core.asked.study import EngineSetup
 from bitbench.core.cell import UNKNOWN_ENGINE
 from bitbench.core.recorded.trial import TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, plain_name, workload
-from bitbench.imports.text import figure
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, plain_name, workload
+from bitbench.features.interop.readers.text import figure
 
 _CONFIGURATION = re.compile(r"^## Configuration: batch_size=(\d+), input_len=(\d+), output_len=(\d+)")
 _MODEL = re.compile(r"^#### (.+)")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, workload
-from bitbench.imports.text import figure, table_row
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
+from bitbench.features.interop.readers.text import figure, table_row
 
 _TITLE = re.compile(r"^-\s+(\S+) \((\S+)\)\s*$")
 _SETTING = re.compile(r"^\s*\*\s*\[(.+?)\]=\((.+)\)")

@@ -3,8 +3,8 @@
 import re
 
 from bitbench.core.recorded.published import PublishedKernel
-from bitbench.imports.reading import Reading
-from bitbench.imports.text import figure, table_row
+from bitbench.features.interop.readers.reading import Reading
+from bitbench.features.interop.readers.text import figure, table_row
 
 _NEEDED = {"in_features", "out_features"}
 _MILLISECONDS = re.compile(r"^(.+) \(ms\)$")

@@ -8,7 +8,17 @@ from itertools import zip_longest
 from bitbench.core.asked.study import Argument, EngineSetup
 from bitbench.core.base import Json
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.imports.reading import ImportedRun, Reading, at, number, one_object, text_or_none, whole, words, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    at,
+    number,
+    one_object,
+    text_or_none,
+    whole,
+    words,
+    workload,
+)
 
 TOOL = "optimum-benchmark"
 MEGABYTE = 10**6

@@ -12,9 +12,9 @@ from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
 from bitbench.core.base import Json
 from bitbench.core.recorded.published import PublishedKernel
 from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.ground.errors import ImportFileError
-from bitbench.imports.text import measurable
-from bitbench.imports.vendor_profile import ProfileTable
+from bitbench.features.interop.readers.text import measurable
+from bitbench.features.interop.readers.vendor_profile import ProfileTable
+from bitbench.features.interop.types import ImportFileError
 
 LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")

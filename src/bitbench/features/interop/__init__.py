@@ -1,0 +1,27 @@
+"""Results of other tools become studies, and studies take the forms in which others publish theirs."""
+
+from bitbench.feature import Command, Feature, ReportPart, ReportPlace
+
+FEATURE = Feature(
+    name="interop",
+    commands=(
+        Command("import", ".command:import_results", "Turn other tools' results into a study folder, and report."),
+    ),
+    report_parts=(
+        ReportPart(
+            "imported",
+            ReportPlace.ANSWER,
+            type="bitbench.core.recorded.imported:ImportSource",
+            compute=".words:import_source",
+            section=".words:imported_section",
+        ),
+    ),
+    offers={
+        "formats": {
+            "vendor-md": ".vendor_md:vendor_markdown",
+            "vendor-rst": ".vendor_rst:vendor_rst",
+            "backend-md": ".backend_md:backend_markdown",
+            "latex": ".latex:latex",
+        }
+    },
+)

@@ -1,0 +1,20 @@
+"""What a reader of an imported study must know before trusting its figures."""
+
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.imported import ImportSource
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.report.document.model import Name, Section
+from bitbench.report.document.words import bullets, joined, say
+
+SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
+
+
+def import_source(of: StudyRecords) -> ImportSource | None:
+    """None for a study that bitbench ran."""
+    return of.plan.imported_from
+
+
+def imported_section(origin: ImportSource, _: StudySummary) -> Section:
+    hashes = [say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files]
+    rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
+    return Section(say("What was imported"), bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]))

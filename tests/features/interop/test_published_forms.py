@@ -1,0 +1,196 @@
+"""The forms in which benchmark records are published: valid, complete, and harmless whatever the names are."""
+
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from docutils.core import publish_doctree
+from docutils.nodes import Element, document, row, table
+from markdown_it import MarkdownIt
+
+from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.features.interop import latex, rst
+from bitbench.features.interop.files import import_files
+from bitbench.features.interop.readers import vendor_backends
+from bitbench.features.interop.rst import escape, grid_table
+from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.words import imported_section
+from bitbench.lab.forms import ReportedStudy, study_text
+from bitbench.lab.study import Lab
+from bitbench.report.document.markdown import section_parts
+from bitbench.report.study import study_document
+from bitbench.store.folder import StudyFolder
+from tests.command_line import bitbench
+from tests.features.interop.test_import_seeds import DATA
+from tests.unit.eight_contenders import eight_contenders
+from tests.unit.reported_studies import HOSTILE, demo_report, hostile_report, reported
+
+
+@pytest.fixture(scope="module")
+def demo() -> ReportedStudy:
+    return demo_report()
+
+
+@pytest.fixture(scope="module")
+def hostile() -> ReportedStudy:
+    return hostile_report()
+
+
+def imported(folder: StudyFolder) -> ReportedStudy:
+    summary, records = Lab().summary(folder), folder.read()
+    return ReportedStudy(summary, records, lambda: study_document(summary, records.lock))
+
+
+def parsed(text: str) -> document:
+    """Fails on anything that docutils has to say."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"report_level": 1, "halt_level": 1, "file_insertion_enabled": False, "raw_enabled": False}
+        return publish_doctree(text, settings_overrides=settings)
+
+
+def cells_of(one: Element) -> list[list[str]]:
+    return [[entry.astext() for entry in line.children] for line in one.findall(row)]
+
+
+def test_rst_is_valid_and_has_every_cell_with_its_reason(demo: ReportedStudy) -> None:
+    tree = parsed(study_text(demo, "vendor-rst"))
+    tables = [cells_of(one) for one in tree.findall(table)]
+    assert len(tables) == 2  # one engine kind, two batch sizes
+    header, *rows = tables[0]
+    assert header[:5] == ["Model", "Input Length", "Quantization", "Devices", "Speed (tokens/s)"]
+    assert len(rows) == 5  # with the one that failed and the one that was refused
+    notes = [line[-1] for line in rows]
+    assert any(note.startswith("unsupported (2): Quant type (uint8b128)") for note in notes)
+    assert any(note.startswith("refused: it runs decompressed") for note in notes)
+    assert any("1 outlier flagged" in note for note in notes)
+    assert "Requests/s" in tables[1][0]
+
+
+def test_rst_is_valid_whatever_the_names_are(hostile: ReportedStudy) -> None:
+    tree = parsed(study_text(hostile, "vendor-rst"))
+    text = tree.astext()
+    assert '<script>alert("x")</script>' in text  # as text, which is what it is
+    assert "a|b" in text
+    assert "hidden" not in text
+    assert len(list(tree.findall(table))) == len(HOSTILE)
+
+
+def test_a_grid_table_joins_what_repeats() -> None:
+    rows = [["m", "1", "a"], ["m", "1", "b"], ["m", "2", "a"], ["n", "2", "a"]]
+    tree = parsed(grid_table(["x", "y", "z"], rows, merged=2))
+    _, *body = [[entry.get("morerows", 0) for entry in line.children] for line in tree.findall(row)]  # type: ignore[attr-defined]
+    assert body == [[2, 1, 0], [0], [0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "text", ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"]
+)
+def test_rst_text_is_only_text(text: str) -> None:
+    tree = parsed(grid_table(["a"], [[escape(text)]]))
+    assert cells_of(next(iter(tree.findall(table))))[1] == [text]
+
+
+def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_path: Path) -> None:
+    (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
+    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "again")
+    again = Lab().summary(folder)
+    known = {(cell.cell.contender.name, cell.cell.workload): cell.metrics for cell in demo.summary.cells}
+    assert len(again.cells) == 6
+    for cell in again.cells:
+        before = known[cell.cell.contender.name, cell.cell.workload]
+        for metric in ("output_throughput", "latency_s"):
+            assert cell.metrics[metric].mean == pytest.approx(before[metric].mean, rel=0.01)
+
+
+def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: ReportedStudy) -> None:
+    text = study_text(demo, "vendor-md")
+    assert "## Configuration: batch_size=1, input_len=128, output_len=64 (`interactive`)" in text
+    assert "Memory peak (MiB)" in text
+    assert "Quality: not measured." in text
+    assert "Outlier: `twin`: output throughput 80.00 tok/s" in text
+    assert "2–3 (tie) **twin**" in text
+    assert "unsupported: Quant type (uint8b128)" in text.replace("\\_", "_")
+    assert "`refused`: it runs decompressed" in text
+    assert "Intel(R) Xeon(R) Platinum 8581C" in text
+
+
+def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "out")
+    text = study_text(imported(folder), "vendor-md")
+    assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
+    ranks = {
+        line.split("**")[1].replace("\\", ""): line.split("**")[0].strip("- ")
+        for line in text.splitlines()
+        if line.startswith("- ") and "**:" in line and "tok/s" in line
+    }
+    assert ranks["w8a8_smooth_gptq"].endswith("(tie)")
+    assert ranks["w8a8_smooth_ptq"].startswith("1–")
+    assert ranks["w8a8_smooth_ptq"].endswith("(tie)")
+    line = next(line for line in text.splitlines() if "| `w8a8_smooth_ptq`" in line)
+    assert [cell.strip() for cell in line.split("|")][7] == "–"  # input throughput
+    assert not set("ÂÃâð\ufffd") & set(text)
+
+
+def test_backends_have_their_kernel_beside_their_times(demo: ReportedStudy) -> None:
+    text = study_text(demo, "backend-md")
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")}
+    assert "CPUInt8ScaledMMLinearKernel" in lines["**Kernel**"]
+    assert "] ms |" in " ".join(lines["**TTFT**"].split())
+    assert "unsupported (2)" in lines["**Failed**"]
+
+
+def test_backends_can_be_imported_again(tmp_path: Path) -> None:
+    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "once")
+    once = imported(folder)
+    (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
+    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "again"))
+    for metric in ("ttft_s", "tpot_s"):
+        before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.summary.cells}
+        after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}
+        assert after == pytest.approx(before, rel=1e-3)
+
+
+def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: ReportedStudy) -> None:
+    reading = vendor_backends.read(study_text(demo, "backend-md"))
+    known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
+    last = demo.summary.rankings[-1].workload
+    for cell in demo.summary.cells_of(last):
+        wanted = cell.metrics["ttft_s"].mean if "ttft_s" in cell.metrics else None
+        assert known[cell.cell.contender.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
+
+
+@pytest.mark.parametrize("form", ["vendor-md", "backend-md"])
+def test_names_do_no_harm_in_markdown(hostile: ReportedStudy, form: str) -> None:
+    text = study_text(hostile, form)
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert "<script" not in html
+    assert "\u202e" not in html
+    assert "x" * 500 not in html
+    assert "hidden" not in html
+
+
+def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
+    said = bitbench(capsys, "report", str(folder.path), "--format", "vendor-rst")
+    parsed(said.out)
+    assert "gpu\\_memory\\_utilization=1.0" in said.out  # a setting as a column
+
+
+def test_models_stand_apart_in_the_markdown_of_runs() -> None:
+    study = reported(*eight_contenders(("m-7b", "tiny-2m")))
+    assert "(`c1`), `tiny-2m`" in study_text(study, "vendor-md")
+
+
+def test_an_import_names_its_files_and_what_was_assumed(demo: ReportedStudy) -> None:
+    origin = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
+    text = "\n".join(section_parts(imported_section(origin, demo.summary)))
+    assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
+    assert "- a &lt;note&gt;" in text
+    assert "imported" not in demo.summary.parts
+
+
+@pytest.mark.parametrize("renderer", [latex, rst])
+def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
+    assert "re" not in vars(renderer)

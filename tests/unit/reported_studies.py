@@ -1,0 +1,52 @@
+"""Studies as formats of a report get them: an ordinary one, and one whose names try to break out."""
+
+from collections.abc import Sequence
+
+from bitbench.core.asked.study import EngineSetup
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender, Plan
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.lab.forms import ReportedStudy
+from bitbench.report.study import study_document
+from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
+
+HOSTILE = [
+    '<script>alert("x")</script>',
+    "a|b",
+    "`tick`",
+    "*star*",
+    "under_",
+    "\u202eright",
+    "=1+1",
+    "x" * 10_000,
+    "::",
+]
+
+
+def reported(plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()) -> ReportedStudy:
+    records = StudyRecords("made-up", make_lock(plan), trials, instances)
+    summary = summarize(plan, trials, instances)
+    return ReportedStudy(summary, records, lambda: study_document(summary, records.lock))
+
+
+def demo_report() -> ReportedStudy:
+    plan, trials, instances, _ = demo_study()
+    return reported(plan, trials, instances)
+
+
+def hostile_report() -> ReportedStudy:
+    """Names and causes that try to break out."""
+    workload = Workload(name="shape", concurrency=1, input_tokens=16, output_tokens=8)
+    engines = tuple(EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"}) for name in HOSTILE)
+    plan = make_plan(["one"], [workload])
+    contenders = [Contender(variant=f"m/{name}", engine=name) for name in HOSTILE]
+    cells = tuple(Cell(contender=one, workload="shape") for one in contenders)
+    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": engines}), "cells": cells})
+    trials = [
+        make_trial(cell, 0, number, metrics=speed_metrics(workload, 100.0 + number))
+        if number % 2
+        else make_trial(cell, 0, number, outcome=Outcome.CRASHED, cause=cell.contender.engine)
+        for number, cell in enumerate(cells)
+    ]
+    return reported(plan, trials)
