@@ -60,7 +60,7 @@ def test_a_plan_says_once_that_weights_were_rounded_before_where_it_measures_qua
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     studies = Path(__file__).parents[2] / "examples"
-    rounded = "The weights of smollm2-135m had been rounded to 4 bits (Q4_1) before they were written as bf16"
+    rounded = "The linear layers of smollm2-135m had been rounded to 4 bits (Q4_1) before they were written as bf16"
     quality = " ".join(bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out.split())
     assert quality.count(rounded) == 1
     speed = " ".join(bitbench(capsys, "plan", str(studies / "first-look.yaml")).out.split())

@@ -61,8 +61,8 @@ def section_text() -> str:
 def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
     found = summary("4 bits (Q4_1)")
     sentence = (
-        "The weights of `m` had been rounded to 4 bits (Q4_1) before they were written as bf16: its figures of quality "
-        "show what a variant loses against those rounded weights, not against the original model."
+        "The linear layers of `m` had been rounded to 4 bits (Q4_1) before they were written as bf16: its figures of "
+        "quality show what a variant loses against those rounded weights, not against the original model."
     )
     assert phrase_text(next(quality_sentences(found))) == sentence
     section = quality_section(found)

@@ -154,7 +154,7 @@ class Plan(Record):
 
     @property
     def rounded_before(self) -> dict[str, str]:
-        """Models whose unquantized weights had been rounded already, and to what."""
+        """Models whose unquantized layers had been rounded already, and to what."""
         known = {variant.model_name: variant.facts.rounded_before for variant in self.variants}
         return {model: rounded for model, rounded in known.items() if rounded is not None}
 

@@ -383,7 +383,7 @@ def test_where_one_type_is_the_best_mix_that_is_said() -> None:
 
 def test_a_mix_of_weights_that_were_rounded_before_says_so() -> None:
     found = mixture().model_copy(update={"rounded_before": "4 bits (Q4_1)"})
-    assert "The weights of small had been rounded to 4 bits (Q4_1) before" in terminal_text(found)
+    assert "The linear layers of small had been rounded to 4 bits (Q4_1) before" in terminal_text(found)
     assert "rounded" not in terminal_text(mixture())
 
 

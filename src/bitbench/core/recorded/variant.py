@@ -31,7 +31,7 @@ class ModelFacts(Record):
     experts: int | None = None  # of a mixture; None: every weight works on every token
     random_weights: bool = False  # a shape without trained weights: for speed, memory and kernels, never for quality
     quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
-    rounded_before: str | None = None  # what its weights lost before it was dense, such as "4 bits (Q4_1)"
+    rounded_before: str | None = None  # what its linear layers were before it was dense: "4 bits (Q4_1)"
 
     def kv_bytes_per_token(self, value_bytes: int) -> int | None:
         """Keys and values of one token in all layers, each number in so many bytes."""

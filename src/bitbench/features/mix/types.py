@@ -131,7 +131,7 @@ class Mixture(Record):
     reference_step: Estimate | None = None  # as it was timed beside the types
     reference_divergence: QualityEstimate | None = None  # on the text of the single swaps
     unused_types: tuple[str, ...] = ()  # that fit no group
-    rounded_before: str | None = None  # what the weights of the model lost before, see `ModelFacts`
+    rounded_before: str | None = None  # of the model, see `ModelFacts`
     tokens: int  # of text on which single swaps were measured
     recipe: str  # the file that a study can name
     folder: str

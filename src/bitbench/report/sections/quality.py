@@ -74,7 +74,7 @@ def rounded_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
     """Of models whose unquantized weights are not the original ones: what their figures of quality compare with."""
     for model, rounded in rounded_before.items():
         yield say(
-            "The weights of ",
+            "The linear layers of ",
             Name(model),
             f" had been rounded to {rounded} before they were written as bf16: its figures of quality show what a "
             "variant loses against those rounded weights, not against the original model.",
