@@ -17,7 +17,7 @@ FLEET = ("test_fleet", "test_fleet_lab", "test_load_nodes")
 TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,
     "src/bitbench/vptq/*": KERNELS,
-    "src/bitbench/kernels/*": KERNELS,
+    "src/bitbench/features/kernels/*": KERNELS,
     "src/bitbench/quantize/*": ("test_quantize", "test_four_bits", "test_vptq"),
     "src/bitbench/quality/*": ("test_four_bits",),
     "src/bitbench/engines/*vllm*": ("test_refused_recipe",),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bitbench.environments.installed import python_of
-from bitbench.kernels import registry
-from bitbench.kernels.shapes import SEED_INPUTS
+from bitbench.features.kernels import registry
+from bitbench.features.kernels.shapes import SEED_INPUTS
 from bitbench.lab.study import Lab
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")

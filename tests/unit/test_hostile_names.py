@@ -17,9 +17,11 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.report.charts.kernels import roofline_figure
+from bitbench.features.kernels.chart import roofline_figure
+from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.words import kernel_document
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.html import page
 from bitbench.report.document.markdown import markdown
@@ -29,9 +31,7 @@ from bitbench.report.files import figures_of
 from bitbench.report.forms.choices import Form
 from bitbench.report.forms.registry import STUDY_FORMS
 from bitbench.report.forms.tidy import json_text
-from bitbench.report.sections.kernels import kernel_document
 from bitbench.report.study import study_document
-from bitbench.statistics.kernels import summarize_kernels
 from tests.unit.hostile import HOSTILE, hostile_study
 
 

@@ -18,9 +18,9 @@ from bitbench.core.asked.study import EngineSetup
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
 from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.imports import vendor_backends
 from bitbench.imports.choices import Starts, Tool

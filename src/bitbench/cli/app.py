@@ -14,7 +14,6 @@ from bitbench.cli import (
     environments,
     explain,
     import_results,
-    kernels,
     load,
     models,
     profile,
@@ -214,7 +213,6 @@ app.command()(quality.quality)
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
-app.command()(kernels.kernels)
 app.command("import")(import_results.import_results)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")

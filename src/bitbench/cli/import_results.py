@@ -37,7 +37,7 @@ def import_results(
     lab, console = Lab(), Terminal()
     folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
-        _show_kernels(folder.path)
+        _show_tables(folder.path)
         return
     reported = write_outcome(lab, folder)
     show_outcome(reported, console, ExitCode.DONE)
@@ -46,15 +46,12 @@ def import_results(
         console.print(Text(f"• {plain(note)}", style="dim"))
 
 
-def _show_kernels(folder: Path) -> None:
-    """The answer and what was assumed; the table itself is long."""
+def _show_tables(folder: Path) -> None:
+    """The answer and what was assumed, of tables that are no study."""
     from bitbench.cli.terminal import Terminal
-    from bitbench.core.recorded.published import PublishedKernels
+    from bitbench.lab.folders import folder_report
     from bitbench.report.document.terminal import render
-    from bitbench.report.forms.published import published_kernel_document
-    from bitbench.store.published import read_published
 
-    kernels = read_published(folder, PublishedKernels)
-    assert kernels is not None  # nothing else makes a folder without a study
-    render(published_kernel_document(kernels), Terminal())
-    typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")
+    if (found := folder_report(folder)) is not None:
+        render(found.document, Terminal())
+        typer.echo(f"\n{found.ending}")

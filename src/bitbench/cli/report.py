@@ -6,16 +6,26 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.options import AllowInconclusive
-from bitbench.report.forms.choices import Form
+from bitbench.report.forms.choices import formats
+
+
+def known_format(name: str) -> str:
+    """One that can be chosen."""
+    known = formats()
+    if name not in known:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
+    return name
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder filled by bitbench.", metavar="STUDY_DIR")],
     *,
     form: Annotated[
-        Form | None,
+        str | None,
         typer.Option(
             "--format",
+            parser=known_format,
+            metavar=f"<{'|'.join(formats())}>",
             help="The output format [default: index.html, report.md, and tables in the terminal].",
         ),
     ] = None,
@@ -39,7 +49,7 @@ def report(
         _write_form(folder, form, output)
 
 
-def _write_form(folder: Path, form: Form, output: Path | None) -> None:
+def _write_form(folder: Path, form: str, output: Path | None) -> None:
     from bitbench.ground.safe_files import SafeFolder
     from bitbench.lab.forms import form_text
     from bitbench.lab.study import Lab
@@ -50,20 +60,19 @@ def _write_form(folder: Path, form: Form, output: Path | None) -> None:
         return
     files, name = SafeFolder.around(output, folder)
     files.write(name, text)
-    typer.echo(f"{form.value}: {output}")
+    typer.echo(f"{form}: {output}")
 
 
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.kernels import RECORDS_FILE, read_kernels
+    from bitbench.lab.folders import folder_report
     from bitbench.lab.study import Lab
     from bitbench.report.document.terminal import render
-    from bitbench.report.sections.kernels import write_kernels
     from bitbench.store.folder import StudyFolder
 
-    if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
-        render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Terminal())
-        typer.echo(f"\ntable and chart: {folder}")
+    if (found := folder_report(folder)) is not None:
+        render(found.document, Terminal())
+        typer.echo(f"\n{found.ending}")
         return
     end_with_outcome(Lab(), StudyFolder.existing(folder), Terminal(), allow_inconclusive=allow_inconclusive)

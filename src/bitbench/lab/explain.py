@@ -10,17 +10,14 @@ from bitbench.core.found.explanation import Explanation
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.environments.installed import python_of
+from bitbench.feature import offered
 from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
-from bitbench.kernels.runner import measure_roof
-from bitbench.lab.trial import now
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
 from bitbench.statistics.explain import explain, workload_speeds
 from bitbench.statistics.fields import field_of
 from bitbench.store.folder import StudyFolder
 
-ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
 
 
@@ -100,10 +97,12 @@ def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[Mac
     here = collect_host_facts()
     if (reason := _why_no_roof(host, here)) is not None:
         return None, reason
+    measure = next(iter(offered("roof").values()), None)
+    if measure is None:
+        return None, "no feature that measures it is installed"
     try:
-        python = python_of(ENVIRONMENT, home)
         with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
-            roof = measure_roof(python, here.cpu_model, now())
+            roof: MachineRoof = measure.load()(home)
             writer.write_roof(roof)
     except BitbenchError as error:
         return None, str(error).rstrip(".")

@@ -1,6 +1,8 @@
-"""What can be chosen on the command line; without imports, so that --help stays quick."""
+"""What can be chosen on the command line; without further imports, so that --help stays quick."""
 
 from enum import StrEnum
+
+from bitbench.feature import offered
 
 
 class Form(StrEnum):
@@ -9,9 +11,13 @@ class Form(StrEnum):
     VENDOR_MD = "vendor-md"  # runs by configuration: latency and throughputs, mean ± sd, ranking
     VENDOR_RST = "vendor-rst"  # grid tables of speed and memory by model, engine, input length, quantization, devices
     BACKEND_MD = "backend-md"  # TTFT and TPOT with a column per backend, its version and its kernel
-    KERNEL_MD = "kernel-md"  # of a folder that `bitbench kernels` filled, or of an imported table
     PROFILE_MD = "profile-md"  # operator profiles of a study, or of an imported table
     LATEX = "latex"  # the report's tables for a paper
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
     JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
+
+
+def formats() -> list[str]:
+    """Those of the core, and those that features offer."""
+    return [*Form, *offered("folder_formats")]

@@ -7,16 +7,18 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelRun, KernelSummary
+from bitbench.core.recorded.roof import MachineRoof
 from bitbench.environments.installed import python_of
+from bitbench.features.kernels import registry, runner
+from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.shapes import parse_shapes
+from bitbench.features.kernels.types import KernelRun, KernelSummary
 from bitbench.ground.errors import KernelError, StoreError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.kernels import registry, runner
-from bitbench.kernels.shapes import parse_shapes
+from bitbench.lab.trial import now
 from bitbench.models import library
 from bitbench.probes.gpus import survey_gpus
 from bitbench.probes.host import collect_host_facts
-from bitbench.statistics.kernels import summarize_kernels
 from bitbench.vptq.instruction_sets import usable_isas
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
@@ -55,6 +57,12 @@ def measure_kernels(
     summary = summarize_kernels(run, options.against)
     SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")
     return summary
+
+
+def measure_roof(home: Path) -> MachineRoof:
+    """What this machine can do at most, without any case; takes some seconds. Raises KernelError."""
+    python = python_of(ENVIRONMENT, home)
+    return runner.measure_roof(python, collect_host_facts().cpu_model, now())
 
 
 def kernel_records(folder: Path) -> Path | None:

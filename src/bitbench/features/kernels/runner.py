@@ -6,12 +6,12 @@ from pathlib import Path
 
 from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.core.base import Json
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
+from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.registry import CaseSource, native_module, package_folders
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.errors import KernelError
 from bitbench.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.kernels.case import Shape
-from bitbench.kernels.registry import CaseSource, native_module, package_folders
 
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
 # More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;
@@ -74,7 +74,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
-    """What this machine can do at most, without any case; takes some seconds. Raises KernelError."""
+    """The readings of the bench without any case. Raises KernelError."""
     job = KernelJob(shapes=(), batches=(), cases=(), all_cases=False)
     machine = next((event for event in _events(job, python) if event["event"] == "machine"), None)
     if machine is None:

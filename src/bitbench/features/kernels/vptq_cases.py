@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bitbench.kernels.case import Prepared, Shape, Traits, WeightPool
+from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
 from bitbench.vptq import packed
 from bitbench.vptq.instruction_sets import usable_isas
 from bitbench.vptq.multiply import multiply

@@ -4,7 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from bitbench.kernels.device import FILLER_BYTES, MOST_FILLERS, Cpu, Cuda, open_device
+from bitbench.features.kernels.device import FILLER_BYTES, MOST_FILLERS, Cpu, Cuda, open_device
 
 FILLER_MS = 0.1
 

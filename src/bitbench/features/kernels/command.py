@@ -4,9 +4,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from bitbench.cli.parsing import counts, words
+from bitbench.cli.terminal import Terminal
 from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.features.kernels.bench import BASELINES, KernelOptions, measure_kernels
+from bitbench.features.kernels.folders import write_kernels
+from bitbench.lab.study import default_home
+from bitbench.report.document.terminal import render
 
 
 def kernels(
@@ -40,14 +46,6 @@ def kernels(
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
     chart, and records.json; `bitbench report DIR` rebuilds table and chart from the records.
     """
-    from rich.text import Text
-
-    from bitbench.cli.terminal import Terminal
-    from bitbench.lab.kernels import BASELINES, KernelOptions, measure_kernels
-    from bitbench.lab.study import default_home
-    from bitbench.report.document.terminal import render
-    from bitbench.report.sections.kernels import write_kernels
-
     console = Terminal(stderr=True)
     options = KernelOptions(
         shapes=shapes,

@@ -1,6 +1,7 @@
 """What the worker of the kernel bench does with a case that cannot be run."""
 
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from typing import NoReturn
 
 import pytest
 
-import bitbench.kernels
+import bitbench.features.kernels
 from bitbench.core.base import Json
-from bitbench.kernels.case import Shape, Traits, WeightPool
+from bitbench.features.kernels.case import Shape, Traits, WeightPool
 
-WORKER = Path(bitbench.kernels.__file__).parent / "workers" / "kernel_worker.py"
+WORKER = Path(bitbench.features.kernels.__file__).parent / "workers" / "kernel_worker.py"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ class DoesNotCompile(Traits):
 
     def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> NoReturn:
         raise RuntimeError("no image for this device\nand more")
+
+
+def test_what_the_worker_imports_of_bitbench_needs_no_package() -> None:
+    package = WORKER.parents[3]
+    modules = ", ".join(f"bitbench.features.kernels.{name}" for name in ("case", "device", "roof"))
+    script = (
+        f"import sys; sys.path.append({str(package / 'isolated')!r})\n"
+        f"from bitbench_package import make_importable; make_importable()\nimport {modules}"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
 
 
 def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[3] / "isolated"))  # run in isolated mode, python looks nowhere else
 from bitbench_package import load  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run, sentence  # type: ignore[import-not-found]
 
@@ -45,7 +45,7 @@ def load_native(native: str | None) -> None:
 
 
 class FilledPool:
-    """See bitbench.kernels.case.WeightPool. The first gigabytes are filled with repeats of one random piece."""
+    """See `case.WeightPool`. The first gigabytes are filled with repeats of one random piece."""
 
     PIECE = 8 * 2**20
 
@@ -124,8 +124,8 @@ class KernelBench:
     def __init__(self, job: Json, reports: Reports) -> None:
         import torch
 
-        from bitbench.kernels.case import Shape
-        from bitbench.kernels.device import open_device
+        from bitbench.features.kernels.case import Shape
+        from bitbench.features.kernels.device import open_device
 
         self._torch, self._job, self._reports = torch, job, reports
         self._threads = job["threads"] or torch.get_num_threads()
@@ -150,7 +150,7 @@ class KernelBench:
                 self._reports.send("unusable", case=number, cause=sentence(error))
 
     def run(self) -> None:
-        from bitbench.kernels.roofline import measure
+        from bitbench.features.kernels.roof import measure
 
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         size = max(self._cold_bytes, largest) + 2**20

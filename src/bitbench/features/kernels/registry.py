@@ -1,4 +1,4 @@
-"""Kernel cases by name, from the entry points of the group `bitbench.kernels`.
+"""Kernel cases by name, as features offer them in the group `kernel_cases`.
 
 They are not imported here: a case imports torch, which lives in another environment. What the worker there needs is
 the module, the name in it, and the folder of the package.
@@ -7,29 +7,26 @@ the module, the name in it, and the folder of the package.
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 
+from bitbench.feature import Offer, offered
 from bitbench.ground.errors import KernelError
-from bitbench.ground.plugins import broken_plugin, warn_of_plugin
+from bitbench.ground.plugins import warn_of_plugin
 
-GROUP = "bitbench.kernels"
+GROUP = "kernel_cases"
 
 
 @dataclass(frozen=True)
 class CaseSource:
-    point: EntryPoint
-
-    @property
-    def name(self) -> str:
-        return self.point.name
+    name: str
+    offer: Offer
 
     @property
     def module(self) -> str:
-        return self.point.module
+        return importlib.util.resolve_name(self.offer.target.partition(":")[0], self.offer.feature.package)
 
     @property
     def attribute(self) -> str:
-        return self.point.attr
+        return self.offer.target.partition(":")[2]
 
     @property
     def package(self) -> str:
@@ -37,12 +34,13 @@ class CaseSource:
 
     def warn_that_unusable(self, cause: str) -> None:
         """For a case that was not requested by name: the others run without it."""
-        warn_of_plugin(broken_plugin(self.point, cause))
+        feature = self.offer.feature
+        warn_of_plugin(f"Kernel cases of the feature {feature.name} ({feature.package}) cannot be loaded: {cause}")
 
 
 def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
-    """All cases whose package is found, or the named ones; raises KernelError for a name that no package offers."""
-    known = {point.name: CaseSource(point) for point in entry_points(group=GROUP)}
+    """All cases whose package is found, or the named ones; raises KernelError for a name that no feature offers."""
+    known = {name: CaseSource(name, offer) for name, offer in offered(GROUP).items()}
     if names is None:
         return tuple(known[name] for name in sorted(known) if _is_found(known[name]))
     for name in names:

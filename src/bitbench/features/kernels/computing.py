@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
+from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
 from bitbench.statistics.distributions import fair_coin_quantile
 
 CONFIDENCE = 0.95

@@ -1,6 +1,6 @@
 """What a kernel case is. A case module is imported by the worker in an environment with torch; it imports torch itself.
 
-A case is found through the entry points of the group `bitbench.kernels`, so another package can add its own.
+A case is found among what features offer as `kernel_cases`, so another package can add its own.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,25 +1,21 @@
 """The kernel table: the columns that such tables have, and those that explain it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
 from bitbench.core.recorded.published import PublishedKernel
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
 from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.markdown import FIGURES, markdown
 from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
 from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
 from bitbench.report.grouping import grouped
-from bitbench.report.quantities import median_and_extremes, number, roof_quantities
+from bitbench.report.quantities import median_and_extremes, number
 
 if TYPE_CHECKING:
     from bitbench.report.charts.figure import Figure
 
-TABLE_FILE = "kernels.md"
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 _CODEBOOKS = ("main_centroids", "residual_centroids")
@@ -29,20 +25,6 @@ _TORCH_NAMES = {
     "torch-mv": "torch.mv",
     "torch-linear-f32": "torch float32",
 }  # as the columns of such tables are called
-
-
-def write_kernels(summary: KernelSummary, folder: Path) -> Document:
-    """kernels.md in `folder`, and the figure that it shows."""
-    from bitbench.report.charts.kernels import WIDTH, roofline_figure  # drawing: a second to import
-    from bitbench.report.charts.svg import svg
-
-    figure = roofline_figure(summary)
-    document = kernel_document(summary, figure)
-    files = SafeFolder(folder)
-    if figure is not None:
-        files.write(f"{FIGURES}/{figure.name}.svg", svg(figure, WIDTH))
-    files.write(TABLE_FILE, markdown(document))
-    return document
 
 
 def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
@@ -74,6 +56,12 @@ def _conditions(machine: KernelMachine) -> Iterator[Block]:
         "Times are medians of interleaved rounds; a ratio is the median of the rounds' ratios, with its 95 % interval; "
         "below 1 the kernel is faster than the one it is compared with."
     )
+
+
+def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
+    """What memory and arithmetic can do at most."""
+    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
+    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
 
 
 def _place(machine: KernelMachine) -> Phrase:

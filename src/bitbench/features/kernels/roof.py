@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from bitbench.kernels.case import WeightPool
-    from bitbench.kernels.device import Device
+    from bitbench.features.kernels.case import WeightPool
+    from bitbench.features.kernels.device import Device
 
 READINGS = 3
 PRODUCTS = 2

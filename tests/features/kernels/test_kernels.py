@@ -1,26 +1,28 @@
 """The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
 
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
 import altair as alt
 import pytest
 
+from bitbench import feature
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.feature import Feature
+from bitbench.features.kernels import bench, registry, runner
+from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.chart import WIDTH, roofline_figure
+from bitbench.features.kernels.computing import median, median_of_passes, ratio, summarize_kernels
+from bitbench.features.kernels.shapes import parse_shapes
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.words import kernel_document
 from bitbench.ground.errors import KernelError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.kernels import registry, runner
-from bitbench.kernels.case import Shape
-from bitbench.kernels.shapes import parse_shapes
-from bitbench.lab import kernels as kernels_command
 from bitbench.probes.gpus import GpuSurvey
 from bitbench.report.charts.figure import numbers
-from bitbench.report.charts.kernels import WIDTH, roofline_figure
 from bitbench.report.charts.svg import svg
 from bitbench.report.document.markdown import markdown
-from bitbench.report.sections.kernels import kernel_document
-from bitbench.statistics.kernels import median, median_of_passes, ratio, summarize_kernels
 from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import write_tensors
 
@@ -221,7 +223,7 @@ def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_de
 def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kernels_command, "survey_gpus", GpuSurvey)
+    monkeypatch.setattr(bench, "survey_gpus", GpuSurvey)
     answer = bitbench(capsys, "kernels", "--device", "cuda")
     assert (answer.exit_code, answer.out) == (ExitCode.UNAVAILABLE, "")
     assert answer.err == (
@@ -308,3 +310,22 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         ("now-and-then", "wrong: relative error 0.5", (), ()),
     ]
     assert all(row.ratios == {} for row in summarize_kernels(run, ["right"]).figures)
+
+
+def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Feature(
+        "lost",
+        offers={"kernel_cases": {"lost": "nowhere_to_be_found.cases:A", "lost-too": "nowhere_to_be_found.cases:B"}},
+        package="lost_feature",
+    )
+    known = {**feature.features(), "lost": lost}
+    monkeypatch.setattr(feature, "features", lambda: known)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        names = [source.name for source in registry.case_sources()]
+    (warning,) = {str(one.message) for one in seen}
+    assert warning.startswith("Kernel cases of the feature lost (lost_feature) cannot be loaded: nowhere_to_be_found")
+    assert "torch-linear" in names
+    assert "lost" not in names
+    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
+        registry.package_folders(registry.case_sources(["lost"]))
