@@ -16,9 +16,10 @@ FLEET = ("test_fleet", "test_fleet_lab", "test_load_nodes")
 # Files by pattern (a star also stands for slashes), and the tests that are run where one of them was changed.
 TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,
-    "src/bitbench/vptq/*": KERNELS,
+    "src/bitbench/features/vptq/*": KERNELS,
     "src/bitbench/features/kernels/*": KERNELS,
     "src/bitbench/quantize/*": ("test_quantize", "test_four_bits", "test_vptq"),
+    "src/bitbench/engines/workers/checkpoint_layers.py": ("test_vptq",),
     "src/bitbench/quality/*": ("test_four_bits",),
     "src/bitbench/engines/*vllm*": ("test_refused_recipe",),
     "src/bitbench/engines/*transformers*": ("test_profile", "test_explain"),

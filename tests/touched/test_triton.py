@@ -21,11 +21,11 @@ from bitbench.features.kernels.case import Shape
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.types import KernelRun
 from bitbench.features.kernels.words import kernel_document
+from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
 from bitbench.ground.errors import KernelError
 from bitbench.lab.study import Lab
 from bitbench.report.document.markdown import markdown
-from bitbench.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
-from tests.unit.vptq_layers import make_layer
+from tests.features.vptq.vptq_layers import make_layer
 
 CHILD = Path(__file__).with_name("triton_child.py")
 

@@ -28,8 +28,8 @@ import torch
 from transformers import AutoTokenizer
 sys.path.append(sys.argv[2])
 import transformers_model as worker
-worker.vptq_checkpoint.make_importable()
-from bitbench.vptq import hugging_face, linear
+worker.checkpoint_layers.make_importable()
+from bitbench.features.vptq import hugging_face, linear
 folder = Path(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]

@@ -29,7 +29,7 @@ asked = json.loads(sys.argv[3])
 import numpy as np
 import torch
 from bitbench import _native
-from bitbench.vptq import packed
+from bitbench.features.vptq import packed
 torch.set_num_threads(2)
 rng = np.random.default_rng(1)
 def matrix(columns, outputs, main=4096, residual=256):

@@ -19,7 +19,7 @@ from bitbench.lab.answers import answer_schema
 FEATURES = [*feature.features().values()]
 BUILT_IN = [entry for entry in FEATURES if entry.is_built_in]
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
-IMPORTED_ELSEWHERE = ("kernel_cases",)  # where torch is
+IMPORTED_ELSEWHERE = ("kernel_cases", "checkpoints")  # where torch is
 COMMANDS = [(command, Offer(owner, command.run)) for owner in FEATURES for command in owner.commands]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from bitbench.core.environment import Environment
 from bitbench.engines import registry
 from bitbench.environments.installed import InstalledEnvironment
-from bitbench.feature import offered
+from bitbench.feature import loaded
 from bitbench.ground.errors import EngineEnvironmentError
 from bitbench.quality.environment import LMEVAL
 from bitbench.quantize.environment import QUANTIZE
@@ -14,7 +14,7 @@ from bitbench.quantize.environment import QUANTIZE
 def known_environments() -> dict[str, Environment]:
     """By name. An engine that cannot be imported is skipped with a warning."""
     of_engines = (engine.own_environment for engine in registry.engines().values())
-    of_features = (offer.load() for offer in offered("environments").values())
+    of_features = loaded("environments").values()
     return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
 
 

@@ -11,6 +11,7 @@ from bitbench.core.recorded.roof import MachineRoof
 from bitbench.environments.installed import python_of
 from bitbench.features.kernels import registry, runner
 from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.instruction_sets import usable_isas
 from bitbench.features.kernels.shapes import parse_shapes
 from bitbench.features.kernels.types import KernelRun, KernelSummary
 from bitbench.ground.errors import KernelError, StoreError
@@ -19,7 +20,6 @@ from bitbench.lab.trial import now
 from bitbench.models import library
 from bitbench.probes.gpus import survey_gpus
 from bitbench.probes.host import collect_host_facts
-from bitbench.vptq.instruction_sets import usable_isas
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = ("torch-linear", "torch-mv")

@@ -69,7 +69,7 @@ class FilledPool:
 
     def huge_page_bytes_at(self, offset: int, count: int) -> Any:
         if self._huge_pages is None:
-            from bitbench.vptq.huge_pages import Arena
+            from bitbench.features.kernels.huge_pages import Arena
 
             self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
         return cut(self._huge_pages, offset, count)

@@ -4,13 +4,16 @@ import time
 from pathlib import Path
 
 from bitbench.core.base import Json
+from bitbench.features.vptq.options import VptqOptions
 from bitbench.ground.errors import QuantizeError
 from bitbench.ground.safe_files import SafeFolder
+from bitbench.quantize.backends import Maker
 from bitbench.quantize.backends.worker import run_worker
+from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 
-_WORKER = Path(__file__).parents[1] / "workers" / "vptq_worker.py"
+_WORKER = Path(__file__).with_name("workers") / "vptq_worker.py"
 
 
 def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
@@ -42,20 +45,29 @@ class _WeightsEstimate:
 
 
 def _job(work: Work) -> dict[str, Json]:
-    step = work.recipe.vptq
-    if step is None or work.calibration is None:
-        raise QuantizeError(f"{work.recipe.name} needs a `vptq` step and calibration text.")
+    options = VptqOptions.model_validate(work.recipe.options)
+    if work.calibration is None:
+        raise QuantizeError(f"{work.recipe.name} needs calibration text.")
     calibration_file = SafeFolder(work.folder).write("calibration.jsonl", work.calibration.as_jsonl())
     SafeFolder(work.kept.parent).make_folder(work.kept.name)
-    settings = step.model_dump(mode="json", exclude={"step", "ignore", "dampening"})
+    settings = options.model_dump(mode="json", exclude={"ignore", "dampening"})
     return {
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "kept": str(work.kept),
-        "settings": {**settings, "damping": step.dampening},
-        "ignore": list(step.ignore),
+        "settings": {**settings, "damping": options.dampening},
+        "ignore": list(options.ignore),
         "calibration": str(calibration_file),
         "samples": work.recipe.calibration.samples,
         "tokens": work.recipe.calibration.tokens,
         "seed": work.seed,
     }
+
+
+MAKER = Maker(
+    environment=QUANTIZE.name,
+    telling_packages=("numpy", "torch", "transformers"),
+    compress=compress,
+    s_per_million_parameters=4.2,
+    options=VptqOptions,
+)

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bitbench.vptq.layout import Doubles, Floats
+from bitbench.features.vptq.layout import Doubles, Floats
 
 # Column number and what it should be, [outputs]; gives what it becomes.
 Quantize: TypeAlias = Callable[[int, Floats], Floats]

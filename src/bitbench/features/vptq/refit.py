@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.vptq.kmeans import sums_by_place
-from bitbench.vptq.layout import Floats
-from bitbench.vptq.nearest import Places
+from bitbench.features.vptq.kmeans import sums_by_place
+from bitbench.features.vptq.layout import Floats
+from bitbench.features.vptq.nearest import Places
 
 
 @dataclass(frozen=True)

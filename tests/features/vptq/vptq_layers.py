@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from bitbench.vptq.layout import Floats, Outliers, VptqLayer
+from bitbench.features.vptq.layout import Floats, Outliers, VptqLayer
 
 # Main and residual entries: those of the kernel table, those of public models, and some that fill no index.
 codebook_sizes = st.sampled_from(

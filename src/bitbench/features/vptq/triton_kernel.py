@@ -1,7 +1,7 @@
 """VPTQ's product for a GPU, in Triton, from the public layout as it is stored. NOT YET RUN ON A GPU.
 
-Checked with Triton's interpreter against `bitbench.vptq.layout` and compiled ahead of time for sm_80. Imported only
-where torch and triton are; the layer around it is `bitbench.vptq.triton_layer`.
+Checked with Triton's interpreter against `layout` and compiled ahead of time for sm_80. Imported only where torch and
+triton are; the layer around it is in `triton_layer`.
 """
 # Triton reads annotations as its own (tl.constexpr), so that a kernel cannot have Python's.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"

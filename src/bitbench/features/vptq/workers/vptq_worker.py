@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 # Run in isolated mode, python looks nowhere else.
-sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
+sys.path += [str(Path(__file__).parents[3] / place) for place in ("isolated", "quantize/workers")]
+sys.path.append(str(Path(__file__).parent))
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
 from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
@@ -112,7 +113,7 @@ class Quantizer:
         import numpy as np
         from safetensors.numpy import save_file
 
-        from bitbench.vptq import checkpoint, solver
+        from bitbench.features.vptq import checkpoint, solver
 
         began = time.monotonic()
         rng = np.random.default_rng([self._job["seed"], zlib.crc32(name.encode())])
@@ -142,7 +143,7 @@ class Quantizer:
         """The weights as whoever loads the checkpoint will have them."""
         from safetensors import safe_open
 
-        from bitbench.vptq import checkpoint, layout
+        from bitbench.features.vptq import checkpoint, layout
 
         with safe_open(self._file(name), "np") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
@@ -157,7 +158,7 @@ class Quantizer:
     def _write(self) -> None:
         from safetensors.torch import load_file, save_file
 
-        from bitbench.vptq.checkpoint import METHOD
+        from bitbench.features.vptq.checkpoint import METHOD
 
         target = Path(self._job["checkpoint"])
         target.mkdir()

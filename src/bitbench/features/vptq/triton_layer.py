@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack
-from bitbench.vptq.triton_kernel import multiply
+from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack
+from bitbench.features.vptq.triton_kernel import multiply
 
 # The public checkpoints' own type; codebooks that are stored in bfloat16 lose nothing that counts in it.
 CODEBOOK_TYPE = torch.float16

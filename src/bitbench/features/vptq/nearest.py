@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.vptq.layout import Floats
+from bitbench.features.vptq.layout import Floats
 
 # `out = a @ b` for dense float32 arrays. Who has a quicker one than numpy's brings it: torch's was three times as quick
 # for vectors of 8.

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.vptq import layout, packed
-from bitbench.vptq.instruction_sets import usable_isas
-from bitbench.vptq.layout import VptqLayer
-from bitbench.vptq.multiply import multiply
+from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.vptq import layout, packed
+from bitbench.features.vptq.layout import VptqLayer
+from bitbench.features.vptq.multiply import multiply
 
 if TYPE_CHECKING:
-    from bitbench.vptq.triton_layer import TritonLayer
+    from bitbench.features.vptq.triton_layer import TritonLayer
 
 # The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. The line was
 # measured with layers of 0.3 to 0.9 million weights; larger ones would gain from the kernel up to some 500 rows.
@@ -83,7 +83,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("bias", bias, persistent=False)
 
     def _fill_triton(self, layer: VptqLayer) -> None:
-        from bitbench.vptq.triton_layer import TritonLayer
+        from bitbench.features.vptq.triton_layer import TritonLayer
 
         self.on_gpu = TritonLayer(layer)
 

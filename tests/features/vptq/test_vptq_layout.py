@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.vptq import layout, packed
-from bitbench.vptq.layout import Outliers, VptqLayer
-from tests.unit.vptq_layers import codebook_sizes, layers
+from bitbench.features.vptq import layout, packed
+from bitbench.features.vptq.layout import Outliers, VptqLayer
+from tests.features.vptq.vptq_layers import codebook_sizes, layers
 
 
 def test_words_hold_the_residual_above_the_main_index_lowest_bits_first() -> None:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
-from bitbench.vptq import packed
-from bitbench.vptq.instruction_sets import usable_isas
-from bitbench.vptq.multiply import multiply
+from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.vptq import packed
+from bitbench.features.vptq.multiply import multiply
 
 
 @dataclass(frozen=True)

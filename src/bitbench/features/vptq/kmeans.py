@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from bitbench.vptq.layout import Doubles, Floats
-from bitbench.vptq.nearest import Dot, Places, Search
+from bitbench.features.vptq.layout import Doubles, Floats
+from bitbench.features.vptq.nearest import Dot, Places, Search
 
 
 def kmeans(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bitbench.vptq.layout import Floats
-from bitbench.vptq.nearest import Dot, Places, Search
-from bitbench.vptq.refit import Book
+from bitbench.features.vptq.layout import Floats
+from bitbench.features.vptq.nearest import Dot, Places, Search
+from bitbench.features.vptq.refit import Book
 
 
 class Coder:

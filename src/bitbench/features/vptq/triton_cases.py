@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 
 from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
-from bitbench.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
+from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
 
 if TYPE_CHECKING:
-    from bitbench.vptq.triton_layer import Segment
+    from bitbench.features.vptq.triton_layer import Segment
 
 VECTOR = 8
 ALIGNED = 64  # bytes: where the pool lets a piece begin
@@ -34,7 +34,7 @@ class TritonVptq(Traits):
     devices: tuple[str, ...] = DEVICES
     check_dtype: str = "float32"
     allowed_error: float = 2e-4  # single precision, in sums of another order than the reference's
-    batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.vptq.linear`
+    batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.features.vptq.linear`
 
     def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
         return "triton is not installed here" if importlib.util.find_spec("triton") is None else None
@@ -60,7 +60,7 @@ class TritonVptq(Traits):
         return -(-shape.out_features // VECTOR), -(-shape.in_features * sum(self._bits) // WORD_BITS)
 
     def _segment(self, shape: Shape, offset: int, pool: WeightPool) -> "Segment":
-        from bitbench.vptq.triton_layer import CODEBOOK_TYPE, Segment
+        from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
 
         rows, row_words = self._form(shape)
         words = pool.bytes_at(offset, 4 * rows * row_words).view(torch.int32).view(rows, row_words)

@@ -1,6 +1,6 @@
 """The CPU kernel against double precision, on every instruction set that this machine has.
 
-`BITBENCH_ISA=avx2 pytest tests/unit/test_vptq_kernel.py` skips what is better than AVX2, as if the processor lacked it.
+With `BITBENCH_ISA=avx2` it skips what is better than AVX2, as if the processor lacked it.
 """
 
 import os
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitbench.vptq import layout, packed
-from bitbench.vptq.layout import Doubles, VptqLayer
-from tests.unit.vptq_layers import codebook_sizes, layers, make_layer
+from bitbench.features.vptq import layout, packed
+from bitbench.features.vptq.layout import Doubles, VptqLayer
+from tests.features.vptq.vptq_layers import codebook_sizes, layers, make_layer
 
 native = pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 

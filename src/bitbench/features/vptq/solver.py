@@ -14,13 +14,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.vptq.coder import Coder
-from bitbench.vptq.kmeans import kmeans
-from bitbench.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize
-from bitbench.vptq.nearest import Dot
-from bitbench.vptq.packed import INT8_MAX
-from bitbench.vptq.propagate import error_factor, improve_columns, quantize_columns
-from bitbench.vptq.refit import Book, combine, refit
+from bitbench.features.vptq.coder import Coder
+from bitbench.features.vptq.kmeans import kmeans
+from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize
+from bitbench.features.vptq.nearest import Dot
+from bitbench.features.vptq.packed import INT8_MAX
+from bitbench.features.vptq.propagate import error_factor, improve_columns, quantize_columns
+from bitbench.features.vptq.refit import Book, combine, refit
 
 _REFIT_ITERATIONS = 10  # of conjugate gradients; 40 changed the error of SmolLM2's layers in the fifth digit
 _Number = TypeVar("_Number", np.float32, np.float64)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bitbench.vptq import layout
-from bitbench.vptq.checkpoint import LayerConfig, Tensor, config_of, describe, read_layer, tensors_of
-from bitbench.vptq.layout import VptqLayer
-from tests.unit.vptq_layers import make_layer
+from bitbench.features.vptq import layout
+from bitbench.features.vptq.checkpoint import LayerConfig, Tensor, config_of, describe, read_layer, tensors_of
+from bitbench.features.vptq.layout import VptqLayer
+from tests.features.vptq.vptq_layers import make_layer
 
 
 @settings(deadline=None, max_examples=30)

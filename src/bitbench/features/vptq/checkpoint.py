@@ -10,7 +10,7 @@ from typing import TypeAlias, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.vptq.layout import Floats, Outliers, VptqLayer, pack, unpack
+from bitbench.features.vptq.layout import Floats, Outliers, VptqLayer, pack, unpack
 
 METHOD = "vptq"  # `quant_method` of a quantization_config
 Tensor: TypeAlias = npt.NDArray[np.generic]

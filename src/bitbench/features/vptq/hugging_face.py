@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 
-from bitbench.vptq.checkpoint import METHOD, QuantizationConfig, Tensor, config_of, read_layer
-from bitbench.vptq.linear import VptqLinear
+from bitbench.features.vptq.checkpoint import METHOD, QuantizationConfig, Tensor, config_of, read_layer
+from bitbench.features.vptq.linear import VptqLinear
 
 
 def register(device: str = "cpu") -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.vptq.huge_pages import Arena
-from bitbench.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_columns
+from bitbench.features.kernels.huge_pages import Arena
+from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_columns
 
 if TYPE_CHECKING:
     from bitbench._native import VptqMatrix
