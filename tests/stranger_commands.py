@@ -25,9 +25,9 @@ from bitbench.quantize.backends import Maker
 from bitbench.report import files
 from bitbench.report.charts import svg as charts_svg
 from bitbench.store.folder import StudyFolder
+from tests.features.explain.explain_records import profile
 from tests.features.kernels.test_kernels import a_run
 from tests.strangers import Command
-from tests.unit.explain_records import profile
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, request_rows, speed_metrics
 from tests.unit.test_environments import FakeUv

@@ -61,11 +61,9 @@ class Interrupted(Exception):
 def order(calibrated: int = 4) -> Order:
     home = Lab().home
     recipe = catalog.find("vptq-4096-256")
-    step = recipe.steps[0].model_copy(
-        update={"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
-    )
+    brief = {"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
     few = recipe.calibration.model_copy(update={"samples": calibrated, "tokens": 128})
-    small: Recipe = recipe.model_copy(update={"steps": (step,), "calibration": few})
+    small: Recipe = recipe.model_copy(update={"options": {**recipe.options, **brief}, "calibration": few})
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.order(source, small, versions=versions("quantize", home), seed=1)

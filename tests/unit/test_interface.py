@@ -16,11 +16,10 @@ from bitbench.lab.imports import import_files
 from bitbench.store.tables import TABLES
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
-FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run"}
+FUNCTIONS = {"compare", "load", "plan", "read", "recommend", "report", "run"}
 TYPES = {
     "BitbenchError",
     "Comparison",
-    "Explanation",
     "Plan",
     "Recommendation",
     "Results",

@@ -12,11 +12,9 @@ from typer.core import TyperGroup
 from bitbench.cli import (
     compare,
     environments,
-    explain,
     import_results,
     load,
     models,
-    profile,
     quality,
     quantize,
     quick,
@@ -207,8 +205,6 @@ app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
 app.command()(compare.compare)
-app.command()(explain.explain)
-app.command()(profile.profile)
 app.command()(quality.quality)
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)

@@ -17,8 +17,8 @@ from bitbench.imports.reading import LONGEST_NAME, Reading, plain_name
 from bitbench.imports.records import ImportedStudy, as_study
 from bitbench.imports.tools import read
 from bitbench.planning.write_study import study_text
-from bitbench.profiling.groups import built_in_table
 from bitbench.report.document.text import plain
+from bitbench.statistics.operator_groups import built_in_table
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import write_published
 

@@ -11,7 +11,6 @@ class Form(StrEnum):
     VENDOR_MD = "vendor-md"  # runs by configuration: latency and throughputs, mean ± sd, ranking
     VENDOR_RST = "vendor-rst"  # grid tables of speed and memory by model, engine, input length, quantization, devices
     BACKEND_MD = "backend-md"  # TTFT and TPOT with a column per backend, its version and its kernel
-    PROFILE_MD = "profile-md"  # operator profiles of a study, or of an imported table
     LATEX = "latex"  # the report's tables for a paper
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial

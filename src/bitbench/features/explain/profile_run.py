@@ -13,21 +13,27 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bitbench.core.asked.study import ProfileSpec
+from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
 from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Load, Observer
 from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.explain.asked import ProfileSpec
+from bitbench.features.explain.hook import start_profile, stop_profile
+from bitbench.features.explain.operators import divide
+from bitbench.features.explain.steps import StepShape, decode_seconds, prefill_seconds, steps_in
+from bitbench.features.explain.trace import read_trace
 from bitbench.ground.errors import ProfileError
+from bitbench.ground.linux import require_linux
 from bitbench.lab.bench import Bench
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
 from bitbench.lab.trial import load_job
-from bitbench.profiling.groups import built_in_table
-from bitbench.profiling.hook import start_profile, stop_profile
-from bitbench.profiling.operators import divide
-from bitbench.profiling.steps import StepShape, decode_seconds, prefill_seconds, steps_in
-from bitbench.profiling.trace import read_trace
-from bitbench.store.folder import Writer
+from bitbench.lab.variants import Workshop
+from bitbench.load.workers import LoadWorkers
+from bitbench.statistics.operator_groups import built_in_table
+from bitbench.store.folder import StudyFolder, Writer
 
 PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
 
@@ -71,7 +77,7 @@ class ProfileRun:
 
     @property
     def _spec(self) -> ProfileSpec:
-        return self.plan.study.profile or ProfileSpec()
+        return self.plan.study.section(ProfileSpec) or ProfileSpec()
 
     def _start(self, folder: Path) -> Instance:
         return self.bench.start(
@@ -165,10 +171,23 @@ class ProfileRun:
         self.observer.note(f"profile of {self.contender.name}, batch {self.batch}: {what}")
 
 
+def profile_alone(lab: Lab, study: Study, folder: StudyFolder, observer: Observer) -> None:
+    """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+    require_linux()
+    source = StudySource.of(study)
+    workshop = Workshop(lab.home, source.folder)
+    plan = lab.ready_plan(source, workshop, observer)
+    if plan.refusals:
+        raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+    with folder.writing() as writer, LoadWorkers() as load:
+        lab.runner.begin(writer, plan, source, observer)
+        run_profiles(plan, lab.runner.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
+
+
 def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *, is_all: bool = False) -> None:
     """Every profile that the study wants and its folder does not have. `is_all`: profiles are all that is wanted, so
     one that fails ends it; beside trials it is warned about, and the next run tries again."""
-    spec = plan.study.profile
+    spec = plan.study.section(ProfileSpec)
     if spec is None:
         return
     there = {(profile.contender, profile.batch, profile.phase) for profile in writer.folder.profiles()}

@@ -9,26 +9,28 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from bitbench.cli.profile import engine_argument
-from bitbench.core.asked.study import ProfileSpec, Study
+from bitbench.core.asked.study import Study
 from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.core.cell import Plan
 from bitbench.core.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.core.progress import LoadProgress
 from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.features.explain import profile_run
+from bitbench.features.explain.asked import ProfileSpec
+from bitbench.features.explain.computing import summarize_profiles
+from bitbench.features.explain.profile_command import engine_argument
+from bitbench.features.explain.profile_run import run_profiles
+from bitbench.features.explain.profile_study import profile_study
+from bitbench.features.explain.profile_words import profile_document, profile_section
 from bitbench.ground.errors import ProfileError, StoreError, UsageError
-from bitbench.lab import profile as profile_run
 from bitbench.lab.bench import Bench
-from bitbench.lab.profile import run_profiles
-from bitbench.lab.profile_study import profile_study
 from bitbench.planning.study_file import parse_study
 from bitbench.planning.write_study import study_text
 from bitbench.report.document.markdown import markdown, section_parts
-from bitbench.report.sections.profile import profile_document, profile_section
 from bitbench.store.folder import StudyFolder
-from tests.unit.synthetic import make_lock, make_plan
-from tests.unit.test_profiling import event, mark, written
+from tests.features.explain.test_profiling import event, mark, written
+from tests.unit.synthetic import make_lock, make_plan, make_records
 
 PREFILL_S, DECODE_S, FIRST_S = 0.100, 0.010, 0.500
 SPEC = ProfileSpec(batch=(1,), input_tokens=8, output_tokens=6)
@@ -217,16 +219,26 @@ def test_unknown_operators_are_shown_and_what_is_left_out_is_counted(profiles: l
 
 
 def section_text(profiles: list[OperatorProfile]) -> str:
-    section = profile_section(profiles)
-    assert section is not None
-    return "\n\n".join(section_parts(section))
+    found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=profiles))
+    assert found is not None
+    return "\n\n".join(section_parts(profile_section(found, None)))  # type: ignore[arg-type]
 
 
 def test_a_sum_that_misses_the_measured_step_is_said(profiles: list[OperatorProfile]) -> None:
     off = profiles[0].model_copy(update={"profiled": profiles[0].profiled.model_copy(update={"seconds": (0.2,)})})
     assert "differ by more than 5 %" in section_text([off])
     assert "differ by more than" not in section_text(profiles)
-    assert profile_section([]) is None
+    assert summarize_profiles(make_records(plan_with(["null"]), [])) is None
+
+
+def test_a_summary_has_the_longest_operators_and_no_word_of_the_instance(profiles: list[OperatorProfile]) -> None:
+    """Its facts have paths of this machine, and a report is passed on."""
+    many = profiles[0].model_copy(update={"operators": profiles[0].operators[:1] * 20})
+    found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=[many]))
+    assert found is not None
+    assert found.profiles[0].others is not None
+    assert len(found.profiles[0].profile.operators) + found.profiles[0].others.count == 20
+    assert many.facts != found.profiles[0].profile.facts == InstanceFacts(compile_s=many.facts.compile_s)
 
 
 def test_profile_in_a_study_file_survives_writing_it() -> None:
@@ -247,8 +259,9 @@ def test_the_command_makes_a_study_of_one_contender() -> None:
     args = dict(map(engine_argument, ["enforce-eager=true", "block-size=16"]))
     study = profile_study("m", engine="vllm", batches=(1, 8), args=args)
     assert study.engines[0].args == {"enforce-eager": True, "block-size": 16}
-    assert study.profile is not None
-    assert study.profile.batch == (1, 8)
+    spec = study.section(ProfileSpec)
+    assert spec is not None
+    assert spec.batch == (1, 8)
     with pytest.raises(UsageError, match="different numbers from 1"):
         profile_study("m", batches=(2, 2))
     with pytest.raises(UsageError, match="NAME=VALUE"):

@@ -5,19 +5,61 @@ from collections.abc import Sequence
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender
 from bitbench.core.found.crossover import Axis, Crossover, Standing
-from bitbench.core.found.explanation import Explanation, Gap, Missing, PhaseAccount, Side, Source, WorkloadSpeed
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.model_cost import why_not
-from bitbench.core.recorded.profile import Phase
+from bitbench.core.found.sides import Side, Source
+from bitbench.core.recorded.profile import OperatorProfile, Phase
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.statistics.attribution import account, pick_profiles
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.explain.attribution import account, pick_profiles
+from bitbench.features.explain.types import (
+    Explanation,
+    Gap,
+    Missing,
+    OtherOperators,
+    PhaseAccount,
+    Profiles,
+    Roofline,
+    ShortProfile,
+    WorkloadSpeed,
+)
 from bitbench.statistics.comparison import compare
 from bitbench.statistics.crossover import find_crossovers
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.phases import phase_side, step_sample
+from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.sides import TRIALS, side_of, variant_of
 from bitbench.statistics.summarize import samples_by_cell, speeds_of
 from bitbench.statistics.trial import DEFINITIONS
+
+OPERATORS_IN_REPORT = 8
+
+
+def summarize_profiles(of: StudyRecords) -> Profiles | None:
+    """What a report shows of the operator profiles; None where there are none."""
+    shown = tuple(shorten(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    return Profiles(profiles=shown) if shown else None
+
+
+def shorten(profile: OperatorProfile, limit: int | None) -> ShortProfile:
+    """Keep the operators that take the most time of their own; None: all."""
+    kept = profile.operators if limit is None else profile.operators[:limit]
+    rest = profile.operators[len(kept) :]
+    others = OtherOperators(
+        count=len(rest),
+        calls=sum(operator.calls for operator in rest),
+        self_cpu_s=sum(operator.self_cpu_s for operator in rest),
+        self_cpu_share=sum(operator.self_cpu_share for operator in rest),
+    )
+    facts = InstanceFacts(compile_s=profile.facts.compile_s)  # the others have paths of this machine
+    short = profile.model_copy(update={"operators": kept, "facts": facts})
+    return ShortProfile(profile=short, others=others if rest else None)
+
+
+def summarize_roofline(of: StudyRecords) -> Roofline | None:
+    """None where the roof of the machine was not measured, or no cost is known."""
+    cells = cell_roofs(of)
+    return Roofline(roof=of.roof, cells=cells) if of.roof is not None and cells else None
 
 
 def explain(

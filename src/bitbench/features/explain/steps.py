@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bitbench.core.recorded.profile import Phase
+from bitbench.features.explain.trace import ChromeTrace, Span
 from bitbench.ground.errors import ProfileError
-from bitbench.profiling.trace import ChromeTrace, Span
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 _ARRIVING = 2  # full steps

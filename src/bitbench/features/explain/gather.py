@@ -6,15 +6,15 @@ from pathlib import Path
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.explanation import Explanation
 from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
 from bitbench.core.recorded.roof import MachineRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.feature import offered
+from bitbench.features.explain.computing import explain, workload_speeds
+from bitbench.features.explain.types import Explanation
 from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
 from bitbench.probes.busy import cores_in_use
 from bitbench.probes.host import collect_host_facts
-from bitbench.statistics.explain import explain, workload_speeds
 from bitbench.statistics.fields import field_of
 from bitbench.store.folder import StudyFolder
 

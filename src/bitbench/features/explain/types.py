@@ -1,26 +1,17 @@
 """Why a variant is as fast as it is: what was to be expected, what was measured, and where the difference is.
 
-Made by `statistics.explain`; printed by `report.answers.explain`. Whatever is said carries the records it rests on.
+Made by `computing`, printed by `words`. Whatever is said carries the records it rests on.
 """
 
 from enum import StrEnum
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.base import Record
-from bitbench.core.cell import Contender
 from bitbench.core.found.crossover import Crossover
-from bitbench.core.found.model_cost import StepCost
-from bitbench.core.found.summary import EngineSummary, Estimate, Interval, MetricDefinition, Ratio
-from bitbench.core.recorded.profile import Phase
-from bitbench.core.recorded.roof import Attainable, MachineRoof
-from bitbench.core.recorded.trial import KernelPath
-
-
-class Source(Record):
-    """A file of the study folder, and which of its records; without ids: all of it."""
-
-    file: str
-    ids: tuple[str, ...] = ()
+from bitbench.core.found.sides import PhaseSide, Side, Source
+from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.core.recorded.profile import OperatorProfile, Phase
+from bitbench.core.recorded.roof import CellRoof, MachineRoof
 
 
 class Cause(StrEnum):
@@ -45,19 +36,6 @@ class Part(Record):
     baseline_s: float | None = None  # None where no profile tells
     own_s: float | None = None
     sources: tuple[Source, ...] = ()
-
-
-class PhaseSide(Record):
-    """One contender in one phase. `cost` is what its stored form asks for."""
-
-    step: Estimate  # seconds
-    cost: StepCost | None = None
-    loaded_cost: StepCost | None = None  # of weights that were expanded while they were loaded; else None
-    attainable: Attainable | None = None  # by `cost`; None where the machine's roof is not known
-
-    @property
-    def roof_share(self) -> float | None:
-        return None if self.attainable is None else self.attainable.seconds / self.step.mean
 
 
 class PhaseAccount(Record):
@@ -88,24 +66,6 @@ class PhaseAccount(Record):
     @property
     def excess_s(self) -> float | None:
         return None if self.expected_s is None else self.own.step.mean - self.expected_s
-
-
-class Side(Record):
-    """What a contender is: how much it weighs, and which kernels its instances chose."""
-
-    contender: Contender
-    is_quantized: bool
-    # As its recipe leaves it; of what is compressed at load: as loaded; of what computes in float32: in that type.
-    stored_bytes: int | None
-    loaded_bytes: int | None  # as the engine says; None where it does not
-    kernels: tuple[str, ...]
-    path: KernelPath | None  # of most of its layers
-    is_expanded: bool  # it was loaded as dense weights
-    notes: tuple[str, ...]
-    kv_bytes_per_token: int | None = None  # as the engine says; None where it does not
-    engine: EngineSummary | None = None  # what it counted at this workload
-    trials: Source
-    instances: Source
 
 
 class Missing(StrEnum):
@@ -156,3 +116,32 @@ class Explanation(Record):
         parts = sorted((part for one in self.phases for part in one.parts), key=lambda part: -part.excess_s)
         left = [one.unexplained for one in self.phases if one.unexplained is not None]
         return tuple(dict.fromkeys(part.cause for part in (*parts, *left)))
+
+
+class OtherOperators(Record):
+    """What operators that are not listed take together."""
+
+    count: int
+    calls: int
+    self_cpu_s: float
+    self_cpu_share: float
+
+
+class ShortProfile(Record):
+    """A profile with its longest operators, and without what its instance says about itself."""
+
+    profile: OperatorProfile
+    others: OtherOperators | None = None  # None: all are listed
+
+
+class Profiles(Record):
+    """Of a study, in the order in which they were taken."""
+
+    profiles: tuple[ShortProfile, ...]
+
+
+class Roofline(Record):
+    """Every cell of a study against the roof of its machine."""
+
+    roof: MachineRoof
+    cells: tuple[CellRoof, ...]

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
+from bitbench.features.explain.computing import shorten
+from bitbench.features.explain.types import Profiles, ShortProfile
 from bitbench.report.document.model import (
     Block,
     Document,
@@ -34,7 +37,6 @@ GROUP_NAMES = {
 # The sum of the groups and the step time that the client measured are from two clocks; further apart than this, one of
 # them did not see what the other saw, and the reader is told.
 ALLOWED_GAP = 0.05
-OPERATORS_IN_REPORT = 8
 WIDE = 110  # characters of a terminal from which there is room for every column of an operator
 TITLE = say("Where the time of a step goes")
 EXPLANATION = small_print(
@@ -49,15 +51,13 @@ EXPLANATION = small_print(
 
 def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
     """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
-    return Document(TITLE, (), tuple(Section(_title(one), _blocks(one, limit)) for one in profiles))
+    return Document(TITLE, (), tuple(Section(_title(one), _blocks(shorten(one, limit))) for one in profiles))
 
 
-def profile_section(profiles: Sequence[OperatorProfile]) -> Section | None:
+def profile_section(found: Profiles, _: StudySummary) -> Section:
     """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
-    if not profiles:
-        return None
-    each = [block for one in profiles for block in (Heading(_title(one)), *_blocks(one, OPERATORS_IN_REPORT))]
-    return Section(TITLE, (EXPLANATION, _side_by_side(profiles), *each))
+    each = [block for one in found.profiles for block in (Heading(_title(one.profile)), *_blocks(one))]
+    return Section(TITLE, (EXPLANATION, _side_by_side([one.profile for one in found.profiles]), *each))
 
 
 def _title(profile: OperatorProfile) -> Phrase:
@@ -82,8 +82,8 @@ def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
     )
 
 
-def _blocks(profile: OperatorProfile, limit: int | None) -> tuple[Block, ...]:
-    return (*bullets(_facts(profile)), _groups(profile), *_operators(profile, limit))
+def _blocks(shown: ShortProfile) -> tuple[Block, ...]:
+    return (*bullets(_facts(shown.profile)), _groups(shown.profile), *_operators(shown))
 
 
 def _facts(profile: OperatorProfile) -> Iterator[Words]:
@@ -128,14 +128,12 @@ def _groups(profile: OperatorProfile) -> Table:
     )
 
 
-def _operators(profile: OperatorProfile, limit: int | None) -> Iterator[Block]:
+def _operators(shown: ShortProfile) -> Iterator[Block]:
     """Those that take the most time of their own; what the others take together stands below."""
-    shown = profile.operators if limit is None else profile.operators[:limit]
-    yield operator_table(shown)
-    if rest := profile.operators[len(shown) :]:
-        time, part = seconds(sum(one.self_cpu_s for one in rest)), share(sum(one.self_cpu_share for one in rest))
-        calls = plural(sum(one.calls for one in rest), "call")
-        yield paragraph(f"{len(rest)} more: self CPU ", time, " (", part, f"), {calls}.")
+    yield operator_table(shown.profile.operators)
+    if (rest := shown.others) is not None:
+        time, part, calls = seconds(rest.self_cpu_s), share(rest.self_cpu_share), plural(rest.calls, "call")
+        yield paragraph(f"{rest.count} more: self CPU ", time, " (", part, f"), {calls}.")
 
 
 def operator_table(operators: Sequence[Operator]) -> Table:

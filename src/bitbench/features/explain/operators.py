@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bitbench.core.recorded.profile import GroupTime, Operator, ProfileGroup
-from bitbench.profiling.device_kernels import graph_kernels
-from bitbench.profiling.groups import GroupTable
-from bitbench.profiling.steps import Step
-from bitbench.profiling.trace import ChromeTrace, MemoryChange, Span
+from bitbench.features.explain.device_kernels import graph_kernels
+from bitbench.features.explain.steps import Step
+from bitbench.features.explain.trace import ChromeTrace, MemoryChange, Span
+from bitbench.statistics.operator_groups import GroupTable
 
 _MICROSECOND = 1e-6
 

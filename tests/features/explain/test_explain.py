@@ -5,21 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.explanation import Cause, Explanation, Missing, PhaseAccount
 from bitbench.core.recorded.profile import Phase, ProfileGroup
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import KernelPath
+from bitbench.features.explain.computing import explain
+from bitbench.features.explain.gather import explain_variant
+from bitbench.features.explain.types import Cause, Explanation, Missing, PhaseAccount
+from bitbench.features.explain.words import explanation_document
 from bitbench.ground.errors import UsageError
 from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.explain import explain_variant
-from bitbench.report.answers.explain import explanation_document
 from bitbench.report.document.markdown import markdown
-from bitbench.statistics.explain import explain
 from bitbench.store.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
+from tests.features.explain.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
 
 DATA = Path(__file__).parent / "data"
+IMPORTS = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
 def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
@@ -178,7 +179,7 @@ def test_every_sentence_of_the_short_answer_names_its_records() -> None:
 
 def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
-    folder, file = str(tmp_path / "s"), str(DATA / "imports" / "seed-crossing.md")
+    folder, file = str(tmp_path / "s"), str(IMPORTS / "seed-crossing.md")
     made = bitbench(capsys, "import", file, "--from", "vendor-table", "--starts", "per-run", "--into", folder)
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
@@ -193,7 +194,7 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
 
 def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> None:
     """torchao's int8 weights on transformers, on a CPU: trials of a study, profiles of both (operators cut short)."""
-    folder = StudyFolder.existing(DATA / "explain" / "why-int8")
+    folder = StudyFolder.existing(DATA / "why-int8")
     found = explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="one", against=None)
     assert found.own.path is KernelPath.DEQUANTIZED
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
@@ -212,7 +213,7 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
 
 
 def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path) -> None:
-    folder = StudyFolder.existing(DATA / "explain" / "why-int8")
+    folder = StudyFolder.existing(DATA / "why-int8")
     for name in ("torchao-int8wo", "smollm2-135m/torchao-int8wo", "smollm2-135m/torchao-int8wo @ transformers"):
         found = explain_variant(folder, tmp_path, variant=name, workload=None, against=None)
         assert found.own.contender.variant == "smollm2-135m/torchao-int8wo"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.features.explain import trace as trace_module
+from bitbench.features.explain.operators import divide
+from bitbench.features.explain.steps import Step, StepShape, decode_seconds, prefill_seconds, steps_in
+from bitbench.features.explain.trace import ChromeTrace, Span, read_trace
 from bitbench.ground.errors import ProfileError
-from bitbench.profiling import trace as trace_module
-from bitbench.profiling.groups import built_in_table
-from bitbench.profiling.operators import divide
-from bitbench.profiling.steps import Step, StepShape, decode_seconds, prefill_seconds, steps_in
-from bitbench.profiling.trace import ChromeTrace, Span, read_trace
+from bitbench.statistics.operator_groups import built_in_table
 
-DATA = Path(__file__).parent / "data" / "profile"
+DATA = Path(__file__).parent / "data"
 COMPILED = DATA / "vllm-0.32-bf16-compiled.trace.json.gz"  # a prompt of 128 tokens, then decode; three steps of it
 NAMES: dict[str, list[str]] = json.loads((DATA / "operator-names.json").read_text(encoding="utf-8"))
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from bitbench.core.asked.study import Argument, EngineSetup, ProfileSpec, Study
+from bitbench.core.asked.study import Argument, EngineSetup, Study
 from bitbench.core.asked.workload import Workload
+from bitbench.features.explain.asked import ProfileSpec
 from bitbench.lab.checked import checked
 
 

@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.options import AsJson, Format, end_with_json
-from bitbench.lab.choices import Described
+from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.terminal import Terminal
+from bitbench.features.explain.gather import explain_variant
+from bitbench.features.explain.words import explanation_document
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.study import default_home
+from bitbench.report.document.terminal import render_whole
+from bitbench.store.folder import StudyFolder
 
 
 def explain(
@@ -32,17 +39,8 @@ def explain(
     Prints where the gap between the two comes from. The first time it also measures this machine's roofline, which
     takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
-    from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.terminal import Terminal
-    from bitbench.ground.exit_codes import ExitCode
-    from bitbench.lab.explain import explain_variant
-    from bitbench.lab.study import default_home
-    from bitbench.report.answers.explain import explanation_document
-    from bitbench.report.document.terminal import render_whole
-    from bitbench.store.folder import StudyFolder
-
     study = StudyFolder.existing(folder)
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
     if as_json:
-        end_with_json(Described.EXPLAIN, explanation, ExitCode.DONE)
+        end_with_json("explain", explanation, ExitCode.DONE)
     end_with_answer(explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole)

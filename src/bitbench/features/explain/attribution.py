@@ -11,10 +11,11 @@ from math import hypot
 from statistics import median
 
 from bitbench.core.cell import Contender
-from bitbench.core.found.explanation import Cause, Part, PhaseAccount, PhaseSide, Side, Source
+from bitbench.core.found.sides import PhaseSide, Side, Source
 from bitbench.core.found.summary import Interval, Ratio
 from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.core.recorded.trial import KernelPath
+from bitbench.features.explain.types import Cause, Part, PhaseAccount
 
 Seconds = dict[Cause, float]  # per step
 

@@ -2,6 +2,7 @@
 
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.roof import Bound, MachineRoof, Readings
+from bitbench.features.explain.types import Roofline
 from bitbench.report.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.report.document.tables import number_column, table, words_column
 from bitbench.report.document.words import joined, plural, say, small_print
@@ -15,12 +16,9 @@ COUNTED = (
 BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 
 
-def roofline_section(summary: StudySummary) -> Section | None:
-    """None where the machine's roof was not measured."""
-    if summary.roof is None or not summary.cell_roofs:
-        return None
+def roofline_section(found: Roofline, _: StudySummary) -> Section:
     cells = table(
-        summary.cell_roofs,
+        found.cells,
         words_column("Workload", lambda one: Name(one.cell.workload)),
         words_column("Phase", lambda one: one.phase.value),
         words_column("Contender", lambda one: Name(one.cell.contender.name)),
@@ -31,7 +29,7 @@ def roofline_section(summary: StudySummary) -> Section | None:
         number_column("Measured", Unit.SECONDS, lambda one: one.step_s),
         number_column("Share reached", Unit.SHARE, lambda one: one.share),
     )
-    return Section(say("How near to the roof"), (Paragraph(roof_sentence(summary.roof)), cells, small_print(COUNTED)))
+    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), cells, small_print(COUNTED)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:

@@ -1,4 +1,4 @@
-"""Which group an operator belongs to, as data: patterns in `groups.yaml`, the first that fits decides."""
+"""Which group an operator belongs to, as data: patterns in `operator_groups.yaml`, the first that fits decides."""
 
 import re
 from functools import cache
@@ -10,7 +10,7 @@ from bitbench.core.base import Spec
 from bitbench.core.recorded.profile import ProfileGroup
 from bitbench.ground import yaml_file
 
-_FILE = Path(__file__).with_name("groups.yaml")
+_FILE = Path(__file__).with_name("operator_groups.yaml")
 
 
 class Rule(Spec):

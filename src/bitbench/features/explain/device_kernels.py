@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from bitbench.core.recorded.profile import Operator
-from bitbench.profiling.groups import GroupTable
-from bitbench.profiling.steps import Step
-from bitbench.profiling.trace import ChromeTrace, DeviceMark, DeviceWork
+from bitbench.features.explain.steps import Step
+from bitbench.features.explain.trace import ChromeTrace, DeviceMark, DeviceWork
+from bitbench.statistics.operator_groups import GroupTable
 
 _MICROSECOND = 1e-6
 # Of the device's time in the steps; where operators explain less of it, graphs were replayed.

@@ -2,14 +2,23 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+import yaml
 
 from bitbench.cli.parsing import counts
-
-if TYPE_CHECKING:
-    from bitbench.core.asked.study import Argument
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.terminal import Terminal
+from bitbench.core.asked.study import Argument
+from bitbench.features.explain.folders import write_profiles
+from bitbench.features.explain.profile_run import profile_alone
+from bitbench.features.explain.profile_study import profile_study
+from bitbench.features.explain.profile_words import profile_document
+from bitbench.ground.errors import UsageError
+from bitbench.lab.study import Lab
+from bitbench.report.document.terminal import render_whole
+from bitbench.store.folder import StudyFolder
 
 SHOWN_OPERATORS = 20
 
@@ -34,15 +43,6 @@ def profile(
     Starts the engine, profiles prefill and decode apart after a warm-up, and groups the operators. Fills a folder like
     a study's, with a Chrome trace of each.
     """
-    from bitbench.cli.progress import RunDisplay
-    from bitbench.cli.terminal import Terminal
-    from bitbench.lab.profile_study import profile_study
-    from bitbench.lab.report import write_profiles
-    from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render_whole
-    from bitbench.report.sections.profile import profile_document
-    from bitbench.store.folder import StudyFolder
-
     study = profile_study(
         model,
         recipe=recipe,
@@ -56,18 +56,14 @@ def profile(
     folder = StudyFolder(into or Path(f"profile-{engine}-{when}"))
     console = Terminal(stderr=True)
     with RunDisplay(console) as display:
-        Lab().profile(study, folder, display)
+        profile_alone(Lab(), study, folder, display)
     path = write_profiles(folder)
     render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", soft_wrap=True)
 
 
-def engine_argument(text: str) -> tuple[str, "Argument"]:
+def engine_argument(text: str) -> tuple[str, Argument]:
     """`enforce-eager=true`, as a study file would say it."""
-    import yaml
-
-    from bitbench.ground.errors import UsageError
-
     name, sign, value = text.partition("=")
     try:
         read = yaml.safe_load(value) if sign else None
