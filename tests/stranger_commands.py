@@ -25,13 +25,13 @@ from bitbench.quantize.backends import Maker
 from bitbench.report import files
 from bitbench.report.charts import svg as charts_svg
 from bitbench.store.folder import StudyFolder
+from tests.features.explain.explain_records import profile
 from tests.features.interop.test_import_tools import DATA
+from tests.features.kernels.test_kernels import a_run
 from tests.strangers import Command
-from tests.unit.explain_records import profile
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, request_rows, speed_metrics
 from tests.unit.test_environments import FakeUv
-from tests.unit.test_kernels import a_run
 from tests.unit.test_model_cost import ROOF
 from tests.unit.test_quality import MATERIAL
 from tests.unit.test_report_quality import quality_study
@@ -120,8 +120,8 @@ def kernel_records(place: Path) -> None:
 def kernels_command(place: Path) -> None:
     """`bitbench kernels`, without the measurement."""
     with (
-        patch("bitbench.lab.kernels.environments.python_of", return_value=Path("python")),
-        patch("bitbench.lab.kernels.runner.run_kernels", return_value=a_run()),
+        patch("bitbench.features.kernels.bench.python_of", return_value=Path("python")),
+        patch("bitbench.features.kernels.bench.runner.run_kernels", return_value=a_run()),
     ):
         cli("kernels", "--quick", "--into", place / "study")
 

@@ -20,7 +20,6 @@ __version__ = "0.1.0"
 __all__ = [
     "BitbenchError",
     "Comparison",
-    "Explanation",
     "Plan",
     "Recommendation",
     "Results",
@@ -28,7 +27,6 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
-    "explain",
     "load",
     "plan",
     "read",
@@ -42,26 +40,22 @@ if TYPE_CHECKING:
     from bitbench.core.asked.workload import Workload
     from bitbench.core.cell import Plan
     from bitbench.core.found.comparison import Comparison
-    from bitbench.core.found.explanation import Explanation
     from bitbench.core.found.recommendation import Recommendation
     from bitbench.feature import Offer
     from bitbench.ground.errors import BitbenchError
-    from bitbench.lab.interface import compare, explain, load, plan, read, recommend, report, run
+    from bitbench.lab.interface import compare, load, plan, read, recommend, report, run
     from bitbench.lab.results import Results
 
 # Looked up when they are first used: `import bitbench` costs no more than Python itself.
 _PLACES = {
     "BitbenchError": "bitbench.ground.errors",
     "Comparison": "bitbench.core.found.comparison",
-    "Explanation": "bitbench.core.found.explanation",
     "Plan": "bitbench.core.cell",
     "Recommendation": "bitbench.core.found.recommendation",
     "Results": "bitbench.lab.results",
     "Study": "bitbench.core.asked.study",
     "Workload": "bitbench.core.asked.workload",
-    **dict.fromkeys(
-        ("compare", "explain", "load", "plan", "read", "recommend", "report", "run"), "bitbench.lab.interface"
-    ),
+    **dict.fromkeys(("compare", "load", "plan", "read", "recommend", "report", "run"), "bitbench.lab.interface"),
 }
 
 

@@ -105,7 +105,7 @@ class VptqMatrix:
     def multiply_at(
         self, x: int, y: int, *, rows: int, bfloat16: bool, activation_bits: int, threads: int, isa: str = ""
     ) -> None:
-        """The same from addresses of dense rows. Nothing can be checked: `bitbench.vptq.multiply` is who calls it."""
+        """The same from addresses of dense rows. Nothing can be checked: only `features.vptq.multiply` calls it."""
 
 def vptq_isas() -> list[str]:
     """The instruction sets of the VPTQ kernel that this machine can run, best first.

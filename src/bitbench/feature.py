@@ -135,6 +135,15 @@ def offered(group: str) -> dict[str, Offer]:
     }
 
 
+def loaded(group: str) -> dict[str, Any]:
+    """What all names of a group lead to; what a third party's code raises is a warning."""
+    found: dict[str, Any] = {}
+    for name, offer in offered(group).items():
+        with sparing(offer.feature):
+            found[name] = offer.load()
+    return found
+
+
 @contextmanager
 def sparing(feature: Feature) -> Iterator[None]:
     """Turn what a third party's code raises into a warning; what raises in a built-in feature is a bug of bitbench."""

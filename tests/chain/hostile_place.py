@@ -11,8 +11,8 @@ from threading import Thread
 import yaml
 
 from bitbench.core.asked.recipe import Recipe
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
 from bitbench.core.recorded.variant import Variant
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.quantize.manifest import CalibrationFacts, LayerError, Manifest, StoredBits, WorkerFacts
 from bitbench.store.folder import StudyFolder
 from tests.unit.hostile import hostile_study

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.explanation import Cause
 from bitbench.core.recorded.trial import KernelPath
-from bitbench.lab.explain import explain_variant
+from bitbench.features.explain.gather import explain_variant
+from bitbench.features.explain.types import Cause
+from bitbench.features.explain.words import explanation_document
 from bitbench.lab.study import default_home
-from bitbench.report.answers.explain import explanation_document
 from bitbench.report.document.markdown import markdown
 from tests.busy_machine import run_study
 

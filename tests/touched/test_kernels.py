@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.kernel import KernelRun
+from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.kernels.types import KernelRun
+from bitbench.features.kernels.words import kernel_document
 from bitbench.report.document.markdown import markdown
-from bitbench.report.sections.kernels import kernel_document
-from bitbench.statistics.kernels import summarize_kernels
-from bitbench.vptq.instruction_sets import usable_isas
 from tests.command_line import bitbench
 
 COLUMNS = (

@@ -15,17 +15,17 @@ import pytest
 
 import bitbench
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelRun
 from bitbench.environments.installed import python_of
+from bitbench.features.kernels import registry, runner
+from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.types import KernelRun
+from bitbench.features.kernels.words import kernel_document
+from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
 from bitbench.ground.errors import KernelError
-from bitbench.kernels import registry, runner
-from bitbench.kernels.case import Shape
 from bitbench.lab.study import Lab
 from bitbench.report.document.markdown import markdown
-from bitbench.report.sections.kernels import kernel_document
-from bitbench.statistics.kernels import summarize_kernels
-from bitbench.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
-from tests.unit.vptq_layers import make_layer
+from tests.features.vptq.vptq_layers import make_layer
 
 CHILD = Path(__file__).with_name("triton_child.py")
 

@@ -28,8 +28,8 @@ import torch
 from transformers import AutoTokenizer
 sys.path.append(sys.argv[2])
 import transformers_model as worker
-worker.vptq_checkpoint.make_importable()
-from bitbench.vptq import hugging_face, linear
+worker.checkpoint_layers.make_importable()
+from bitbench.features.vptq import hugging_face, linear
 folder = Path(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
@@ -61,11 +61,9 @@ class Interrupted(Exception):
 def order(calibrated: int = 4) -> Order:
     home = Lab().home
     recipe = catalog.find("vptq-4096-256")
-    step = recipe.steps[0].model_copy(
-        update={"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
-    )
+    brief = {"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
     few = recipe.calibration.model_copy(update={"samples": calibrated, "tokens": 128})
-    small: Recipe = recipe.model_copy(update={"steps": (step,), "calibration": few})
+    small: Recipe = recipe.model_copy(update={"options": {**recipe.options, **brief}, "calibration": few})
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.order(source, small, versions=versions("quantize", home), seed=1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bitbench.environments.installed import python_of
-from bitbench.kernels import registry
-from bitbench.kernels.shapes import SEED_INPUTS
+from bitbench.features.kernels import registry
+from bitbench.features.kernels.shapes import SEED_INPUTS
 from bitbench.lab.study import Lab
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
@@ -29,7 +29,7 @@ asked = json.loads(sys.argv[3])
 import numpy as np
 import torch
 from bitbench import _native
-from bitbench.vptq import packed
+from bitbench.features.vptq import packed
 torch.set_num_threads(2)
 rng = np.random.default_rng(1)
 def matrix(columns, outputs, main=4096, residual=256):

@@ -10,7 +10,7 @@ import torch
 
 def multiply(cases_file: str, output_file: str) -> None:
     """Each (layer, x) of a pickle through Triton's interpreter (TRITON_INTERPRET=1), results to a .npz."""
-    from bitbench.vptq.triton_layer import TritonLayer
+    from bitbench.features.vptq.triton_layer import TritonLayer
 
     cases = pickle.loads(Path(cases_file).read_bytes())
     np.savez(output_file, *(TritonLayer(layer)(torch.from_numpy(x)).numpy() for layer, x in cases))
@@ -18,7 +18,7 @@ def multiply(cases_file: str, output_file: str) -> None:
 
 def layer(cases_file: str, output_file: str) -> None:
     """The same through the layer of a model that is meant for a GPU: few rows, then more than the kernel takes."""
-    from bitbench.vptq.linear import TRITON_ROWS, VptqLinear
+    from bitbench.features.vptq.linear import TRITON_ROWS, VptqLinear
 
     results = {}
     for number, (layer, x) in enumerate(pickle.loads(Path(cases_file).read_bytes())):
@@ -38,7 +38,7 @@ def compile_ahead() -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from bitbench.vptq.triton_kernel import COLUMN_TILE, ROW_TILE, multiply_segment
+    from bitbench.features.vptq.triton_kernel import COLUMN_TILE, ROW_TILE, multiply_segment
 
     types = {"x": "*bf16", "words": "*i32", "main": "*fp16", "residual": "*fp16", "partial": "*fp32"}
     for main_bits, residual_bits, batch in ((12, 8, 1), (13, 9, 1), (16, 8, 8), (12, 0, 1)):

@@ -53,7 +53,12 @@ WRITING_CALLS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "
 DOOR = "bitbench.ground.safe_files"
 # What runs in another environment's Python, in a folder that was made for it or in the cache of a hub's own library;
 # and a build in an environment of ours.
-ELSEWHERE = ("bitbench.quantize.workers.", "bitbench.models.workers.hub_worker", "bitbench.engines.llamacpp_build")
+ELSEWHERE = (
+    "bitbench.quantize.workers.",
+    "bitbench.features.vptq.workers.",
+    "bitbench.models.workers.hub_worker",
+    "bitbench.engines.llamacpp_build",
+)
 
 
 def writing(tree: ast.AST) -> Iterator[str]:

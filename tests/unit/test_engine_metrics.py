@@ -18,16 +18,16 @@ from bitbench.core.recorded.trial import ClientHealth, EngineMetrics, Memory, Tr
 from bitbench.core.recorded.variant import NO_MODEL
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.exchange.samples import read_samples
+from bitbench.features.explain.computing import explain
+from bitbench.features.explain.words import explanation_document
 from bitbench.lab.trial import ReadyInstance, TrialRunner
 from bitbench.probes import engine_metrics as probe
 from bitbench.probes.engine_metrics import engine_metrics, read_metrics
-from bitbench.report.answers.explain import explanation_document
 from bitbench.report.document.markdown import markdown
 from bitbench.report.sections.engine_metrics import engine_metrics_section
 from bitbench.report.study import study_document
-from bitbench.statistics.explain import explain
 from bitbench.statistics.summarize import summarize
-from tests.unit.explain_records import PLAIN, QUANTIZED, evidence
+from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
 from tests.unit.synthetic import demo_study, make_records, request_rows
 from tests.unit.test_model_cost import SMOLLM2

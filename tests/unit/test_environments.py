@@ -260,7 +260,7 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
-LOCKS = sorted(Path(creation.__file__).parents[1].glob("*/pinned/*.txt"))
+LOCKS = sorted(Path(creation.__file__).parents[1].glob("**/pinned/*.txt"))
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+ \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 

@@ -16,11 +16,10 @@ from bitbench.ground.errors import StoreError
 from bitbench.store.tables import TABLES
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
-FUNCTIONS = {"compare", "explain", "load", "plan", "read", "recommend", "report", "run"}
+FUNCTIONS = {"compare", "load", "plan", "read", "recommend", "report", "run"}
 TYPES = {
     "BitbenchError",
     "Comparison",
-    "Explanation",
     "Plan",
     "Recommendation",
     "Results",

@@ -14,6 +14,18 @@ from bitbench.isolated.job_process import WorkerFailed, last_event, run_job, run
 
 ISOLATED = Path(job_worker.__file__).parent
 
+WORKERS = [path for path in ISOLATED.parent.rglob("workers/*.py") if "run(sys.argv[1], work)" in path.read_text()]
+
+
+@pytest.mark.parametrize("script", WORKERS, ids=lambda path: path.stem)
+def test_every_worker_finds_its_end_of_the_protocol_from_where_it_lies(script: Path, tmp_path: Path) -> None:
+    """With an empty job it says itself what it misses: a part of the job, or a library of its environment."""
+    with pytest.raises(WorkerFailed) as failed:
+        list(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log"))
+    assert (failed.value.cause or "").startswith(("KeyError: ", "ModuleNotFoundError: ")), (
+        tmp_path / "log"
+    ).read_text()
+
 
 def worker(folder: Path, body: str) -> Path:
     script = folder / "worker.py"

@@ -16,7 +16,7 @@ from tests.unit.study_folders import write_folder
 from tests.unit.test_recommend_tails import even, study
 
 DATA = Path(__file__).parent / "data"
-WHY_INT8 = DATA / "explain" / "why-int8"
+WHY_INT8 = Path(__file__).parents[1] / "features" / "explain" / "data" / "why-int8"
 STUDY = "name: x\nengines: [null]\nworkloads: [interactive]\nmeasure: {budget: 10m}\nobjectives: {ttft_p99: 1s}\n"
 
 

@@ -22,6 +22,7 @@ from bitbench.core.recorded.roof import MachineRoof, Readings
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import transformers, vllm
+from bitbench.features.explain.roofline_words import roof_sentence
 from bitbench.ground.errors import UsageError
 from bitbench.lab.doctor import examine
 from bitbench.planning.compatibility import rows
@@ -33,12 +34,11 @@ from bitbench.report.answers.compare import comparison_document
 from bitbench.report.document.markdown import markdown, phrase_text
 from bitbench.report.document.model import plain_text
 from bitbench.report.sections.answer import remarks as report_remarks
-from bitbench.report.sections.roofline import roof_sentence
 from bitbench.statistics.comparability import CONTENDER_FACTS, Fact
 from bitbench.statistics.sides import side_of
 from bitbench.statistics.studies import compare_studies
 from bitbench.statistics.summarize import summarize
-from tests.unit.explain_records import PLAIN, QUANTIZED, evidence
+from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.test_compatibility import AnyEngine
 from tests.unit.test_model_cost import ROOF, SMOLLM2
 

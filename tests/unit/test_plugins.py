@@ -1,16 +1,14 @@
 """Packages that add to bitbench and cannot be loaded: named in one warning, and nothing else stops."""
 
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
 from bitbench.engines import registry
-from bitbench.ground.errors import KernelError, StudyFileError
+from bitbench.ground.errors import StudyFileError
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.ground.plugins import PluginWarning
-from bitbench.kernels import registry as kernel_registry
 from tests.command_line import bitbench
 
 SENTENCE = (
@@ -89,15 +87,3 @@ def test_whatever_goes_wrong_is_told_in_a_sentence(package: Package, module: str
     assert "broken" not in loaded
     with pytest.raises(StudyFileError, match=cause):
         registry.engine("broken")
-
-
-def test_a_kernel_case_whose_package_is_gone_is_left_out_unless_it_is_named(package: Package) -> None:
-    package.offer("bitbench.kernels", "lost = nowhere_to_be_found.cases:A\nlost-too = nowhere_to_be_found.cases:B")
-    with warnings.catch_warnings(record=True) as seen:
-        names = [source.name for source in kernel_registry.case_sources()]
-    (warning,) = {str(one.message) for one in seen}
-    assert warning.startswith("The package some-engine 1.2 (bitbench.kernels) cannot be loaded: nowhere_to_be_found")
-    assert "torch-linear" in names
-    assert "lost" not in names
-    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
-        kernel_registry.package_folders(kernel_registry.case_sources(["lost"]))

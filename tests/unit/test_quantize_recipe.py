@@ -152,28 +152,6 @@ def test_wrong_types_of_tensors_are_told(tmp_path: Path, old: str, new: str, sai
     assert said in complaint(tmp_path, MIXED.replace(old, new))
 
 
-def test_the_vptq_recipe_is_named_for_its_codebooks() -> None:
-    recipe = catalog.find("vptq-4096-256")
-    assert recipe.vptq is not None
-    assert (recipe.backend, recipe.form, recipe.scheme) == (Backend.VPTQ, "vptq", None)
-    assert (recipe.vptq.main, recipe.vptq.residual, recipe.vptq.vector) == (4096, 256, 8)
-    assert recipe.needs_calibration
-    assert recipe.ignored == ("lm_head",)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("backend: vptq\n", "backend: vptq has one step, `vptq`"),
-        ("backend: vptq\nsteps: [{step: quantize, weight_bits: 8}]\n", "backend: vptq has one step, `vptq`"),
-        ("steps: [{step: vptq}]\n", "a `vptq` step needs backend: vptq"),
-        ("backend: vptq\nsteps: [{step: vptq, main: 5000}]\n", "another power of two of entries"),
-    ],
-)
-def test_a_wrong_vptq_recipe_is_told_what_is_right(tmp_path: Path, text: str, said: str) -> None:
-    assert said in complaint(tmp_path, f"name: mine\n{text}")
-
-
 def test_every_built_in_file_is_named_like_its_recipe() -> None:
     for recipe in catalog.built_in_recipes():
         assert catalog.built_in_file(recipe.name).stem == recipe.name
@@ -217,14 +195,17 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
             "r.yaml:3: steps[0]: `step` must be one of autoround, awq, gptq, quantize, smoothquant, sparsegpt, "
-            "spinquant, vptq",
+            "spinquant",
         ),
         ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize`, `gptq` or `autoround`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
-        (RTN + "options: {a: 1}\n", "`options` are for the backends gguf, openvino and engine"),
-        (RTN + "backend: magic\n", "'none', 'llmcompressor', 'gguf', 'openvino', 'vptq' or 'engine'"),
+        (RTN + "options: {a: 1}\n", "`options` are for other backends; write fields into the steps"),
+        (
+            RTN + "backend: magic\n",
+            "backend: 'magic' is not one of none, llmcompressor, gguf, openvino, engine",
+        ),
         ("name: x\nbackend: openvino\n", "`options` of backend: openvino are {type: …}, one of bf16, int8, int4"),
         ("name: x\nbackend: openvino\noptions: {type: int3}\n", "one of bf16, int8, int4"),
         ("name: x\nbackend: openvino\noptions: {type: int8, group_size: 64}\n", "group_size goes with type: int4"),

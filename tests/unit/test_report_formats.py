@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.kernel import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.ground.exit_codes import ExitCode
 from bitbench.lab.forms import ReportedStudy, study_text
 from bitbench.report.forms.choices import Form, formats

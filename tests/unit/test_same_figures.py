@@ -66,7 +66,7 @@ def study(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
     home = tmp_path_factory.mktemp(study)
-    recorded = DATA / "explain" / study
+    recorded = Path(__file__).parents[1] / "features" / "explain" / "data" / study
     folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
     records = folder.read()
     return report_document(records, folder, summarize(records), home)

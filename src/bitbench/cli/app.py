@@ -12,11 +12,8 @@ from typer.core import TyperGroup
 from bitbench.cli import (
     compare,
     environments,
-    explain,
-    kernels,
     load,
     models,
-    profile,
     quality,
     quantize,
     quick,
@@ -207,13 +204,10 @@ app.command()(quick.quick)
 app.command()(report.report)
 app.command()(recommend.recommend)
 app.command()(compare.compare)
-app.command()(explain.explain)
-app.command()(profile.profile)
 app.command()(quality.quality)
 app.command()(quantize.quantize)
 app.command()(quantize.recipes)
 app.command()(load.load)
-app.command()(kernels.kernels)
 app.add_typer(environments.app, name="env")
 app.add_typer(models.app, name="model")
 app.add_typer(quantize.app, name="variant")

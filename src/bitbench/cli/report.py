@@ -66,14 +66,13 @@ def _write_form(folder: Path, form: str, output: Path | None) -> None:
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.kernels import RECORDS_FILE, read_kernels
+    from bitbench.lab.folders import folder_report
     from bitbench.lab.study import Lab
     from bitbench.report.document.terminal import render
-    from bitbench.report.sections.kernels import write_kernels
     from bitbench.store.folder import StudyFolder
 
-    if (folder / RECORDS_FILE).is_file() and not StudyFolder(folder).study_file.is_file():
-        render(write_kernels(read_kernels(folder / RECORDS_FILE), folder), Terminal())
-        typer.echo(f"\ntable and chart: {folder}")
+    if (found := folder_report(folder)) is not None:
+        render(found.document, Terminal())
+        typer.echo(f"\n{found.ending}")
         return
     end_with_outcome(Lab(), StudyFolder.existing(folder), Terminal(), allow_inconclusive=allow_inconclusive)

@@ -7,7 +7,6 @@ from bitbench import feature
 from bitbench.core.asked.objective import Objective
 from bitbench.core.base import Record
 from bitbench.core.found.comparison import Comparison
-from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.found.summary import CellSummary, RateAnswer, StudySummary
 from bitbench.core.recorded.host import HostFacts, HostNoise
@@ -75,7 +74,6 @@ class DoctorAnswer(Record):
 ANSWERS: dict[str, type[Printed[Any]]] = {
     Described.RECOMMEND: Printed[Recommendation],
     Described.COMPARE: Printed[Comparison],
-    Described.EXPLAIN: Printed[Explanation],
     Described.LOAD: Printed[LoadAnswer],
     Described.PLAN: Printed[PlanAnswer],
     Described.DOCTOR: Printed[DoctorAnswer],

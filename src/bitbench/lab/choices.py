@@ -11,7 +11,6 @@ class Described(StrEnum):
     RECIPE = "recipe"
     RECOMMEND = "recommend"
     COMPARE = "compare"
-    EXPLAIN = "explain"
     LOAD = "load"
     PLAN = "plan"
     DOCTOR = "doctor"

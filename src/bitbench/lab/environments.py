@@ -1,12 +1,12 @@
-"""All environments that can be created here: those of the installed engines, and those of stages."""
+"""All environments that can be created here: those of the installed engines, of stages and of features."""
 
 from collections.abc import Mapping
 
 from bitbench.core.environment import Environment
 from bitbench.engines import registry
 from bitbench.environments.installed import InstalledEnvironment
+from bitbench.feature import loaded
 from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.kernels.environment import TRITON
 from bitbench.quality.environment import LMEVAL
 from bitbench.quantize.environment import QUANTIZE
 
@@ -14,7 +14,8 @@ from bitbench.quantize.environment import QUANTIZE
 def known_environments() -> dict[str, Environment]:
     """By name. An engine that cannot be imported is skipped with a warning."""
     of_engines = (engine.own_environment for engine in registry.engines().values())
-    return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, TRITON) if known is not None}
+    of_features = loaded("environments").values()
+    return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
 
 
 def main_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from bitbench.core.asked.study import Study
 from bitbench.core.cell import Plan
 from bitbench.core.found.comparison import Comparison
-from bitbench.core.found.explanation import Explanation
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.recommendation import Recommendation
 from bitbench.core.ports import Observer
@@ -14,7 +13,6 @@ from bitbench.ground.units import parse_fraction
 from bitbench.lab.checked import checked, checked_objectives
 from bitbench.lab.compare import compare_folders
 from bitbench.lab.executors import executor_at, load_client
-from bitbench.lab.explain import explain_variant
 from bitbench.lab.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.lab.observer import LogObserver
 from bitbench.lab.recommend import limits_of, recommend_from
@@ -168,12 +166,6 @@ def recommend(
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
     return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
-
-
-def explain(folder: Place, variant: str, *, workload: str | None = None, against: str | None = None) -> Explanation:
-    """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from."""
-    place = StudyFolder.existing(Path(folder))
-    return explain_variant(place, Lab().home, variant=variant, workload=workload, against=against)
 
 
 def _asked(study: AskedFor) -> Path | Study:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.study import StudyRecords
-from bitbench.ground.safe_files import SafeFolder
 from bitbench.lab.drawing import Drawing
 from bitbench.report.paths import shorten_instance, shorten_summary, shortener
 from bitbench.statistics.summarize import summarize
@@ -30,7 +29,6 @@ def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySumm
         summary,
         study.lock,
         instances=[shorten_instance(one, short) for one in study.instances],
-        profiles=study.profiles,
     )
 
 
@@ -40,14 +38,6 @@ def write_report(document: "Document", folder: StudyFolder, home: Path, drawing:
     from bitbench.report.document.vega import vega_bundle
 
     return files.write_report(document, vega_bundle(home), folder.path, drawing.draw if drawing else None)
-
-
-def write_profiles(folder: StudyFolder) -> Path:
-    """report/profile.md: every operator of every profile."""
-    from bitbench.report.document.markdown import markdown
-    from bitbench.report.sections.profile import profile_document
-
-    return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))
 
 
 def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:

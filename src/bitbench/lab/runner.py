@@ -15,11 +15,11 @@ from bitbench.core.recorded.host import HostFacts, HostNoise
 from bitbench.core.recorded.lock import Lock
 from bitbench.engines.starts import Starts
 from bitbench.environments.installed import versions
+from bitbench.feature import offered, study_keys
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import (
     LoadError,
     NotComparableError,
-    ProfileError,
     StoreError,
     StudyFileError,
 )
@@ -32,7 +32,6 @@ from bitbench.lab.load_study import PreparedLoad
 from bitbench.lab.loop import run_study
 from bitbench.lab.pace import OpenCells, StudyPace
 from bitbench.lab.part import StudyPart
-from bitbench.lab.profile import run_profiles
 from bitbench.lab.quality import KitMaker, QualityKit
 from bitbench.lab.schedule import THIS_HOST, Schedule
 from bitbench.lab.source import StudySource
@@ -57,13 +56,13 @@ if TYPE_CHECKING:
     from bitbench.lab.study import Lab
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
-CHANGEABLE_FIELDS = {"measure", "description", "baseline", "profile"}
+CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
 CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
 
 class StudyRunner:
-    """Fills study folders in one lab: `Lab.run`, `Lab.profile` and `Lab.load` say what is asked of it."""
+    """Fills study folders in one lab: `Lab.run` and `Lab.load` say what is asked of it."""
 
     def __init__(self, lab: "Lab") -> None:
         self._lab = lab
@@ -102,18 +101,9 @@ class StudyRunner:
             goes_on = part and part.goes_on
             schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
             run_study(plan, bench, schedule, writer, observer)
-            run_profiles(plan, bench, writer, observer)
-
-    def profile(self, study: Study, folder: StudyFolder, observer: Observer) -> None:
-        require_linux()
-        source = StudySource.of(study)
-        workshop = Workshop(self._lab.home, source.folder)
-        plan = self._lab.ready_plan(source, workshop, observer)
-        if plan.refusals:
-            raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
-        with folder.writing() as writer, LoadWorkers() as load:
-            self.begin(writer, plan, source, observer)
-            run_profiles(plan, self.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
+            for key, offer in offered("after_trials").items():
+                if key in plan.study.sections:
+                    offer.load()(plan, bench, writer, observer)
 
     def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
         study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
@@ -294,13 +284,14 @@ def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fol
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    may_change = {key for key, section in new.sections.items() if section.may_change}
+    may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys().items() if offer.load().may_change}
     fields = {*type(new).model_fields, *old.sections, *new.sections}
-    for field in sorted(fields - CHANGEABLE_FIELDS - may_change - set(changeable)):
+    for field in sorted(fields - may_change - set(changeable)):
         if getattr(old, field, None) != getattr(new, field, None):
+            others = ", ".join(f"`{name}`" for name in sorted(may_change))
             raise StoreError(
                 f"this folder contains another study: `{field}` differs from the file; "
-                "give another folder with --into (only `measure`, `baseline`, `profile` and `description` may change)"
+                f"give another folder with --into (only {others} may change)"
             )
 
 

@@ -103,10 +103,6 @@ class Lab:
         not been allowed here."""
         return self.runner.run(study, into, observer, budget_s=budget_s, part=part, on=on)
 
-    def profile(self, study: Study, folder: "StudyFolder", observer: Observer) -> None:
-        """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
-        self.runner.profile(study, folder, observer)
-
     def load(self, prepared: "PreparedLoad", observer: Observer, client: LoadClient) -> "StudyFolder":
         """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
         return self.runner.load(prepared, observer, client)

@@ -26,12 +26,6 @@ from bitbench.quantize.work import OnProgress, QuantizeProgress
 
 FoundModel = library.ResolvedModel | library.ExpectedModel
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
-FORMATS = {
-    Backend.LLMCOMPRESSOR: COMPRESSED_TENSORS,
-    Backend.GGUF: "gguf",
-    Backend.OPENVINO: "openvino",
-    Backend.VPTQ: "vptq",
-}
 
 
 class Workshop:
@@ -114,7 +108,8 @@ class Workshop:
     def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
         self._makers[_asked(base)] = maker_of(recipe).environment
         self._efforts_s[_asked(base)] = guess_make_s(recipe, base.facts.parameters or 0)
-        facts = base.facts.model_copy(update={"quantization": FORMATS[recipe.backend]})
+        stored = COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
+        facts = base.facts.model_copy(update={"quantization": stored})
         unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
         if (order := self._order(found, recipe)) is not None:
             self._orders[_asked(base)] = order

@@ -1,4 +1,4 @@
-"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
+"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml` here and in features."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -14,6 +14,7 @@ from bitbench.core.cell import Verdict
 from bitbench.core.environment import Device
 from bitbench.core.recorded.processor import Instructions, Level
 from bitbench.core.recorded.variant import AtLoad
+from bitbench.feature import loaded
 from bitbench.ground import yaml_file
 
 DOCUMENTATION = "documentation"
@@ -109,10 +110,15 @@ class CompatibilityTable(Spec):
 
 @cache
 def rows() -> tuple[CompatibilityRow, ...]:
-    text = _FILE.read_text(encoding="utf-8")
-    return yaml_file.parse(
-        text, CompatibilityTable, name=_FILE.name, outline="`rows:` and a list", error=ValueError
+    """Those of the core and of features."""
+    return CompatibilityTable(
+        rows=tuple(row for file in (_FILE, *loaded("compatibility").values()) for row in _table(file).rows)
     ).rows
+
+
+def _table(file: Path) -> CompatibilityTable:
+    text = file.read_text(encoding="utf-8")
+    return yaml_file.parse(text, CompatibilityTable, name=file.name, outline="`rows:` and a list", error=ValueError)
 
 
 def look_up(

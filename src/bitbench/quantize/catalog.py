@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from bitbench.core.asked.recipe import Recipe
+from bitbench.feature import loaded
 from bitbench.ground import yaml_file
 from bitbench.ground.errors import RecipeError
 from bitbench.ground.near_miss import did_you_mean
@@ -20,18 +21,24 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:
-    return tuple(read_recipe(path) for path in sorted(_BUILT_IN.glob("*.yaml")))
+    """Those of the core and of features, by name."""
+    return tuple(read_recipe(path) for _, path in sorted(_files().items()))
+
+
+def _files() -> dict[str, Path]:
+    folders = (_BUILT_IN, *loaded("recipes").values())
+    return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
 
 
 def built_in_file(name: str) -> Path:
     """Where a built-in recipe lies: something to copy and change."""
-    path = _BUILT_IN / f"{name}.yaml"
-    if name != path.stem or not path.is_file():
-        known = sorted(path.stem for path in _BUILT_IN.glob("*.yaml"))
+    files = _files()
+    if name not in files:
+        known = sorted(files)
         hint = did_you_mean(name, known)
         others = f"{hint}`bitbench recipes` lists all" if hint else f"known recipes: {', '.join(known)}"
         raise RecipeError(f"{name!r} is not a recipe; {others}, or give the path of a recipe file (.yaml)")
-    return path
+    return files[name]
 
 
 def is_file_name(reference: str) -> bool:
@@ -44,8 +51,8 @@ def find(reference: str, folder: Path | None = None) -> Recipe:
     if not is_file_name(reference):
         return read_recipe(built_in_file(reference))
     recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
-    taken = _BUILT_IN / f"{recipe.name}.yaml"
-    if taken.is_file() and read_recipe(taken) != recipe:
+    taken = _files().get(recipe.name)
+    if taken is not None and read_recipe(taken) != recipe:
         raise RecipeError(f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours")
     return recipe
 

@@ -17,6 +17,7 @@ from time import monotonic
 from pydantic import ValidationError
 
 from bitbench.core.asked.recipe import Recipe
+from bitbench.core.base import RECORDED
 from bitbench.ground.errors import QuantizeError, StoreError
 from bitbench.ground.safe_files import SafeFolder, read_bytes
 from bitbench.ground.tensor_files import read_headers
@@ -286,7 +287,7 @@ def _keep_log(work: Work, place: Path, name: str) -> Path | None:
 
 def _read(folder: Path) -> MadeVariant | None:
     try:
-        return MadeVariant(folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST)))
+        return MadeVariant(folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST), context=RECORDED))
     except (OSError, ValidationError):
         return None
 

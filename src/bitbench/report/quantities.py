@@ -15,7 +15,6 @@ from bitbench.core.found.summary import (
     Spread,
 )
 from bitbench.core.found.tails import PercentileEstimate
-from bitbench.core.recorded.kernel import KernelMachine
 from bitbench.report.document.model import Phrase, Quantity, Range, Unit
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
@@ -105,12 +104,6 @@ def setting(value: float, unit: str = Unit.NONE) -> Quantity:
     """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
     digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
     return Quantity(value, unit, digits=len(digits) or 1)
-
-
-def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
-    """What memory and arithmetic can do at most."""
-    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
-    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
 
 
 def median_and_extremes(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from bitbench.core.cell import Plan
 from bitbench.core.found.summary import StudySummary
 from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.core.recorded.trial import InstanceRecord
 from bitbench.feature import Offer, ReportPlace, report_parts, sparing
 from bitbench.ground.units import show_bytes
@@ -34,10 +33,8 @@ from bitbench.report.sections.method import method_section, reproduce_section
 from bitbench.report.sections.objectives import objectives_section, objectives_verdict
 from bitbench.report.sections.overview import overview_section
 from bitbench.report.sections.precision import precision_section
-from bitbench.report.sections.profile import profile_section
 from bitbench.report.sections.quality import quality_section, quality_sentences
 from bitbench.report.sections.ranked import titled
-from bitbench.report.sections.roofline import roofline_section
 from bitbench.report.sections.settings import settings_section
 from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
 from bitbench.report.sections.warm_up import warm_up_section
@@ -49,7 +46,6 @@ def study_document(
     lock: Lock,
     *,
     instances: Sequence[InstanceRecord] = (),
-    profiles: Sequence[OperatorProfile] = (),
 ) -> Document:
     """A section without data is left out."""
     sections = [
@@ -63,11 +59,9 @@ def study_document(
         memory_section(summary),
         *_of_features(summary, ReportPlace.MEMORY),
         engine_metrics_section(summary),
-        roofline_section(summary),
         quality_section(summary),
         *_of_features(summary, ReportPlace.QUALITY),
         *_of_features(summary, ReportPlace.CAUSES),
-        profile_section(profiles),
         failures_section(summary),
         refusals_section(summary),
         warm_up_section(summary),

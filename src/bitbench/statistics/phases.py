@@ -8,8 +8,8 @@ import numpy as np
 from bitbench.core.asked.arrival import Arrival
 from bitbench.core.asked.prompts import Length, Lengths
 from bitbench.core.asked.workload import Workload
-from bitbench.core.found.explanation import PhaseSide, Side
 from bitbench.core.found.model_cost import StepCost, decode_cost, prefill_cost, why_not
+from bitbench.core.found.sides import PhaseSide, Side
 from bitbench.core.recorded.profile import Phase
 from bitbench.core.recorded.roof import MachineRoof, attainable
 from bitbench.core.recorded.trial import TrialRecord

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bitbench.core.asked.workload import Workload
 from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.explanation import Side, Source
+from bitbench.core.found.sides import Side, Source
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.core.recorded.trial import InstanceRecord, KernelPath
 from bitbench.core.recorded.variant import Variant

@@ -28,7 +28,6 @@ from bitbench.statistics.quality import summarize_quality
 from bitbench.statistics.ranking import rank
 from bitbench.statistics.rate_search import answer, rate_trials
 from bitbench.statistics.requests import read_requests, spreads, tails
-from bitbench.statistics.roofline import cell_roofs
 from bitbench.statistics.settings import summarize_settings
 from bitbench.statistics.speeds import Speeds
 from bitbench.statistics.standing import baseline_of, headline_of
@@ -75,8 +74,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
-        roof=of.roof,
-        cell_roofs=cell_roofs(of),
         settings=summarize_settings(of),
         parts=dict(_parts(of)),
     )

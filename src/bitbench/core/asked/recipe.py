@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
+from pydantic_core import CoreSchema
 
 from bitbench.core.asked.study import Argument, Name
-from bitbench.core.base import Fraction, Spec
+from bitbench.core.base import RECORDED, Fraction, Spec
 from bitbench.core.recorded.variant import DENSE, AtLoad
 from bitbench.core.tensor_types import tensor_type
+from bitbench.feature import offered
 
+Option = Argument | tuple[str, ...]
 COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
 
 # What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
@@ -46,11 +49,12 @@ _NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are def
 
 
 class Backend(StrEnum):
+    """Those of the core; features add others, whose recipes say everything in `options`."""
+
     NONE = "none"  # the model as it is
     LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
     GGUF = "gguf"  # llama.cpp's own tools
     OPENVINO = "openvino"  # optimum-intel and nncf, in the environment of that engine
-    VPTQ = "vptq"  # our own quantizer, in the quantize environment; one `vptq` step
     ENGINE = "engine"  # the engine compresses while it loads; `options` say how
 
 
@@ -194,33 +198,7 @@ class Quantize(Scheme):
     step: Literal["quantize"]
 
 
-class Vptq(Spec):
-    """Vectors of weights become indices into codebooks, one of which holds what the other leaves over."""
-
-    step: Literal["vptq"]
-    main: int = Field(default=4096, ge=2, le=65536, description="entries of the main codebook, a power of two")
-    residual: int = Field(default=256, ge=0, le=65536, description="entries of the residual codebook; 0: none")
-    vector: Literal[4, 8, 16] = Field(default=8, description="weights per vector; the CPU kernel reads 8")
-    normalize: bool = Field(default=False, description="scale and offset per column; costs 32 bits per column")
-    outliers: Fraction = Field(default=0.0, ge=0, lt=0.5, description="share of the columns with a codebook of its own")
-    outlier_entries: int = Field(default=4096, ge=2, le=65536)
-    outlier_vector: Literal[2, 4, 8] = 4
-    iterations: int = Field(default=8, ge=1, le=1000, description="iterations of k-means; more take longer")
-    rounds: int = Field(default=2, ge=0, le=100, description="of refitting codebooks and improving indices in turn")
-    dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
-    ignore: tuple[str, ...] = ("lm_head",)
-
-    @field_validator("main", "residual", "outlier_entries")
-    @classmethod
-    def _fills_its_index(cls, value: int) -> int:
-        if value & (value - 1):
-            raise ValueError("a codebook has 256, 4096 or another power of two of entries")
-        return value
-
-
-Step = Annotated[
-    SmoothQuant | SparseGpt | Awq | SpinQuant | AutoRound | Gptq | Quantize | Vptq, Field(discriminator="step")
-]
+Step = Annotated[SmoothQuant | SparseGpt | Awq | SpinQuant | AutoRound | Gptq | Quantize, Field(discriminator="step")]
 
 
 class CalibrationNeed(Spec):
@@ -258,20 +236,42 @@ class TensorRule(Spec):
         return tensor_type(value).name
 
 
+class BackendOptions(Spec):
+    """`options` of recipes for a backend that a feature adds."""
+
+    needs_calibration: ClassVar[bool] = False
+
+    @property
+    def ignored(self) -> tuple[str, ...] | None:
+        """Layers that are skipped; None where that cannot be said."""
+        return None
+
+
+def options_of(backend: str) -> type[BackendOptions] | None:
+    """None for a backend of the core, and for one whose feature is not installed."""
+    offer = offered("backends").get(backend)
+    kind: type[BackendOptions] | None = None if offer is None else offer.load().options
+    return kind
+
+
 class Recipe(Spec):
     """One way to compress a model."""
 
     name: Name = Field(description="as studies, variants and reports call it")
     description: str = Field(default="", description="a line for `bitbench recipes`")
-    backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
-    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order; or `vptq` alone")
+    backend: Backend | str = Field(
+        default=Backend.LLMCOMPRESSOR, union_mode="left_to_right", description="what creates the variant"
+    )
+    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
     by_file: bool = Field(
         default=False,
         description="quantize one weight file after the other, for a model larger than memory; with one `quantize` "
         "step that needs no text",
     )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
-    options: dict[str, Argument] = Field(default_factory=dict, description="for the backends gguf, openvino and engine")
+    options: dict[str, Option] = Field(
+        default_factory=dict, validate_default=True, description="for all backends but none and llmcompressor"
+    )
     tensors: tuple[TensorRule, ...] = Field(
         default=(),
         description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
@@ -284,6 +284,35 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
+
+    @field_validator("backend")
+    @classmethod
+    def _is_a_backend(cls, value: Backend | str, info: ValidationInfo) -> Backend | str:
+        """What a record has of a feature that is not installed is left alone."""
+        known = [*Backend, *offered("backends")]
+        if value not in known and info.context is not RECORDED:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _are_known_to_the_feature(cls, value: Any, info: ValidationInfo) -> Any:
+        """In full, since they decide what a variant becomes."""
+        kind = options_of(info.data.get("backend", ""))
+        return value if kind is None else kind.model_validate(value, context=info.context).model_dump(mode="json")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        json_schema = handler(schema)
+        own = handler.resolve_ref_schema(json_schema)["properties"]
+        backends = offered("backends")
+        del own["backend"]["anyOf"]
+        own["backend"] |= {"enum": [*map(str, Backend), *backends], "type": "string"}
+        for kind in filter(None, map(options_of, backends)):
+            kind.model_rebuild()
+            options = handler.resolve_ref_schema(handler(kind.__pydantic_core_schema__))
+            own["options"].setdefault("properties", {}).update(options["properties"])
+        return json_schema
 
     @model_validator(mode="after")
     def _goes_by_file_without_a_text(self) -> "Recipe":
@@ -299,15 +328,11 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _says_what_its_backend_needs(self) -> "Recipe":
-        if self.backend is Backend.VPTQ:
-            if len(self.steps) != 1 or self.vptq is None or self.options:
-                raise ValueError("backend: vptq has one step, `vptq`, and no `options`")
-            return self
         if self.backend is not Backend.LLMCOMPRESSOR:
             if self.steps:
                 raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
             if self.options and self.backend is Backend.NONE:
-                raise ValueError("`options` are for the backends gguf, openvino and engine")
+                raise ValueError("`options` are for backends that make something; remove them")
             if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
                 raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
             if self.backend is Backend.GGUF:
@@ -316,9 +341,7 @@ class Recipe(Spec):
                 self._check_openvino()
             return self
         if self.options:
-            raise ValueError("`options` are for the backends gguf, openvino and engine; write fields into the steps")
-        if any(isinstance(step, Vptq) for step in self.steps):
-            raise ValueError("a `vptq` step needs backend: vptq, and stands alone")
+            raise ValueError("`options` are for other backends; write fields into the steps")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
         if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
             raise ValueError(
@@ -357,15 +380,16 @@ class Recipe(Spec):
         return last if isinstance(last, Scheme) else None
 
     @property
-    def vptq(self) -> Vptq | None:
-        last = self.steps[-1] if self.steps else None
-        return last if isinstance(last, Vptq) else None
-
-    @property
     def ignored(self) -> tuple[str, ...] | None:
         """Layers that are skipped; None where the recipe itself rounds none."""
-        rounding = self.scheme or self.vptq
-        return rounding.ignore if rounding else None
+        if self.scheme is not None:
+            return self.scheme.ignore
+        return self._of_feature.ignored if self._of_feature else None
+
+    @property
+    def _of_feature(self) -> BackendOptions | None:
+        kind = options_of(self.backend)
+        return None if kind is None else kind.model_validate(self.options)
 
     @property
     def at_load(self) -> AtLoad | None:
@@ -385,8 +409,8 @@ class Recipe(Spec):
             return self.at_load.quantize
         if self.scheme is None:
             if self.gguf_type in DENSE_GGUF_TYPES or self.openvino_type == DENSE_OPENVINO_TYPE:
-                return f"{self.backend.value}/{DENSE}"
-            return DENSE if self.backend is Backend.NONE else self.backend.value
+                return f"{self.backend}/{DENSE}"
+            return DENSE if self.backend is Backend.NONE else str(self.backend)
         is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
         return f"{COMPRESSED_TENSORS}/{self.scheme.form}{'/sparse' if is_sparse else ''}"
 
@@ -408,6 +432,8 @@ class Recipe(Spec):
     @property
     def needs_calibration(self) -> bool:
         """Whether a text is looked at."""
+        if self._of_feature is not None:
+            return self._of_feature.needs_calibration
         return self.has_imatrix or any(
             step.needs_calibration if isinstance(step, Quantize) else not isinstance(step, SpinQuant)
             for step in self.steps

@@ -228,26 +228,6 @@ class Limits(Spec):
     memory: Bytes | None = Field(default=None, gt=0, description="resident memory of one instance")
 
 
-class ProfileSpec(Spec):
-    """At which shapes the operators of each contender are profiled."""
-
-    batch: tuple[int, ...] = Field(default=(1,), min_length=1, description="sequences at once; a number or several")
-    input_tokens: int = Field(default=128, ge=1, description="length of a prompt")
-    output_tokens: int = Field(default=32, ge=4, description="length of an answer: so many decode steps are profiled")
-
-    @field_validator("batch", mode="before")
-    @classmethod
-    def _one_is_a_list_of_one(cls, value: object) -> object:
-        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @field_validator("batch")
-    @classmethod
-    def _are_sizes(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if min(value) < 1 or len(set(value)) < len(value):
-            raise ValueError("batch sizes are different numbers from 1")
-        return value
-
-
 class Checkpoint(Spec):
     """A variant that somebody else made: it stands beside those that recipes make of its model."""
 
@@ -262,6 +242,7 @@ class StudySection(Spec):
     description: ClassVar[str]  # of the key, in the JSON Schema of study files
     run_by: ClassVar[str | None] = None  # the command that such a file is for, instead of `bitbench run`
     may_change: ClassVar[bool] = False  # between two runs into the same folder
+    on_one_machine: ClassVar[str | None] = None  # why it cannot be run on several, where that is so
 
     def refuse(self, study: "Study") -> str | None:  # noqa: ARG002
         """Say why it does not go with the rest of the file; None where it does."""
@@ -313,9 +294,6 @@ class Study(Spec):
     quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
     measure: Measure = Measure()
     limits: Limits = Limits()
-    profile: ProfileSpec | None = Field(
-        default=None, description="where the time of a step goes, operator by operator; in instances of its own"
-    )
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )

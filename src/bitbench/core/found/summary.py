@@ -14,7 +14,6 @@ from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict, Percent
 from bitbench.core.recorded.imported import ImportSource
 from bitbench.core.recorded.processor import Level
 from bitbench.core.recorded.quality import TaskFailure
-from bitbench.core.recorded.roof import CellRoof, MachineRoof
 from bitbench.core.recorded.trial import Failure, KernelChoice, Outcome
 from bitbench.ground.exit_codes import ExitCode
 
@@ -416,8 +415,6 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
-    roof: MachineRoof | None = None  # once it was measured
-    cell_roofs: tuple[CellRoof, ...] = ()
     crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
     settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts

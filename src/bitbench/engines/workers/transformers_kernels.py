@@ -17,7 +17,7 @@ _NATIVE_CLASSES = {
 }
 
 
-_VPTQ = "VptqLinear"  # bitbench.vptq.linear: with the native kernel it has no dense weight
+_VPTQ = "VptqLinear"  # bitbench.features.vptq.linear: with the native kernel it has no dense weight
 
 
 def kernel_choices(model: Any) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """A model in transformers: how it is loaded, how it generates, and what it says about itself.
 
-A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours. For a VPTQ checkpoint
-`vptq_checkpoint.py` brings the layers.
+A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours. Layers of
+checkpoints that it does not know come by `checkpoint_layers.py`.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checkpoint_layers  # type: ignore[import-not-found]
 import torch
 import transformers
-import vptq_checkpoint  # type: ignore[import-not-found]
 from streamed_answers import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
@@ -56,7 +56,7 @@ class Model:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
-        vptq_checkpoint.prepare(Path(arguments.model), self._device)
+        checkpoint_layers.prepare(Path(arguments.model), self._device)
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation

@@ -1,24 +1,27 @@
 """What a query over many cards needs of each cell of a study: what it is, its figures, its share of the roof."""
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 
 from bitbench.core.cell import Cell
 from bitbench.core.found.facts import Fact
 from bitbench.core.found.metrics import METRICS
 from bitbench.core.found.summary import Estimate, StudySummary
+from bitbench.core.recorded.roof import CellRoof
 from bitbench.core.recorded.study import StudyRecords
 from bitbench.features.cards.types import CardCell, CardCells, CardPhase
 from bitbench.statistics.comparability import CONTENDER_FACTS, kernels_of, tool_of
 from bitbench.statistics.intervals import estimate
 from bitbench.statistics.phases import step_sample
+from bitbench.statistics.roofline import cell_roofs
 
 FIGURES = ("output_throughput", "ttft_s", "tpot_s", "latency_s", "peak_bytes")
 
 
 def card_cells(of: StudyRecords, summary: StudySummary) -> CardCells:
     headline = METRICS[of.study.measure.headline].column
-    figures = dict.fromkeys((headline, *FIGURES))
+    figures, roofs = dict.fromkeys((headline, *FIGURES)), cell_roofs(of)
     return CardCells(
         study=of.study.name,
         created_at=of.lock.created_at,
@@ -26,14 +29,14 @@ def card_cells(of: StudyRecords, summary: StudySummary) -> CardCells:
         host=of.lock.host,
         has_roof=of.roof is not None,
         cells=tuple(
-            _cell(of, cell.cell, {name: cell.metrics[name] for name in figures if name in cell.metrics}, summary)
+            _cell(of, cell.cell, {name: cell.metrics[name] for name in figures if name in cell.metrics}, roofs)
             for cell in summary.cells
             if cell.metrics
         ),
     )
 
 
-def _cell(of: StudyRecords, cell: Cell, figures: dict[str, Estimate], summary: StudySummary) -> CardCell:
+def _cell(of: StudyRecords, cell: Cell, figures: dict[str, Estimate], roofs: Sequence[CellRoof]) -> CardCell:
     variant, setup = of.plan.variant(cell.contender.variant), of.study.engine(cell.contender.engine)
     workload = of.study.workload(cell.workload)
     shape = {name: value for name, value in workload.model_dump(mode="json").items() if name != "name"}
@@ -47,13 +50,13 @@ def _cell(of: StudyRecords, cell: Cell, figures: dict[str, Estimate], summary: S
         facts={**facts, Fact.TOOL: tool_of(of), Fact.ENVIRONMENT: _packages(of, setup.engine)},
         kernels=kernels_of(of, cell.contender),
         figures=figures,
-        phases=tuple(_phases(of, cell, summary)),
+        phases=tuple(_phases(of, cell, roofs)),
     )
 
 
-def _phases(of: StudyRecords, cell: Cell, summary: StudySummary) -> list[CardPhase]:
+def _phases(of: StudyRecords, cell: Cell, roofs: Sequence[CellRoof]) -> list[CardPhase]:
     workload, found = of.study.workload(cell.workload), []
-    for roof in summary.cell_roofs:
+    for roof in roofs:
         if roof.cell != cell:
             continue
         seconds = step_sample(roof.phase, workload, of.counted(cell))

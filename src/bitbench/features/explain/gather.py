@@ -1,0 +1,121 @@
+"""Gathers what `bitbench explain` rests on: a study folder, the model's shape, and what the machine can do at most."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
+from bitbench.core.recorded.roof import MachineRoof
+from bitbench.core.recorded.study import StudyRecords
+from bitbench.feature import offered
+from bitbench.features.explain.computing import explain, workload_speeds
+from bitbench.features.explain.types import Explanation
+from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
+from bitbench.probes.busy import cores_in_use
+from bitbench.probes.host import collect_host_facts
+from bitbench.statistics.fields import field_of
+from bitbench.store.folder import StudyFolder
+
+TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
+
+
+def explain_variant(
+    folder: StudyFolder, home: Path, *, variant: str, workload: str | None, against: str | None
+) -> Explanation:
+    """Raises UsageError where a name fits nothing, CannotExplainError where nothing was measured."""
+    records = folder.read()
+    contender = _contender(records.plan, variant)
+    baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
+    if baseline == contender:
+        raise UsageError(f"{contender.name} is the baseline itself; name another one with --against")
+    roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
+    records = replace(records, roof=roof)
+    chosen = _workload(records, contender, baseline, workload)
+    return explain(records, contender, baseline, chosen, no_roof=no_roof)
+
+
+def _contender(plan: Plan, name: str) -> Contender:
+    """By its whole name, its variant or the recipe in it, as long as that is one."""
+    for everyone in (plan.contenders, tuple(dict.fromkeys(refusal.cell.contender for refusal in plan.refusals))):
+        found = _matching(plan, everyone, name)
+        if len(found) > 1:
+            raise UsageError(
+                f"{name} is ambiguous: {', '.join(contender.name for contender in found)}; give the whole name"
+            )
+        if found and found[0] in plan.contenders:
+            return found[0]
+        if found:
+            reason = next(refusal.reason for refusal in plan.refusals if refusal.cell.contender == found[0])
+            raise CannotExplainError(f"{found[0].name} was not run: {reason}")
+    raise UsageError(
+        f"{name} is not a variant of this study; it has {', '.join(contender.name for contender in plan.contenders)}"
+    )
+
+
+def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Contender]:
+    recipes = {variant.name: variant.recipe for variant in plan.variants}
+    by_name = [contender for contender in everyone if contender.name == name]
+    by_variant = [contender for contender in everyone if contender.variant == name]
+    return by_name or by_variant or [contender for contender in everyone if recipes.get(contender.variant) == name]
+
+
+def _baseline(plan: Plan, contender: Contender) -> Contender:
+    """On the engine of the contender: the variant of its model's baseline, or one that is not quantized; else that of
+    the study."""
+    field = field_of(plan, contender)
+    chosen = field.baseline
+    same_engine = [other for other in field.plan.contenders if other.engine == contender.engine and other != contender]
+    dense = {variant.name for variant in plan.variants if variant.is_dense}
+    wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
+    found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)
+    if found is None:
+        raise UsageError("this study has no baseline; name one with --against")
+    return found
+
+
+def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name: str | None) -> Workload:
+    """The one that is named, or where the contender does worst against the baseline."""
+    speeds = workload_speeds(of, contender, baseline)
+    names = [speed.workload for speed in speeds]
+    if name is not None and name in names:
+        return of.plan.study.workload(name)
+    if name is not None and name not in [workload.name for workload in of.plan.study.workloads]:
+        all_names = ", ".join(workload.name for workload in of.plan.study.workloads)
+        raise UsageError(f"{name} is not a workload of this study; it has {all_names}")
+    if name is not None or not speeds:
+        where = f"at {name}" if name else "at any workload"
+        raise CannotExplainError(
+            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
+        )
+    return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
+
+
+def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:
+    """Measured now and kept in the folder; or why there is none."""
+    here = collect_host_facts()
+    if (reason := _why_no_roof(host, here)) is not None:
+        return None, reason
+    measure = next(iter(offered("roof").values()), None)
+    if measure is None:
+        return None, "no feature that measures it is installed"
+    try:
+        with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
+            roof: MachineRoof = measure.load()(home)
+            writer.write_roof(roof)
+    except BitbenchError as error:
+        return None, str(error).rstrip(".")
+    return roof, ""
+
+
+def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
+    if host == HostFacts():
+        return "the study does not record its machine"
+    if host.accelerators:
+        return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
+    if any(getattr(host, name) != getattr(here, name) for name in TELLING_FACTS):
+        return "the study ran on another machine; run this command there once"
+    if (busy := cores_in_use()) > TOO_BUSY_CORES:
+        return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"
+    return None

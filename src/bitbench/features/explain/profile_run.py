@@ -1,0 +1,222 @@
+"""One operator profile: an instance of its own, warmed up, profiled in prefill and in decode, and stopped.
+
+The same work is done with the profiler off just before and just after, so that its own cost is known; times of steps
+are taken by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step
+begins when the one before it ends; the first batch of the fresh instance is kept apart as its first call.
+"""
+
+import dataclasses
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from bitbench.core.asked.study import Study
+from bitbench.core.asked.workload import Workload
+from bitbench.core.cell import Contender, Plan
+from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Load, Observer
+from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.features.explain.asked import ProfileSpec
+from bitbench.features.explain.hook import start_profile, stop_profile
+from bitbench.features.explain.operators import divide
+from bitbench.features.explain.steps import StepShape, decode_seconds, prefill_seconds, steps_in
+from bitbench.features.explain.trace import read_trace
+from bitbench.ground.errors import ProfileError
+from bitbench.ground.linux import require_linux
+from bitbench.lab.bench import Bench
+from bitbench.lab.source import StudySource
+from bitbench.lab.study import Lab
+from bitbench.lab.trial import load_job
+from bitbench.lab.variants import Workshop
+from bitbench.load.workers import LoadWorkers
+from bitbench.statistics.operator_groups import built_in_table
+from bitbench.store.folder import StudyFolder, Writer
+
+PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
+
+
+class ProfileDraft(NamedTuple):
+    profile: OperatorProfile
+    trace: Path
+
+
+class _Answers(NamedTuple):
+    """What the client saw of one batch: when it was sent, and when each stream's tokens came."""
+
+    sent_s: float
+    streams: list[list[float]]
+
+    def first_step_s(self, phase: Phase) -> float:
+        """Of this batch: until its last prompt is through, or from the first token to the second."""
+        if phase is Phase.PREFILL:
+            return max(times[0] for times in self.streams) - self.sent_s
+        return self.streams[0][1] - self.streams[0][0]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileRun:
+    contender: Contender
+    batch: int
+    plan: Plan
+    bench: Bench
+    observer: Observer
+    instance_id: str
+    log_file: Path
+
+    def run(self) -> Iterator[ProfileDraft]:
+        """Prefill, then decode. Traces are to be taken away before the next one is asked for. Raises ProfileError."""
+        with tempfile.TemporaryDirectory(prefix="bitbench-profile-") as folder:
+            instance = self._start(Path(folder))
+            try:
+                yield from self._profiles(instance, Path(folder))
+            finally:
+                instance.stop()
+
+    @property
+    def _spec(self) -> ProfileSpec:
+        return self.plan.study.section(ProfileSpec) or ProfileSpec()
+
+    def _start(self, folder: Path) -> Instance:
+        return self.bench.start(
+            self.plan,
+            self.contender,
+            self.log_file,
+            occasion="profile",
+            # No more than a batch at once: prompts that wait in line are to be run batch by batch.
+            loads=(Load(self.batch, self._spec.input_tokens + self._spec.output_tokens),),
+            trace_folder=folder,
+        )
+
+    def _profiles(self, instance: Instance, folder: Path) -> Iterator[ProfileDraft]:
+        try:
+            endpoint = instance.wait_ready(self.plan.study.limits.start)
+        except InstanceFailed as failed:
+            raise ProfileError(f"{self.contender.name} did not start: {failed.failure.cause}") from None
+        endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
+        facts = instance.facts()
+        self._note("warming up")
+        first = self._decode(endpoint, 0)
+        usual = [self._decode(endpoint, number) for number in (1, 2)]
+        start_profile(endpoint, "warm-up")  # the profiler has a first call of its own
+        self._steps(Phase.PREFILL, endpoint, 3)
+        stop_profile(endpoint, "warm-up", folder)
+        for phase in Phase:
+            self._note(f"profiling {phase.value}")
+            before = self._steps(phase, endpoint, 4)
+            start_profile(endpoint, phase.value)
+            profiled = self._steps(phase, endpoint, 5)
+            trace = stop_profile(endpoint, phase.value, folder)
+            off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
+            profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
+            later = [batch.first_step_s(phase) for batch in usual]
+            yield ProfileDraft(_with_first_call(profile, first.first_step_s(phase), median(later)), trace)
+
+    def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
+        if phase is Phase.PREFILL:
+            line = self._send(endpoint, (PREFILL_STEPS + 3) * self.batch, 1, number)
+            return prefill_seconds([times[0] for times in line.streams], self.batch)
+        return decode_seconds(self._decode(endpoint, number).streams)
+
+    def _profile(
+        self, phase: Phase, profiled: StepTimes, unprofiled: StepTimes, path: Path, facts: InstanceFacts
+    ) -> OperatorProfile:
+        """What the trace says, beside what the client saw."""
+        spec = self._spec
+        trace = read_trace(path)
+        steps = steps_in(trace, StepShape(phase, self.batch, spec.input_tokens))
+        operators, groups, step_s = divide(trace, steps, built_in_table())
+        answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
+        return OperatorProfile(
+            id="",
+            contender=self.contender,
+            instance_id=self.instance_id,
+            facts=facts,
+            phase=phase,
+            batch=self.batch,
+            context_tokens=spec.input_tokens + answered,
+            steps=len(steps),
+            profiled=profiled,
+            unprofiled=unprofiled,
+            traced_step_s=step_s,
+            operators=tuple(operators),
+            groups=tuple(groups),
+        )
+
+    def _decode(self, endpoint: Endpoint, number: int) -> _Answers:
+        return self._send(endpoint, self.batch, self._spec.output_tokens, number)
+
+    def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> _Answers:
+        study = self.plan.study
+        workload = Workload(
+            name="profile", concurrency=count, input_tokens=self._spec.input_tokens, output_tokens=output_tokens
+        )
+        job = load_job(
+            endpoint,
+            workload,
+            seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
+            limits=study.limits,
+            vocabulary=self.bench.vocabulary_of(self.plan, self.contender),
+        )
+        rows = self.bench.load.run(job).requests.to_pylist()
+        for row in rows:
+            if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
+                cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
+                raise ProfileError(f"{self.contender.name}: a request failed while profiling: {cause}")
+        return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
+
+    def _note(self, what: str) -> None:
+        self.observer.note(f"profile of {self.contender.name}, batch {self.batch}: {what}")
+
+
+def profile_alone(lab: Lab, study: Study, folder: StudyFolder, observer: Observer) -> None:
+    """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
+    require_linux()
+    source = StudySource.of(study)
+    workshop = Workshop(lab.home, source.folder)
+    plan = lab.ready_plan(source, workshop, observer)
+    if plan.refusals:
+        raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+    with folder.writing() as writer, LoadWorkers() as load:
+        lab.runner.begin(writer, plan, source, observer)
+        run_profiles(plan, lab.runner.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
+
+
+def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *, is_all: bool = False) -> None:
+    """Every profile that the study wants and its folder does not have. `is_all`: profiles are all that is wanted, so
+    one that fails ends it; beside trials it is warned about, and the next run tries again."""
+    spec = plan.study.section(ProfileSpec)
+    if spec is None:
+        return
+    there = {(profile.contender, profile.batch, profile.phase) for profile in writer.folder.profiles()}
+    timed = {cell.contender for cell in plan.cells}  # who is only asked for quality has no speed to explain
+    for contender in plan.contenders:
+        if timed and contender not in timed:
+            continue
+        engine = bench.engine_of(plan, contender)
+        if not engine.can_profile:
+            message = f"{engine.name} has no profiler that bitbench supports; {contender.name} gets no operator profile"
+            if is_all:
+                raise ProfileError(message)
+            observer.warn(message)
+            continue
+        for batch in spec.batch:
+            if all((contender, batch, phase) in there for phase in Phase):
+                continue
+            instance_id, log_file = writer.new_instance()
+            run = ProfileRun(contender, batch, plan, bench, observer, instance_id, log_file)
+            try:
+                for draft in run.run():
+                    writer.add_profile(draft.profile, draft.trace)
+            except ProfileError as error:
+                if is_all:
+                    raise
+                observer.warn(f"no operator profile of {contender.name} at batch {batch}: {error}")
+
+
+def _with_first_call(profile: OperatorProfile, first_s: float, usual_s: float) -> OperatorProfile:
+    """A row of its own: what the very first step took beyond the same one of later batches."""
+    row = GroupTime(group=ProfileGroup.FIRST_CALL, step_s=max(0.0, first_s - usual_s), calls=0.0)
+    return profile.model_copy(update={"first_step_s": first_s, "groups": (*profile.groups, row)})

@@ -1,0 +1,158 @@
+"""Operator profiles: what a step consists of, and the table of operators behind it."""
+
+from collections.abc import Iterator, Sequence
+
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
+from bitbench.features.explain.computing import shorten
+from bitbench.features.explain.types import Profiles, ShortProfile
+from bitbench.report.document.model import (
+    Block,
+    Document,
+    Emphasis,
+    Heading,
+    Name,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.report.document.numbers import percent
+from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.report.document.words import Words, bullets, paragraph, plural, say, small_print, strong
+from bitbench.report.quantities import ROUGH, number, seconds, share, size
+
+GROUP_NAMES = {
+    ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
+    ProfileGroup.DENSE_MATMUL: "dense matmul",
+    ProfileGroup.ATTENTION: "attention and KV cache",
+    ProfileGroup.NORM_ACTIVATION: "normalisation, activation",
+    ProfileGroup.COPIES_CASTS: "copies and casts",
+    ProfileGroup.SAMPLING: "sampling",
+    ProfileGroup.OTHER: "other operators",
+    ProfileGroup.FRAMEWORK: "framework overhead",
+    ProfileGroup.FIRST_CALL: "first call",
+}
+# The sum of the groups and the step time that the client measured are from two clocks; further apart than this, one of
+# them did not see what the other saw, and the reader is told.
+ALLOWED_GAP = 0.05
+WIDE = 110  # characters of a terminal from which there is room for every column of an operator
+TITLE = say("Where the time of a step goes")
+EXPLANATION = small_print(
+    "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass and everything "
+    "until the next one begins; its groups are means over the profiled steps and add up to it. ",
+    Emphasis(say("Framework overhead")),
+    " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",
+    Emphasis(say("First call")),
+    " is what the very first step took beyond a usual one; no other figure contains it.",
+)
+
+
+def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
+    """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
+    return Document(TITLE, (), tuple(Section(_title(one), _blocks(shorten(one, limit))) for one in profiles))
+
+
+def profile_section(found: Profiles, _: StudySummary) -> Section:
+    """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
+    each = [block for one in found.profiles for block in (Heading(_title(one.profile)), *_blocks(one))]
+    return Section(TITLE, (EXPLANATION, _side_by_side([one.profile for one in found.profiles]), *each))
+
+
+def _title(profile: OperatorProfile) -> Phrase:
+    return say(Name(profile.contender.name), f", batch {profile.batch}, {profile.phase.value}")
+
+
+def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
+    def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
+        return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda one: one.group_s(group))
+
+    return table(
+        profiles,
+        words_column("Contender", lambda one: Name(one.contender.name)),
+        number_column("Batch", Unit.COUNT, lambda one: one.batch),
+        words_column("Phase", lambda one: one.phase.value),
+        number_column("Step, profiler off", Unit.SECONDS, lambda one: one.unprofiled.median_s),
+        number_column("Step, profiler on", Unit.SECONDS, lambda one: one.profiled.mean_s),
+        *map(column, ProfileGroup),
+        number_column("Sum / measured", Unit.SHARE, lambda one: 1 + one.agreement),
+        number_column("Profiler's cost", Unit.SHARE, _cost),
+        drop_empty=True,
+    )
+
+
+def _blocks(shown: ShortProfile) -> tuple[Block, ...]:
+    return (*bullets(_facts(shown.profile)), _groups(shown.profile), *_operators(shown))
+
+
+def _facts(profile: OperatorProfile) -> Iterator[Words]:
+    off, on, cost = _times(profile.unprofiled), _times(profile.profiled), _cost(profile)
+    yield say("Median step [10 %, 90 %] with the profiler off ", off, ", on ", on, ": the profiler costs ", cost, ".")
+    context = f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
+    total, of_measured = seconds(profile.groups_s), share(1 + profile.agreement)
+    yield say(f"{context}; their groups sum to ", total, ", ", of_measured, " of the step that the client measured.")
+    if abs(profile.agreement) > ALLOWED_GAP:
+        yield strong(
+            f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same steps, "
+            "or the machine was busy. Profile again before relying on it."
+        )
+    if profile.first_step_s is not None:
+        compiling = seconds(profile.facts.compile_s)
+        compiled = say("; the engine compiled for ", compiling, " before it was ready") if compiling else ()
+        yield say("The first step took ", seconds(profile.first_step_s), compiled, ".")
+    if profile.trace_file is not None:
+        yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))
+
+
+def _times(times: StepTimes) -> Quantity:
+    low, high = times.spread_s or (None, None)
+    note = f"({plural(len(times.seconds), 'step')})"
+    return Quantity(times.median_s, Unit.SECONDS, low, high, digits=ROUGH, note=note)
+
+
+def _cost(profile: OperatorProfile) -> Quantity:
+    note = "" if profile.overhead_is_clear else "(less than steps vary)"
+    return Quantity(profile.overhead, Unit.SHARE, is_signed=True, note=note)
+
+
+def _groups(profile: OperatorProfile) -> Table:
+    """Each time in its own unit: they differ by orders of magnitude."""
+    first = ProfileGroup.FIRST_CALL  # is no part of a step
+    return table(
+        profile.groups,
+        words_column("Group", lambda one: GROUP_NAMES[one.group]),
+        number_column("Time per step", Unit.NONE, lambda one: seconds(one.step_s)),
+        number_column("Share", Unit.SHARE, lambda one: None if one.group is first else one.step_s / profile.groups_s),
+        number_column("Calls per step", Unit.NONE, lambda one: number(one.calls or None, digits=1)),
+    )
+
+
+def _operators(shown: ShortProfile) -> Iterator[Block]:
+    """Those that take the most time of their own; what the others take together stands below."""
+    yield operator_table(shown.profile.operators)
+    if (rest := shown.others) is not None:
+        time, part, calls = seconds(rest.self_cpu_s), share(rest.self_cpu_share), plural(rest.calls, "call")
+        yield paragraph(f"{rest.count} more: self CPU ", time, " (", part, f"), {calls}.")
+
+
+def operator_table(operators: Sequence[Operator]) -> Table:
+    """The columns of torch's own table, each time in its own unit."""
+    return table(
+        operators,
+        words_column("Name", lambda one: Name(one.name)),
+        words_column("Group", lambda one: GROUP_NAMES[one.group], shown_from=WIDE),
+        number_column("Self CPU %", Unit.NONE, lambda one: share(one.self_cpu_share)),
+        number_column("Self CPU", Unit.NONE, lambda one: seconds(one.self_cpu_s)),
+        number_column("CPU total", Unit.NONE, lambda one: seconds(one.cpu_total_s)),
+        number_column(
+            "CPU time avg",
+            Unit.NONE,
+            lambda one: seconds(one.cpu_total_s / one.calls) if one.calls else None,
+            shown_from=WIDE,
+        ),
+        number_column("Self device", Unit.NONE, lambda one: seconds(one.self_device_s), shown_from=WIDE),
+        number_column("Self CPU Mem", Unit.NONE, lambda one: size(one.self_memory_bytes), shown_from=WIDE),
+        number_column("# of Calls", Unit.COUNT, lambda one: one.calls),
+        drop_empty=True,
+    )

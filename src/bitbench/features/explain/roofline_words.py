@@ -1,0 +1,52 @@
+"""How near each cell comes to what the machine can do: the roofline of the model."""
+
+from bitbench.core.found.summary import StudySummary
+from bitbench.core.recorded.roof import Bound, MachineRoof, Readings
+from bitbench.features.explain.types import Roofline
+from bitbench.report.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.report.document.tables import number_column, table, words_column
+from bitbench.report.document.words import joined, plural, say, small_print
+from bitbench.report.quantities import number, share
+
+COUNTED = (
+    "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
+    "products and attention. Not counted: norms, sampling, and what an engine does besides. A decode step is timed as "
+    "the time per output token, a prefill as the time until all requests of the batch have their first token."
+)
+BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
+
+
+def roofline_section(found: Roofline, _: StudySummary) -> Section:
+    cells = table(
+        found.cells,
+        words_column("Workload", lambda one: Name(one.cell.workload)),
+        words_column("Phase", lambda one: one.phase.value),
+        words_column("Contender", lambda one: Name(one.cell.contender.name)),
+        number_column("Traffic", "MB", lambda one: one.cost.size_bytes / 1e6),
+        number_column("Work", "Gflop", lambda one: one.cost.flops / 1e9),
+        number_column("Fastest here", Unit.SECONDS, lambda one: one.attainable.seconds),
+        words_column("Bound by", lambda one: BOUNDS[one.attainable.bound]),
+        number_column("Measured", Unit.SECONDS, lambda one: one.step_s),
+        number_column("Share reached", Unit.SHARE, lambda one: one.share),
+    )
+    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), cells, small_print(COUNTED)))
+
+
+def roof_sentence(roof: MachineRoof) -> Phrase:
+    def billions(rate: Readings, unit: str) -> Quantity | None:
+        return number(rate.best / 1e9, unit)
+
+    int8 = say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
+    return say(
+        "This machine reads ",
+        billions(roof.read_bytes_per_s, "GB/s"),
+        " and computes ",
+        billions(roof.flops_per_s, "Gflop/s"),
+        " in bfloat16, ",
+        billions(roof.float32_flops_per_s, "Gflop/s"),
+        " in float32",
+        int8,
+        f" with {plural(roof.threads, 'thread')}. These are the best readings; the median is ",
+        joined([share(roof.read_bytes_per_s.spread), share(roof.flops_per_s.spread)], " and "),
+        " lower.",
+    )

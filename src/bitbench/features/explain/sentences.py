@@ -1,0 +1,202 @@
+"""The sentences of an explanation."""
+
+from bitbench.core.found.sides import Side
+from bitbench.core.found.summary import Ratio
+from bitbench.core.recorded.profile import Phase
+from bitbench.core.recorded.trial import KernelPath
+from bitbench.features.explain.roofline_words import BOUNDS
+from bitbench.features.explain.types import Cause, Explanation, Gap, Missing, Part, PhaseAccount
+from bitbench.report.document.model import Name, Phrase, Quantity, Unit
+from bitbench.report.document.words import Words, joined, say
+from bitbench.report.quantities import mean_of, seconds, share, size, times, with_interval
+
+NOT_KNOWN = "What is not known"  # the section that says what would tell more
+CAUSE_NAMES = {
+    Cause.DEQUANTIZATION: "dequantization",
+    Cause.KERNEL: "products (kernel)",
+    Cause.CASTS: "copies and casts",
+    Cause.ATTENTION: "attention and KV cache",
+    Cause.NORMS: "norms, activations, plain arithmetic",
+    Cause.SAMPLING: "sampling",
+    Cause.OTHER: "operators that no pattern knows",
+    Cause.FRAMEWORK: "framework",
+    Cause.UNEXPLAINED: "unexplained",
+}
+REASONS = {
+    Cause.DEQUANTIZATION: "its kernel expands the weights to dense ones before each product",
+    Cause.KERNEL: "the products take longer than the bytes and operations of their weights ask for",
+    Cause.ATTENTION: "attention and the KV cache do not shrink with the weights",
+}
+PATHS = {
+    KernelPath.QUANTIZED: "multiplies low-bit weights with low-bit activations",
+    KernelPath.WEIGHT_ONLY: "reads low-bit weights and expands them inside the product",
+    KernelPath.DEQUANTIZED: "expands the weights to dense ones and multiplies those",
+    KernelPath.DENSE: "is not quantized",
+}
+
+
+def phase_name(account: PhaseAccount) -> str:
+    return "Prefill" if account.phase is Phase.PREFILL else "Decode"
+
+
+def measured(of: Explanation) -> Phrase:
+    """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
+    speed = times(of.speed)
+    own, baseline = (mean_of(one, of.definition) for one in (of.own_headline, of.baseline_headline))
+    if speed is None or own is None or baseline is None:
+        return say("Measured: nothing that can be compared.")
+    what = f" as fast as the baseline by {of.definition.name} ("
+    return say("Measured: ", speed, what, own, " against ", baseline, f"): {_standing(of)}.")
+
+
+def may_be_chance(speed: Ratio) -> bool:
+    return speed.interval is not None and speed.interval.low <= 1 <= speed.interval.high
+
+
+def _standing(of: Explanation) -> str:
+    assert of.speed is not None
+    interval = of.speed.interval
+    if interval is None:
+        return "too few trials to say more"
+    if may_be_chance(of.speed):
+        return "the difference is not significant"
+    return "it is significantly slower" if interval.high < 1 else "it is significantly faster"
+
+
+def expected(of: Explanation) -> Phrase:
+    own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
+    assert own is not None
+    assert baseline is not None
+    takes = say("Expected: its weights take ", size(own), " where the baseline's take ", size(baseline))
+    parts: list[Words] = [
+        say(takes, ", so a step that only reads them would be ", Quantity(baseline / own, Unit.RATIO), " as fast")
+    ]
+    for account in of.phases:
+        if account.expected_gain is None:
+            continue
+        how = " with KV cache and activations"
+        if account.is_roofline and account.own.attainable is not None:
+            how = f" under this machine's roof, where {BOUNDS[account.own.attainable.bound]} bounds it"
+        parts.append(say(f"{account.phase.value} ", Quantity(account.expected_gain, Unit.RATIO), how))
+    return say(joined(parts, "; "), ".")
+
+
+def reached(of: Explanation) -> Phrase:
+    """`Reached: in decode 21.0 % of this machine's roof, the baseline 34.0 %.` Empty where no share is known."""
+    known = [one for one in of.phases if one.own.roof_share is not None and one.baseline.roof_share is not None]
+    if not known:
+        return ()
+    parts = []
+    for account in known:
+        own, baseline = share(account.own.roof_share), share(account.baseline.roof_share)
+        parts.append(say(f"in {account.phase.value} ", own, " of this machine's roof, the baseline ", baseline))
+    exceeded = ""
+    if any((side.roof_share or 0) > 1 for account in known for side in (account.own, account.baseline)):
+        exceeded = (
+            " More than all of it: the roof was measured while this machine was slower; remove roof.json to repeat it."
+        )
+    return say("Reached: ", joined(parts, "; "), ".", exceeded)
+
+
+def path(of: Explanation) -> Phrase:
+    """That its weights are made dense again, where the records show it; else empty."""
+    if of.own.is_expanded:
+        return say(
+            "It runs dense: its weights were expanded while they were loaded (",
+            size(of.own.stored_bytes),
+            " stored, ",
+            size(of.own.loaded_bytes),
+            " in memory), so a step reads no fewer bytes than the baseline's.",
+        )
+    if of.own.path is not KernelPath.DEQUANTIZED or not of.own.is_quantized:
+        return ()
+    is_timed = any(part.cause is Cause.DEQUANTIZATION for account in of.phases for part in account.parts)
+    untimed = "" if is_timed else f"; how much time that takes is not measured (see {NOT_KNOWN.lower()})"
+    return say(f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}.")
+
+
+def cause(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
+    """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
+    head = f"{phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
+    return say(head, seconds(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
+
+
+def _grown(part: Part) -> Phrase:
+    if part.own_s is None or part.baseline_s is None:
+        return ()
+    return say(", ", seconds(part.own_s), " where the baseline takes ", seconds(part.baseline_s))
+
+
+def _why(of: Explanation, part: Part) -> Phrase:
+    if part.cause is Cause.DEQUANTIZATION and of.own.is_expanded:
+        stored, loaded = size(of.own.stored_bytes), size(of.own.loaded_bytes)
+        memory = say("the weights are stored in ", stored, " but take ", loaded, " in memory")
+        return say(memory, ", so each step reads dense weights")
+    if part.cause is Cause.FRAMEWORK:
+        return say(f"work between the operators does not shrink at a batch of {of.workload.concurrency}")
+    return say(REASONS.get(part.cause, "they do not shrink with the weights"))
+
+
+def unexplained(account: PhaseAccount) -> Phrase:
+    assert account.unexplained is not None
+    rest, interval = account.unexplained.excess_s, account.unexplained_interval
+    step = account.own.step.mean
+    expected_step = seconds(account.expected_s)
+    head = say(f"{phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
+    left = with_interval(rest, Unit.SECONDS, interval) if interval else seconds(rest)
+    if interval is not None and interval.low <= 0 <= interval.high:
+        return say(head, left, " is left unexplained, which is within the error of the trials: it may be nothing.")
+    if rest < 0:
+        return say(head, seconds(-rest), " less than the causes add up to, and that is unexplained.")
+    of_step = share(rest / step)
+    return say(head, left, " of it (", of_step, " of the step) is unexplained: no record says where it goes.")
+
+
+def shares(account: PhaseAccount) -> Phrase:
+    """How the lines of a phase's table are made."""
+    assert account.expected_gain is not None
+    how = "by the roofline" if account.is_roofline else "by bytes alone"
+    said = say(
+        "Expected is ",
+        share(1 / account.expected_gain),
+        f" of the baseline's time ({how}). A line's excess is what it takes beyond that share of the baseline's line: "
+        "it did not shrink, or it grew.",
+    )
+    if account.profiler_overheads is None:
+        return said
+    own, baseline = (
+        "by less than they vary" if overhead is None else share(overhead) for overhead in account.profiler_overheads
+    )
+    return say(
+        said,
+        " Lines are the shares of operator profiles, applied to steps with the profiler off; the profiler itself made "
+        "steps longer: ",
+        own,
+        " (variant), ",
+        baseline,
+        " (baseline), and more so with many small operators.",
+    )
+
+
+def kernel(side: Side) -> Phrase:
+    how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
+    kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
+    return say(Name(side.contender.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
+
+
+def gap(of: Explanation, found: Gap) -> Phrase:
+    """What is not known, and what would tell."""
+    batch = of.workload.concurrency
+    said = {
+        Missing.PROFILE: "Which operators take the time: there is no operator profile of both; ",
+        Missing.PROFILE_BATCH: f"Which operators take the time at a batch of {batch}: profiles are of batch "
+        f"{found.detail}; ",
+        Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
+        Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
+        Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",
+        Missing.STARTS: "How much a restart would change: one side has a single start of its engine.",
+    }[found.missing]
+    if found.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):
+        return say(said)
+    setting = Name(f"profile: {{batch: {batch}}}")
+    return say(said, "add ", setting, " to study.yaml and repeat ", Name("bitbench run"), ".")

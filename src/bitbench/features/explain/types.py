@@ -1,0 +1,147 @@
+"""Why a variant is as fast as it is: what was to be expected, what was measured, and where the difference is.
+
+Made by `computing`, printed by `words`. Whatever is said carries the records it rests on.
+"""
+
+from enum import StrEnum
+
+from bitbench.core.asked.workload import Workload
+from bitbench.core.base import Record
+from bitbench.core.found.crossover import Crossover
+from bitbench.core.found.sides import PhaseSide, Side, Source
+from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.core.recorded.profile import OperatorProfile, Phase
+from bitbench.core.recorded.roof import CellRoof, MachineRoof
+
+
+class Cause(StrEnum):
+    """Where time goes that the bytes and operations of a variant do not ask for."""
+
+    DEQUANTIZATION = "dequantization"  # weights are expanded to dense ones, at load or before a product
+    KERNEL = "kernel"  # the products themselves
+    CASTS = "casts"  # copies and changes of type
+    ATTENTION = "attention"  # with the KV cache: does not shrink with the weights
+    NORMS = "norms"
+    SAMPLING = "sampling"
+    OTHER = "other"  # operators that no pattern knows
+    FRAMEWORK = "framework"  # in no operator
+    UNEXPLAINED = "unexplained"
+
+
+class Part(Record):
+    """One cause in one phase, per step. `excess_s` is what it takes beyond its share of the expected time."""
+
+    cause: Cause
+    excess_s: float
+    baseline_s: float | None = None  # None where no profile tells
+    own_s: float | None = None
+    sources: tuple[Source, ...] = ()
+
+
+class PhaseAccount(Record):
+    """Prefill or decode at one workload: a step of the contender against one of the baseline."""
+
+    phase: Phase
+    own: PhaseSide
+    baseline: PhaseSide
+    speed: Ratio | None  # more than 1: the contender is faster
+    expected_gain: float | None  # what bytes and operations promise
+    is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
+    parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
+    unexplained: Part | None = None
+    unexplained_interval: Interval | None = None
+    # What the profiler itself cost, as a share of a step, of the contender and of the baseline; None where it is lost
+    # in the noise. None instead of the pair: not profiled.
+    profiler_overheads: tuple[float | None, float | None] | None = None
+
+    @property
+    def is_profiled(self) -> bool:
+        """The parts are those of operator profiles of both."""
+        return self.profiler_overheads is not None
+
+    @property
+    def expected_s(self) -> float | None:
+        return None if self.expected_gain is None else self.baseline.step.mean / self.expected_gain
+
+    @property
+    def excess_s(self) -> float | None:
+        return None if self.expected_s is None else self.own.step.mean - self.expected_s
+
+
+class Missing(StrEnum):
+    """What would let the explanation say more."""
+
+    PROFILE = "profile"
+    PROFILE_BATCH = "profile_batch"  # there is one, but not of this batch
+    ROOF = "roof"
+    COST = "cost"
+    PHASES = "phases"
+    STARTS = "starts"
+
+
+class Gap(Record):
+    missing: Missing
+    detail: str = ""
+
+
+class WorkloadSpeed(Record):
+    """The same two at another workload, by the headline."""
+
+    workload: str
+    speed: Ratio
+    sources: tuple[Source, ...]
+
+
+class Explanation(Record):
+    study: str
+    workload: Workload
+    definition: MetricDefinition  # of the headline
+    own: Side
+    baseline: Side
+    own_headline: Estimate | None
+    baseline_headline: Estimate | None
+    speed: Ratio | None  # by the headline; more than 1: the contender is faster
+    confidence: float
+    phases: tuple[PhaseAccount, ...] = ()
+    elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
+    crossovers: tuple[Crossover, ...] = ()
+    beyond: tuple[Crossover, ...] = ()  # of these: it became significantly slower before this workload
+    known_beforehand: str | None = None
+    roof: MachineRoof | None = None
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Every cause that is named, those that take the most time first."""
+        parts = sorted((part for one in self.phases for part in one.parts), key=lambda part: -part.excess_s)
+        left = [one.unexplained for one in self.phases if one.unexplained is not None]
+        return tuple(dict.fromkeys(part.cause for part in (*parts, *left)))
+
+
+class OtherOperators(Record):
+    """What operators that are not listed take together."""
+
+    count: int
+    calls: int
+    self_cpu_s: float
+    self_cpu_share: float
+
+
+class ShortProfile(Record):
+    """A profile with its longest operators, and without what its instance says about itself."""
+
+    profile: OperatorProfile
+    others: OtherOperators | None = None  # None: all are listed
+
+
+class Profiles(Record):
+    """Of a study, in the order in which they were taken."""
+
+    profiles: tuple[ShortProfile, ...]
+
+
+class Roofline(Record):
+    """Every cell of a study against the roof of its machine."""
+
+    roof: MachineRoof
+    cells: tuple[CellRoof, ...]

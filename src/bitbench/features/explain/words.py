@@ -1,0 +1,192 @@
+"""An explanation as a page: the answer first, then each phase, then what is not known, then the records."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from bitbench.core.found.crossover import Crossover
+from bitbench.core.found.model_cost import StepCost
+from bitbench.core.found.sides import PhaseSide, Side, Source
+from bitbench.features.explain import sentences
+from bitbench.features.explain.roofline_words import BOUNDS, COUNTED, roof_sentence
+from bitbench.features.explain.sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
+from bitbench.features.explain.types import Explanation, PhaseAccount
+from bitbench.report.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.report.document.numbers import shown
+from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, joined, say
+from bitbench.report.quantities import ROUGH, number, seconds, share, size, times
+from bitbench.report.sections.crossover import verdict
+from bitbench.report.sections.engine_metrics import TITLE, engine_blocks
+from bitbench.report.shape import shape
+
+MOST_NAMED = 3  # causes of a phase in the answer; the table has all
+LEAST_NAMED = 0.03  # of a step: less is not worth a sentence
+LOCK = Source(file="lock.json")
+ROOF = Source(file="roof.json")
+
+Said = tuple[Words, tuple[Source, ...]]  # a sentence, and the records it rests on
+
+
+class _Records:
+    """Numbers sources in the order in which the document first names them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Source, int] = {}
+
+    def mark(self, sources: Sequence[Source]) -> str:
+        """`[1, 4]`"""
+        named = [self._numbers.setdefault(one, len(self._numbers) + 1) for one in sources if one.ids or one.file]
+        return f"[{', '.join(str(number) for number in dict.fromkeys(named))}]" if named else ""
+
+    def cited(self, sentences: Iterator[Said] | Sequence[Said]) -> tuple[Bullets, ...]:
+        return bullets(say(words, f" {mark}" if (mark := self.mark(sources)) else "") for words, sources in sentences)
+
+    def section(self) -> Section:
+        """To be made last."""
+        items = []
+        for source, place in self._numbers.items():
+            ids = say(": ", joined(source.ids, ", ")) if source.ids else ()
+            items.append(say(f"[{place}] ", Name(source.file), ids))
+        return Section(say("Records"), bullets(items))
+
+
+def explanation_document(of: Explanation) -> Document:
+    records = _Records()
+    answer: tuple[Block, ...] = (Paragraph(shape(of.workload)), *records.cited(_short(of)))
+    sections = tuple(_sections(of, records))
+    return Document(_title(of), answer, (*sections, records.section()))
+
+
+def _title(of: Explanation) -> Phrase:
+    """`Why A is 0.83× as fast as B on W`; no figure where it may be chance."""
+    own, baseline = Name(of.own.contender.name), Name(of.baseline.contender.name)
+    on = say(" on ", Name(of.workload.name))
+    if of.speed is None:
+        return say(own, " beside ", baseline, on)
+    if sentences.may_be_chance(of.speed):
+        return say("Why ", own, " is not shown to differ in speed from ", baseline, on)
+    speed = shown(Quantity(of.speed.value, Unit.RATIO))
+    return say("Why ", own, f" is {speed} as fast as ", baseline, on)
+
+
+def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
+    """In the order of the document, which is that of the numbers of its records."""
+    if any(one.own.cost and one.baseline.cost for one in of.phases):
+        yield _cost_section(of, records)
+    yield from (_parts_section(of, one, records) for one in of.phases if one.expected_gain is not None)
+    kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
+    yield Section(say("Kernels"), records.cited(kernels))
+    if of.own.engine or of.baseline.engine:
+        yield _engine_section(of, records)
+    yield _crossover_section(of, records)
+    if of.gaps:
+        yield Section(say(NOT_KNOWN), bullets(sentences.gap(of, gap) for gap in of.gaps))
+
+
+def _short(of: Explanation) -> Iterator[Said]:
+    trials = (of.own.trials, of.baseline.trials)
+    yield sentences.measured(of), trials
+    if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
+        loaded = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
+        roof = [ROOF] if any(one.is_roofline for one in of.phases) else []
+        yield sentences.expected(of), (LOCK, *loaded, *roof)
+    if reached := sentences.reached(of):
+        yield reached, (ROOF, LOCK, *trials)
+    for crossover in of.beyond:
+        yield say("This workload is beyond the crossover: ", verdict(crossover), "."), _trials(of, crossover)
+    if how := sentences.path(of):
+        yield how, (of.own.instances,)
+    if of.known_beforehand:
+        yield f"Known beforehand: {of.known_beforehand}", (LOCK,)
+    for phase in of.phases:
+        yield from _causes(of, phase)
+    if not any(one.unexplained for one in of.phases):
+        yield f"Where the time goes is unexplained: the records do not say enough (see {NOT_KNOWN.lower()}).", trials
+
+
+def _causes(of: Explanation, phase: PhaseAccount) -> Iterator[Said]:
+    for part in phase.parts[:MOST_NAMED]:
+        if part.excess_s > LEAST_NAMED * phase.own.step.mean:
+            yield sentences.cause(of, phase, part), part.sources
+    if phase.unexplained is not None:
+        yield sentences.unexplained(phase), phase.unexplained.sources
+
+
+def _cost_section(of: Explanation, records: _Records) -> Section:
+    """What a step has to read and compute, and how fast that could be here."""
+    sides = [
+        (f"{phase.phase.value}, {name}", side)
+        for phase in of.phases
+        for name, side in (("variant", phase.own), ("baseline", phase.baseline))
+    ]
+    lines: dict[str, Callable[[StepCost, PhaseSide], Words]] = {
+        "weights": lambda cost, _: size(cost.weight_bytes),
+        "KV cache": lambda cost, _: size(cost.kv_bytes),
+        "activations": lambda cost, _: size(cost.activation_bytes),
+        "operations": lambda cost, _: number(cost.flops / 1e9, "Gflop"),
+        "fastest here": lambda _, side: seconds(side.attainable.seconds if side.attainable else None),
+        "bound by": lambda _, side: BOUNDS[side.attainable.bound] if side.attainable else None,
+        "measured": lambda _, side: seconds(side.step.mean),
+        "share of the roof": lambda _, side: share(side.roof_share),
+    }
+
+    def column(title: str, side: PhaseSide) -> ColumnOf[str]:
+        return number_column(title, Unit.NONE, lambda line: lines[line](side.cost, side) if side.cost else None)
+
+    known = [
+        line for line, of_side in lines.items() if any(side.cost and of_side(side.cost, side) for _, side in sides)
+    ]
+    first: ColumnOf[str] = words_column("", lambda line: line)
+    costs = table(known, first, *(column(*side) for side in sides))
+    roof: list[Said] = [(roof_sentence(of.roof), (ROOF,))] if of.roof else []
+    counted: Said = (COUNTED, (LOCK, of.own.trials, of.baseline.trials))
+    return Section(say("What a step asks for"), (costs, *records.cited([*roof, counted])))
+
+
+def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> Section:
+    parts = (*phase.parts, *([phase.unexplained] if phase.unexplained else []))
+    lines = [(CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts]
+    where = table(
+        [*lines, ("a step", phase.baseline.step.mean, phase.own.step.mean, phase.excess_s)],
+        words_column("", lambda line: line[0]),
+        number_column("Baseline", Unit.NONE, lambda line: seconds(line[1])),
+        number_column("Variant", Unit.NONE, lambda line: seconds(line[2])),
+        number_column(
+            "More than expected",
+            Unit.NONE,
+            lambda line: Quantity(line[3], Unit.SECONDS, digits=ROUGH, is_signed=True),
+        ),
+    )
+    sources = dict.fromkeys(source for part in phase.parts for source in part.sources)
+    said: Said = (sentences.shares(phase), (*sources, of.own.trials, of.baseline.trials))
+    return Section(say(f"{phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
+
+
+def _engine_section(of: Explanation, records: _Records) -> Section:
+    side: ColumnOf[Side] = words_column("", lambda one: "variant" if one == of.own else "baseline")
+    sides = [one for one in (of.own, of.baseline) if one.engine]
+    mark = records.mark([one.trials for one in sides])
+    return Section(TITLE, (*engine_blocks(sides, lambda one: one.engine, side), Paragraph(say(mark))))
+
+
+def _crossover_section(of: Explanation, records: _Records) -> Section:
+    elsewhere = table(
+        of.elsewhere,
+        words_column("Workload", lambda one: Name(one.workload)),
+        ratio_column("Speed", lambda one: times(one.speed)),
+        words_column("Records", lambda one: records.mark(one.sources)),
+    )
+    found: list[Said] = [
+        (say(f"Along {one.axis.value.replace('_', ' ')}: ", verdict(one), "."), _trials(of, one))
+        for one in of.crossovers
+    ]
+    nothing = "No other workload differs from this one in concurrency or input length alone: no crossover can be found."
+    said = records.cited(found or [(nothing, ())])
+    blocks: tuple[Block, ...] = (elsewhere, *said) if of.elsewhere else said
+    return Section(say("Where it stops being faster"), blocks)
+
+
+def _trials(of: Explanation, crossover: Crossover) -> tuple[Source, ...]:
+    """Of every point of a series."""
+    workloads = {point.workload for point in crossover.points}
+    others = (source for one in of.elsewhere if one.workload in workloads for source in one.sources)
+    return (of.own.trials, of.baseline.trials, *others)

@@ -1,0 +1,21 @@
+"""The same product in different formats, timed against each other and against the roofline of this machine."""
+
+from bitbench.feature import Command, Feature
+
+FEATURE = Feature(
+    name="kernels",
+    commands=(Command("kernels", ".command:kernels", "Time quantized kernels against torch and the roofline."),),
+    offers={
+        "environments": {"triton": ".environment:TRITON"},
+        "folder_formats": {"kernel-md": ".folders:kernel_markdown"},
+        "folders": {"records.json": ".folders:kernel_report", "published/kernels.json": ".folders:published_report"},
+        "kernel_cases": {
+            "torch-linear": ".torch_cases:TorchLinear",
+            "torch-linear-f32": ".torch_cases:TorchLinearFloat32",
+            "torch-mv": ".torch_cases:TorchMv",
+            "torch-int8": ".torch_cases:TorchInt8",
+            "torch-int4-g128": ".torch_cases:TorchInt4",
+        },
+        "roof": {"torch": ".bench:measure_roof"},
+    },
+)

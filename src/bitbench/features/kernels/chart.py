@@ -1,0 +1,105 @@
+"""The roofline figure: what each kernel reaches, under what this machine can do."""
+
+from collections.abc import Sequence
+
+from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary
+from bitbench.features.kernels.words import roof_quantities
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.charts import figure as fig
+from bitbench.report.charts.layer import Layer, channel, legend, value
+from bitbench.report.document.model import Unit
+from bitbench.report.document.numbers import shown
+from bitbench.report.labels import distinct
+from bitbench.report.quantities import median_and_extremes
+
+HEIGHT = 340
+WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there
+MARGIN = 1.4  # a factor beyond the outermost marks, as both axes are logarithmic
+# One fewer than there are colours, so that a colour that comes again has another shape.
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right")
+
+
+def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
+    """flop/s over flop/byte, one mark per shape and batch; the line is the roof. None where nothing was timed."""
+    timed = [row for row in summary.figures if row.seconds]
+    if not timed:
+        return None
+    cases = list(dict.fromkeys(row.timing.case for row in timed))
+    labels = dict(zip(cases, distinct(cases), strict=True))
+    series = {case: f"{labels[case]}: {_shares(timed, case)}" for case in cases}
+    points = [_point(row, labels[row.timing.case], series[row.timing.case]) for row in timed]
+    x, y = _axes(summary.machine, points)
+    title = "What each kernel reaches of this machine's roofline"
+    caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
+    layers = _layers(x, y, list(series.values()))
+    return fig.drawn("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
+
+
+def _shares(rows: Sequence[KernelFigures], case: str) -> str:
+    """`92 (80 – 105) %`: of marks that lie above each other, the reader wants the middle and the ends."""
+    shares = [row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None]
+    found = median_and_extremes(shares, Unit.SHARE, 0)
+    return shown(found) if found else UNKNOWN
+
+
+def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
+    assert row.seconds is not None
+    timing = row.timing
+    return {
+        "kind": "kernel",
+        "series": series,
+        "case": label,
+        "in_features": timing.in_features,
+        "out_features": timing.out_features,
+        "batch": timing.batch,
+        "x": row.intensity,
+        "y": timing.flops / row.seconds.value / 1e9,
+        "ms": 1000 * row.seconds.value,
+        "roof_share": row.roof_share,
+    }
+
+
+def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.Axis, fig.Axis]:
+    intensities, speeds = fig.numbers(points, "x"), fig.numbers(points, "y")
+    x = fig.Axis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
+    top = max(_roof_at(machine, x.high), *speeds)
+    return x, fig.Axis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
+
+
+def _roof_at(machine: KernelMachine, intensity: float) -> float:
+    return min(machine.flops_per_s, intensity * machine.read_bytes_per_s) / 1e9
+
+
+def _roof(machine: KernelMachine, x: fig.Axis) -> list[fig.Row]:
+    ridge = machine.flops_per_s / machine.read_bytes_per_s
+    corners = [x.low, *([ridge] if x.low < ridge < x.high else []), x.high]
+    read, compute = roof_quantities(machine)
+    said = f"roof: {shown(read)} read, {shown(compute)} bfloat16"
+    return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
+
+
+def _layers(x: fig.Axis, y: fig.Axis, series: Sequence[str]) -> list[Layer]:
+    roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
+    beside = legend("Median share of the roof (least – most)")
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
+    about = [
+        channel("case:N", title="Kernel"),
+        channel("in_features:Q", title="Inputs"),
+        channel("out_features:Q", title="Outputs"),
+        channel("batch:Q", title="Batch"),
+        channel("ms:Q", title="Median (ms)", format=",.4~r"),
+        channel("roof_share:Q", title="Of the roof", format=".0%"),
+    ]
+    marks = kernels.mark("point", filled=True, size=34, opacity=0.75).encode(
+        x=x.x(),
+        y=y.y(),
+        color=channel("series:N", legend=beside, scale={"domain": list(series)}),
+        shape=channel("series:N", legend=beside, scale={"domain": list(series), "range": shapes}),
+        tooltip=about,
+    )
+    said = roof.first()
+    return [
+        roof.mark("line", style="roof").encode(x=x.x(), y=y.y()),
+        marks,
+        *(one.encode(x=value(6), y=value(9), text="series:N") for one in fig.halo(said, "dim", align="left")),
+    ]

@@ -1,0 +1,73 @@
+"""`bitbench kernels`: the same product by different kernels, timed against each other."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from bitbench.cli.parsing import counts, words
+from bitbench.cli.terminal import Terminal
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.features.kernels.bench import BASELINES, KernelOptions, measure_kernels
+from bitbench.features.kernels.folders import write_kernels
+from bitbench.lab.study import default_home
+from bitbench.report.document.terminal import render
+
+
+def kernels(
+    *,
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="seed (30 of a published table), model:NAME, or KxN,… (inputs x outputs).")
+    ] = "seed",
+    batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
+    against: Annotated[
+        str | None, typer.Option("--against", help="Baseline cases [default: torch-linear,torch-mv].")
+    ] = None,
+    cases: Annotated[
+        str | None, typer.Option("--cases", help="Cases to time, such as vptq-4096-256,vptq-4096-256-a16.")
+    ] = None,
+    device: Annotated[
+        KernelDevice, typer.Option("--device", help="Device; cuda is untested on a GPU.")
+    ] = KernelDevice.CPU,
+    quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one short pass.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Keep one copy of the weights instead of rotating.")] = False,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads [default: torch's choice].")] = None,
+    isa: Annotated[
+        str | None, typer.Option("--isa", help="Instruction sets of the native kernel, such as avx2,avx512.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of data and order.")] = 0,
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table, records and chart.")] = Path(
+        "kernels"
+    ),
+) -> None:
+    """Time quantized kernels against torch and the roofline.
+
+    Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
+    chart, and records.json; `bitbench report DIR` rebuilds table and chart from the records.
+    """
+    console = Terminal(stderr=True)
+    options = KernelOptions(
+        shapes=shapes,
+        batches=counts(batch, "--batch"),
+        against=BASELINES if against is None else words(against),
+        cases=None if cases is None else words(cases),
+        device=device,
+        quick=quick,
+        warm=warm,
+        threads=threads,
+        isas=() if isa is None else words(isa),
+        seed=seed,
+    )
+    with console.status("measuring this machine's roofline") as status:
+
+        def on_point(name: str, number: int, total: int) -> None:
+            line = f"{number} of {total}: {name}"
+            if console.is_terminal:
+                status.update(Text(line))
+            else:
+                console.print(line)
+
+        summary = measure_kernels(options, default_home(), into, on_point)
+    render(write_kernels(summary, into), Terminal())
+    console.print(f"table, records and chart: {into}", soft_wrap=True)

@@ -1,0 +1,55 @@
+"""Folders that `bitbench kernels` filled, or `bitbench import` from a published kernel table."""
+
+from pathlib import Path
+
+from bitbench.core.recorded.published import PublishedKernels
+from bitbench.features.kernels.bench import RECORDS_FILE, kernel_records, read_kernels
+from bitbench.features.kernels.published import published_kernel_document
+from bitbench.features.kernels.types import KernelSummary
+from bitbench.features.kernels.words import kernel_document
+from bitbench.ground.errors import StoreError
+from bitbench.ground.safe_files import SafeFolder
+from bitbench.lab.folders import FolderReport
+from bitbench.report.document.markdown import FIGURES, markdown
+from bitbench.report.document.model import Document
+from bitbench.store.published import read_published
+
+TABLE_FILE = "kernels.md"
+
+
+def kernel_report(folder: Path) -> FolderReport:
+    """Write table and chart from the records again."""
+    return FolderReport(write_kernels(read_kernels(folder / RECORDS_FILE), folder), f"table and chart: {folder}")
+
+
+def write_kernels(summary: KernelSummary, folder: Path) -> Document:
+    """kernels.md in `folder`, and the figure that it shows."""
+    from bitbench.features.kernels.chart import WIDTH, roofline_figure  # drawing: a second to import
+    from bitbench.report.charts.svg import svg
+
+    figure = roofline_figure(summary)
+    document = kernel_document(summary, figure)
+    files = SafeFolder(folder)
+    if figure is not None:
+        files.write(f"{FIGURES}/{figure.name}.svg", svg(figure, WIDTH))
+    files.write(TABLE_FILE, markdown(document))
+    return document
+
+
+def published_report(folder: Path) -> FolderReport:
+    return FolderReport(_document(folder), f"kernel table: bitbench report {folder} --format kernel-md")
+
+
+def kernel_markdown(folder: Path) -> str:
+    """Raises StoreError where the folder has no kernels."""
+    return markdown(_document(folder))
+
+
+def _document(folder: Path) -> Document:
+    if (published := read_published(folder, PublishedKernels)) is not None:
+        return published_kernel_document(published)
+    if (records := kernel_records(folder)) is not None:
+        return kernel_document(read_kernels(records))
+    raise StoreError(
+        f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` creates them"
+    )

@@ -1,0 +1,214 @@
+"""The kernel table: the columns that such tables have, and those that explain it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.core.recorded.published import PublishedKernel
+from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
+from bitbench.ground.units import UNKNOWN
+from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
+from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
+from bitbench.report.grouping import grouped
+from bitbench.report.quantities import median_and_extremes, number
+
+if TYPE_CHECKING:
+    from bitbench.report.charts.figure import Figure
+
+TIME_DECIMALS, RATIO_DECIMALS = 4, 2
+RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
+_CODEBOOKS = ("main_centroids", "residual_centroids")
+_VECTOR = 8  # weights in a vector of the cases that have codebooks
+_TORCH_NAMES = {
+    "torch-linear": "torch",
+    "torch-mv": "torch.mv",
+    "torch-linear-f32": "torch float32",
+}  # as the columns of such tables are called
+
+
+def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
+    """What it comes to, the table of vector-quantized kernels, then every other case, then what did not run."""
+    timed = [row for row in summary.figures if row.seconds]
+    quantized = [row for row in timed if _CODEBOOKS[0] in row.timing.labels]
+    others = [row for row in timed if row not in quantized]
+    sections = []
+    if figure is not None:
+        sections.append(Section(say("Under the roofline"), (Chart(figure),)))
+    if quantized:
+        sections.append(Section(say("Vector-quantized kernels"), (_quantized_table(quantized, summary),)))
+    if others:
+        sections.append(Section(say("Other kernels"), (_other_table(others, summary.baselines),)))
+    if causes := tuple(bullets(_not_timed(summary.figures))):
+        sections.append(Section(say("Not timed"), causes, in_terminal=True))
+    overview = _overview(summary, timed) if timed else ()
+    return Document(say("Kernel timings"), (*_conditions(summary.machine), *overview), tuple(sections))
+
+
+def _conditions(machine: KernelMachine) -> Iterator[Block]:
+    cold = f"cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights"
+    state = "warm: one copy of the weights" if machine.warm else cold
+    read, compute = roof_quantities(machine)
+    yield paragraph(
+        *_place(machine), f"; {state}. Roofline, measured here: ", read, " read, ", compute, " in bfloat16."
+    )
+    yield small_print(
+        "Times are medians of interleaved rounds; a ratio is the median of the rounds' ratios, with its 95 % interval; "
+        "below 1 the kernel is faster than the one it is compared with."
+    )
+
+
+def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
+    """What memory and arithmetic can do at most."""
+    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
+    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
+
+
+def _place(machine: KernelMachine) -> Phrase:
+    torch = f"torch {machine.torch}"
+    if machine.device is KernelDevice.CUDA:
+        cuda = f" for CUDA {machine.cuda}" if machine.cuda else ""
+        return say(f"{machine.device_name or UNKNOWN} in a machine with {machine.cpu_model}, {torch}{cuda}")
+    native = say(", native kernel on ", Name(machine.isa)) if machine.isa else ()
+    return say(f"{machine.cpu_model}, {machine.threads} threads, {torch}", native)
+
+
+def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> Table:
+    """The columns that such tables are published with."""
+    several_isas = len({row.timing.isa for row in rows}) > 1
+    several_bits = len({row.timing.labels["activation_bits"] for row in rows}) > 1
+    medians = {_point(row): row.seconds for row in summary.figures}
+
+    def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
+        yield time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
+        yield _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
+
+    return table(
+        sorted(rows, key=_table_order),
+        *shape_columns(_timing),
+        *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
+        *([words_column("isa", _isa)] if several_isas else []),
+        time_column("vptq", lambda row: _value(row.seconds)),
+        *(column for name in summary.baselines for column in other(name)),
+        *_EXPLAINING,
+    )
+
+
+def _isa(row: KernelFigures) -> Words:
+    return Name(row.timing.isa) if row.timing.isa else None
+
+
+def _point(row: KernelFigures) -> tuple[str, int, int, int]:
+    timing = row.timing
+    return timing.case, timing.in_features, timing.out_features, timing.batch
+
+
+def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Table:
+    return table(
+        sorted(rows, key=lambda row: (row.timing.case, *_table_order(row))),
+        words_column("case", lambda row: Name(row.timing.case)),
+        *shape_columns(_timing),
+        time_column("time", lambda row: _value(row.seconds)),
+        *(_ratio_column(say("ratio to ", Name(name)), name) for name in baselines),
+        *_EXPLAINING,
+    )
+
+
+def _table_order(row: KernelFigures) -> tuple[int, ...]:
+    timing = row.timing
+    return (timing.batch, *timing.labels.values(), timing.out_features, timing.in_features)
+
+
+def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
+    """Per case the middle, least and largest figures over shapes and batches: what one looks for in a long table."""
+    on_gpu = summary.machine.device is KernelDevice.CUDA
+    workers = 1 if on_gpu else summary.machine.threads
+    text = "Per case: median (least – most) over the shapes"
+    if any(_CODEBOOKS[0] in row.timing.labels for row in timed):
+        whose = "the whole device" if on_gpu else "one thread"
+        text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
+    yield paragraph(f"{text}.")
+
+    def spread(
+        title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
+    ) -> ColumnOf[list[KernelFigures]]:
+        def figure(rows: list[KernelFigures]) -> Quantity | None:
+            return median_and_extremes([value for row in rows if (value := of(row))], unit, decimals)
+
+        return number_column(title, unit, figure, intervals_from=RANGES_FROM)
+
+    def ratio(name: str) -> ColumnOf[list[KernelFigures]]:
+        title = say("ratio to ", Name(name))
+        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.ratios.get(name)))
+
+    yield table(
+        grouped(timed, lambda row: row.timing.case).values(),
+        words_column("case", lambda rows: Name(rows[0].timing.case)),
+        *map(ratio, summary.baselines),
+        spread("bandwidth", "GB/s", 1, _gigabytes_per_s),
+        spread("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
+        spread("per vector", "ns", 2, lambda row: _vector_ns(row, workers)),
+    )
+
+
+def _vector_ns(row: KernelFigures, workers: int) -> float | None:
+    """Time of one worker for one vector of one activation row; None for a case without vectors."""
+    timing = row.timing
+    if row.seconds is None or _CODEBOOKS[0] not in timing.labels:
+        return None
+    vectors = timing.batch * timing.in_features * timing.out_features / _VECTOR
+    return 1e9 * row.seconds.value * workers / vectors
+
+
+def _gigabytes_per_s(row: KernelFigures) -> float | None:
+    return None if row.bytes_per_s is None else row.bytes_per_s / 1e9
+
+
+def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
+    causes = dict.fromkeys((row.timing.case, row.timing.cause) for row in rows if row.timing.cause)
+    return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
+
+
+def shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
+    """As such tables print them, and as they are read back: without separators."""
+    yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
+    yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
+    yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
+
+
+def label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
+    return number_column(name, Unit.NONE, lambda row: str(of(row).labels[name]) if name in of(row).labels else None)
+
+
+def time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
+    def milliseconds(row: Item) -> float | None:
+        time = seconds(row)
+        return None if time is None else 1000 * time
+
+    return number_column(title, "ms", milliseconds, decimals=TIME_DECIMALS)
+
+
+def _timing(row: KernelFigures) -> KernelTiming:
+    return row.timing
+
+
+def _value(found: Median | None) -> float | None:
+    return found.value if found else None
+
+
+def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
+    def ratio(row: KernelFigures) -> Quantity | None:
+        if (found := row.ratios.get(baseline)) is None:
+            return None
+        return Quantity(found.value, Unit.RATIO, found.low, found.high, decimals=RATIO_DECIMALS)
+
+    return ratio_column(title, ratio)
+
+
+_EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
+    number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
+    number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
+    number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
+    number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
+    number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
+)

@@ -1,0 +1,35 @@
+"""VPTQ, vector quantization with two codebooks: its public layout, a quantizer, a kernel for CPUs and one for GPUs.
+
+Its modules need numpy alone, so that a worker in an engine's environment can use them, too. `linear`, `hugging_face`,
+`multiply`, `cases` and `triton_…` also need torch, transformers or triton, and are imported only where these are;
+`options`, `backend` and `data` are bitbench's own side.
+"""
+
+from bitbench.feature import Feature
+
+FEATURE = Feature(
+    name="vptq",
+    offers={
+        "backends": {"vptq": ".backend:MAKER"},
+        "checkpoints": {"vptq": ".hugging_face:register"},
+        "compatibility": {"vptq": ".data:COMPATIBILITY"},
+        "kernel_cases": {
+            "vptq-4096-256": ".cases:V4096_256",
+            "vptq-4096-256-a16": ".cases:V4096_256_A16",
+            "vptq-4096-512": ".cases:V4096_512",
+            "vptq-4096-512-a16": ".cases:V4096_512_A16",
+            "vptq-8192-256": ".cases:V8192_256",
+            "vptq-8192-256-a16": ".cases:V8192_256_A16",
+            "vptq-8192-512": ".cases:V8192_512",
+            "vptq-8192-512-a16": ".cases:V8192_512_A16",
+            "vptq-65536-256": ".cases:V65536_256",
+            "vptq-65536-256-a16": ".cases:V65536_256_A16",
+            "vptq-triton-4096-256": ".triton_cases:T4096_256",
+            "vptq-triton-4096-512": ".triton_cases:T4096_512",
+            "vptq-triton-8192-256": ".triton_cases:T8192_256",
+            "vptq-triton-8192-512": ".triton_cases:T8192_512",
+            "vptq-triton-65536-256": ".triton_cases:T65536_256",
+        },
+        "recipes": {"vptq": ".data:RECIPES"},
+    },
+)

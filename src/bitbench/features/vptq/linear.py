@@ -1,0 +1,151 @@
+"""A linear layer of torch over VPTQ's tensors. Imported where torch is: in an engine's environment."""
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.vptq import layout, packed
+from bitbench.features.vptq.layout import VptqLayer
+from bitbench.features.vptq.multiply import multiply
+
+if TYPE_CHECKING:
+    from bitbench.features.vptq.triton_layer import TritonLayer
+
+# The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. The line was
+# measured with layers of 0.3 to 0.9 million weights; larger ones would gain from the kernel up to some 500 rows.
+KERNEL_ROWS = 128
+TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registers; an estimate
+ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
+
+
+def isa() -> str | None:
+    """The instruction set that the native kernel uses here; None where there is no native part."""
+    return next(iter(usable_isas()), None)
+
+
+def native_fault(layer: VptqLayer) -> str | None:
+    """Why the native kernel cannot multiply a layer; None where it can."""
+    if isa() is None:
+        return "no native part"
+    vector = layer.centroids.shape[2]
+    return None if vector == packed.VECTOR else f"vectors of {vector}"
+
+
+def triton_fault(layer: VptqLayer) -> str | None:
+    """The same of the GPU kernel."""
+    if importlib.util.find_spec("triton") is None:
+        return "no Triton"
+    vectors = [layer.centroids.shape[2], *([layer.outliers.centroids.shape[1]] if layer.outliers else [])]
+    return next((f"vectors of {vector}" for vector in vectors if vector.bit_count() != 1), None)
+
+
+class VptqLinear(torch.nn.Module):  # type: ignore[misc]
+    """Empty until `fill`. Few rows go through a kernel, many through a dense matrix made for the occasion.
+
+    The kernel is the native one, or on a GPU the one in Triton (NOT YET RUN ON A GPU). Without it, or for vectors that
+    it does not read, the weights are made dense once and for all.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.kind = "empty"
+        self._matrix: packed.PackedMatrix | None = None
+        self._kernel: Any = None
+        self.on_gpu: TritonLayer | None = None
+
+    def fill(self, layer: VptqLayer, dtype: torch.dtype, device: str = "cpu") -> None:
+        """`device` is where it will be moved to afterwards; the kernels there differ in what they read."""
+        entries, residual = layer.centroids.shape[1], layer.residual_centroids
+        codebooks = f"VPTQ {entries}" + ("" if residual is None else f"/{residual.shape[1]}")
+        for_gpu = device.startswith("cuda")
+        fault = triton_fault(layer) if for_gpu else native_fault(layer)
+        if fault is not None:
+            self.kind = f"{codebooks}, expanded to dense at load ({fault})"
+            self._fill_dense(layer, dtype)
+        elif for_gpu:
+            self.kind = f"{codebooks}, Triton kernel up to {TRITON_ROWS} rows, dense above"
+            self._fill_triton(layer)
+        else:
+            self.kind = (
+                f"{codebooks}, native kernel {isa()} with {ACTIVATION_BITS}-bit activations up to {KERNEL_ROWS} rows, "
+                "dense above"
+            )
+            self._fill_native(layer)
+
+    def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
+        self.register_buffer("weight", torch.from_numpy(layout.dequantize(layer)).to(dtype), persistent=False)
+        bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
+        self.register_buffer("bias", bias, persistent=False)
+
+    def _fill_triton(self, layer: VptqLayer) -> None:
+        from bitbench.features.vptq.triton_layer import TritonLayer
+
+        self.on_gpu = TritonLayer(layer)
+
+    def _fill_native(self, layer: VptqLayer) -> None:
+        self._matrix = packed.pack_layer(layer)
+        self._kernel = packed.native_matrix(self._matrix)
+        for number, array in enumerate(_arrays(self._matrix)):
+            self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.on_gpu is not None:
+            return self._forward_on_gpu(x, self.on_gpu)
+        if self._matrix is None:
+            return functional.linear(x, self.weight, self.bias)
+        if x.numel() > KERNEL_ROWS * self.in_features:
+            bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
+            return functional.linear(x, self.dense().to(x.dtype), bias)
+        threads = torch.get_num_threads()
+        return multiply(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
+
+    def _forward_on_gpu(self, x: torch.Tensor, layer: "TritonLayer") -> torch.Tensor:
+        if x.numel() > TRITON_ROWS * self.in_features:
+            bias = None if layer.bias is None else layer.bias.to(x.dtype)
+            return functional.linear(x, layer.dense().to(x.dtype), bias)
+        return layer(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
+
+    def dense(self) -> torch.Tensor:
+        """The weights [out, in] that the kernel computes with, in single precision."""
+        if self.on_gpu is not None:
+            return self.on_gpu.dense()
+        if self._matrix is None:
+            return self.weight
+        return dense(self._matrix)
+
+
+def dense(matrix: packed.PackedMatrix) -> torch.Tensor:
+    """As `packed.dequantize`, with torch's threads and in single precision: it is done for every long prompt."""
+    parts = [] if matrix.outliers is None else [torch.from_numpy(matrix.outliers)]  # each [blocks, columns, 8]
+    for segment in matrix.segments:
+        bits = segment.residual.bits if segment.residual else 0
+        main, residual = packed.unpack_stream(segment.stream, segment.columns, segment.main.bits, bits)
+        part = _look_up(segment.main, main)
+        if segment.residual is not None and residual is not None:
+            part += _look_up(segment.residual, residual)
+        parts.append(part)
+    stored = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    weight = stored.transpose(1, 2).reshape(-1, matrix.in_features)[: matrix.out_features]
+    if matrix.permutation is not None:
+        weight = weight[:, torch.from_numpy(np.argsort(matrix.permutation))]
+    if matrix.column_scale is not None:
+        weight = weight * torch.from_numpy(matrix.column_scale)
+    return weight if matrix.column_bias is None else weight + torch.from_numpy(matrix.column_bias)
+
+
+def _look_up(codebook: packed.PackedCodebook, indices: layout.Indices) -> torch.Tensor:
+    table = (torch.from_numpy(codebook.entries).float() - packed.OFFSET) * codebook.scale
+    return torch.nn.functional.embedding(torch.from_numpy(indices.astype(np.int32)), table)
+
+
+def _arrays(matrix: packed.PackedMatrix) -> list[Any]:
+    """All that lies in memory for it."""
+    found: list[Any] = [matrix.outliers, matrix.permutation, matrix.column_scale, matrix.column_bias, matrix.bias]
+    for segment in matrix.segments:
+        found += [segment.stream, segment.main.entries, segment.residual.entries if segment.residual else None]
+    return [array for array in found if array is not None]

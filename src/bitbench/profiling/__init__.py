@@ -1,1 +1,0 @@
-"""Operator profiles: asking an instance for one, reading what torch's profiler wrote, and grouping it."""

@@ -1,0 +1,331 @@
+"""The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
+
+import warnings
+from pathlib import Path
+from xml.etree import ElementTree
+
+import altair as alt
+import pytest
+
+from bitbench import feature
+from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.feature import Feature
+from bitbench.features.kernels import bench, registry, runner
+from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.chart import WIDTH, roofline_figure
+from bitbench.features.kernels.computing import median, median_of_passes, ratio, summarize_kernels
+from bitbench.features.kernels.shapes import parse_shapes
+from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.words import kernel_document
+from bitbench.ground.errors import KernelError
+from bitbench.ground.exit_codes import ExitCode
+from bitbench.probes.gpus import GpuSurvey
+from bitbench.report.charts.figure import numbers
+from bitbench.report.charts.svg import svg
+from bitbench.report.document.markdown import markdown
+from tests.command_line import bitbench
+from tests.unit.quantize_stand_in import write_tensors
+
+MACHINE = KernelMachine(
+    device=KernelDevice.CPU,
+    cpu_model="A processor",
+    threads=2,
+    torch="2.13",
+    isa="avx512vbmi",
+    read_bytes_per_s=20e9,
+    flops_per_s=1e12,
+    warm=False,
+    cold_bytes=512 * 2**20,
+    seed=0,
+)
+
+
+def timing(
+    case: str, seconds: tuple[float, ...], *, weight_bytes: int = 2 * 1024 * 1024, **labels: int
+) -> KernelTiming:
+    return KernelTiming(
+        case=case,
+        in_features=1024,
+        out_features=1024,
+        batch=1,
+        labels=labels,
+        weight_bytes=weight_bytes,
+        error=0.001,
+        seconds=seconds,
+    )
+
+
+def a_run() -> KernelRun:
+    labels = {"main_centroids": 4096, "residual_centroids": 256, "activation_bits": 8}
+    wrong = KernelTiming(
+        case="torch-int8",
+        in_features=1024,
+        out_features=1024,
+        batch=1,
+        weight_bytes=2**20,
+        error=0.5,
+        cause="wrong: relative error 0.5, at most 0.01 is allowed",
+    )
+    timings = (
+        timing("torch-linear", (1e-4,) * 9),
+        timing("torch-mv", (8e-5,) * 9),
+        timing("vptq-4096-256", (2e-5,) * 9, weight_bytes=362_496, **labels),
+        wrong,
+    )
+    return KernelRun(machine=MACHINE, timings=timings)
+
+
+def no_model(name: str) -> Path:
+    raise AssertionError(name)
+
+
+def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
+    assert len(parse_shapes("seed", no_model, quick=False)) == 30
+    assert len(parse_shapes("seed", no_model, quick=True)) == 2
+
+
+def test_shapes_are_in_by_out_each_once() -> None:
+    assert parse_shapes("64x128, 128x64,64x128", no_model, quick=True) == (Shape(64, 128), Shape(128, 64))
+
+
+@pytest.mark.parametrize("text", ["", "64", "64x", "64x0", "64x64x64", "model:", "seeds"])
+def test_what_is_no_shape_is_named(text: str) -> None:
+    with pytest.raises(KernelError, match="is not a set of shapes"):
+        parse_shapes(text, no_model, quick=False)
+
+
+def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
+    shapes = {
+        "model.embed_tokens.weight": (100, 8),
+        "model.layers.0.mlp.up_proj.weight": (32, 8),
+        "model.layers.1.mlp.up_proj.weight": (32, 8),
+        "model.norm.weight": (8,),
+        "lm_head.weight": (100, 8),
+    }
+    write_tensors(tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
+    assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (Shape(8, 32), Shape(8, 100))
+
+
+def test_a_case_that_nobody_offers_is_named() -> None:
+    with pytest.raises(KernelError, match="Unknown kernel case warp-drive"):
+        registry.case_sources(["warp-drive"])
+
+
+def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
+    few, many = median([3.0, 1.0, 2.0]), median([float(value) for value in range(100)])
+    assert (few.value, few.low, few.high) == (2.0, None, None)
+    assert many.low is not None
+    assert many.high is not None
+    assert 35 <= many.low < many.value == 49.5 < many.high <= 64
+
+
+def test_the_interval_holds_what_each_pass_says() -> None:
+    quiet, busy = [1.0 + 0.001 * i for i in range(20)], [2.0 + 0.001 * i for i in range(20)]
+    both = median_of_passes(quiet + busy, (20, 20))
+    first, second = median(quiet), median(busy)
+    assert (both.low, both.high) == (first.low, second.high)
+    assert both.value == pytest.approx(1.5, rel=0.01)
+    assert median_of_passes(quiet, ()) == first
+    assert median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
+
+
+def test_a_ratio_is_taken_within_rounds() -> None:
+    """A round that is ten times slower for both changes neither the ratio nor its interval."""
+    base = tuple(1.0 * (10.0 if turn % 3 == 0 else 1.0) for turn in range(30))
+    found = ratio(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
+    assert found is not None
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
+    summary = summarize_kernels(a_run(), ["torch-linear", "torch-mv"])
+    row = next(one for one in summary.figures if one.timing.case == "vptq-4096-256")
+    size = 362_496 + 2 * 2048
+    assert row.timing.size_bytes == size
+    assert row.bytes_per_s == pytest.approx(size / 2e-5)
+    assert row.roof_share == pytest.approx(size / 20e9 / 2e-5)
+    assert {name: value.value for name, value in row.ratios.items()} == pytest.approx(
+        {"torch-linear": 0.2, "torch-mv": 0.25}
+    )
+
+
+def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> None:
+    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
+    header = next(line for line in text.splitlines() if "vptq (ms)" in line)
+    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    assert columns[:10] == [
+        "batch_size",
+        "in_features",
+        "out_features",
+        "main_centroids",
+        "residual_centroids",
+        "vptq (ms)",
+        "torch (ms)",
+        "ratio",
+        "torch.mv (ms)",
+        "ratio to it",
+    ]
+    assert "0.20× [0.20, 0.20]" in text
+    assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
+
+
+def test_a_table_of_several_instruction_sets_names_that_of_each_row() -> None:
+    labels = {"main_centroids": 4096, "residual_centroids": 256, "activation_bits": 8}
+    timings = [
+        timing(f"vptq-4096-256-{isa}", (seconds,) * 9, **labels).model_copy(update={"isa": isa})
+        for isa, seconds in (("avx2", 4e-5), ("avx512vbmi", 2e-5))
+    ]
+    run = KernelRun(machine=MACHINE, timings=(timing("torch-linear", (1e-4,) * 9), *timings))
+    text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
+    table = text.split("Vector-quantized kernels")[1]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    ]
+    column = cells[0].index("isa")
+    assert [row[column] for row in cells[2:4]] == ["`avx2`", "`avx512vbmi`"]
+
+
+def test_an_instruction_set_that_the_processor_does_not_run_is_named_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer = bitbench(capsys, "kernels", "--isa", "mmx")
+    assert (answer.exit_code, answer.out) == (ExitCode.UNAVAILABLE, "")
+    assert "This processor does not run mmx; choose from: " in answer.err
+
+
+def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
+    """1024 x 1024 weights are 131,072 vectors; two threads need 20 us for them: 0.31 ns of one thread each."""
+    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
+    overview = [line for line in text.split("vptq (ms)")[0].splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in overview]
+    assert cells[0] == [
+        "case",
+        "ratio to `torch-linear`",
+        "ratio to `torch-mv`",
+        "bandwidth (GB/s)",
+        "of roofline (%)",
+        "per vector (ns)",
+    ]
+    assert cells[4] == ["`vptq-4096-256`", "0.20×", "0.25×", "18.3", "92", "0.31"]
+    assert cells[2] == ["`torch-linear`", "–", "1.25×", "21.0", "105", "–"]
+
+
+def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_device() -> None:
+    gpu = {"device": KernelDevice.CUDA, "device_name": "NVIDIA A100-SXM4-80GB", "cuda": "13.0", "isa": None}
+    run = a_run().model_copy(update={"machine": MACHINE.model_copy(update=gpu)})
+    text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
+    assert "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold" in text
+    assert "its time is that of the whole device" in text
+    overview = next(line for line in text.splitlines() if "`vptq-4096-256`" in line)
+    assert overview.strip(" |").endswith(" 0.15")
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "survey_gpus", GpuSurvey)
+    answer = bitbench(capsys, "kernels", "--device", "cuda")
+    assert (answer.exit_code, answer.out) == (ExitCode.UNAVAILABLE, "")
+    assert answer.err == (
+        "error: This machine has no CUDA device (no NVIDIA driver is loaded). Run the command on one that has, "
+        "or drop --device to measure the CPU.\n"
+    )
+
+
+def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
+    names = {source.name for source in registry.case_sources()}
+    assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
+
+
+def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
+    figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
+    assert figure is not None
+    marks = [row for row in figure.rows if row["kind"] == "kernel"]
+    assert [row["case"] for row in marks] == ["torch-linear", "torch-mv", "vptq-4096-256"]
+    assert marks[2]["y"] == pytest.approx(2 * 1024**2 / 2e-5 / 1e9)
+    assert marks[2]["series"] == "vptq-4096-256: 92 %"
+    left, right = (row for row in figure.rows if row["kind"] == "roof")  # far from the 50 flop/byte of the corner
+    for end in (left, right):
+        (x,), (y,) = numbers([end], "x"), numbers([end], "y")
+        assert y == pytest.approx(20 * x)
+    alt.LayerChart.from_dict(figure.spec)  # a valid specification
+
+
+def test_the_figure_is_no_wider_than_can_be_read_on_a_phone() -> None:
+    figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
+    assert figure is not None
+    root = ElementTree.fromstring(svg(figure, WIDTH))
+    smallest = min(float(size.removesuffix("px")) for one in root.iter() if (size := one.get("font-size")))
+    assert smallest * 390 / float(root.attrib["width"]) > 7.5
+    words = " ".join("".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert "roof: 20.0 GB/s read, 1,000 Gflop/s bfloat16" in words
+    assert "torch-linear: 105 %" in words
+
+
+def test_nothing_timed_is_no_figure() -> None:
+    run = a_run()
+    untimed = run.model_copy(update={"timings": run.timings[-1:]})
+    assert roofline_figure(summarize_kernels(untimed, [])) is None
+
+
+def test_a_report_of_the_records_makes_table_and_figure_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "records.json").write_text(a_run().model_dump_json())
+    said = bitbench(capsys, "report", str(tmp_path))
+    assert said.exit_code == 0
+    assert "vptq-4096-256" in said.out
+    assert "torch-int8 was not timed" in said.out
+    assert "](figures/roofline.svg)" in (tmp_path / "kernels.md").read_text()
+    ElementTree.fromstring((tmp_path / "figures" / "roofline.svg").read_text())
+
+
+def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = [1024, 1024]
+    about = {
+        "event": "case",
+        "shape": shape,
+        "batch": 1,
+        "labels": {},
+        "isa": None,
+        "weight_bytes": 2**20,
+        "error": 0.0,
+    }
+    point = {"event": "point", "shape": shape, "batch": 1}
+    right, now_and_then = about | {"name": "right", "cause": None}, about | {"name": "now-and-then"}
+    events = [
+        right,
+        now_and_then | {"cause": None},
+        point | {"seconds": {"right": [1.0, 2.0], "now-and-then": [1.0, 2.0]}},
+        right,
+        now_and_then | {"cause": "wrong: relative error 0.5"},
+        point | {"seconds": {"right": [3.0]}},
+        {"event": "machine", **MACHINE.model_dump()},
+    ]
+    monkeypatch.setattr(runner, "run_short_job", lambda *_, **__: iter(events))
+    job = runner.KernelJob(shapes=(Shape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
+    run = runner.run_kernels(job, Path("python"), "A processor", lambda *_: None)
+    assert [(one.case, one.cause, one.seconds, one.pass_rounds) for one in run.timings] == [
+        ("right", None, (1.0, 2.0, 3.0), (2, 1)),
+        ("now-and-then", "wrong: relative error 0.5", (), ()),
+    ]
+    assert all(row.ratios == {} for row in summarize_kernels(run, ["right"]).figures)
+
+
+def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Feature(
+        "lost",
+        offers={"kernel_cases": {"lost": "nowhere_to_be_found.cases:A", "lost-too": "nowhere_to_be_found.cases:B"}},
+        package="lost_feature",
+    )
+    known = {**feature.features(), "lost": lost}
+    monkeypatch.setattr(feature, "features", lambda: known)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        names = [source.name for source in registry.case_sources()]
+    (warning,) = {str(one.message) for one in seen}
+    assert warning.startswith("Kernel cases of the feature lost (lost_feature) cannot be loaded: nowhere_to_be_found")
+    assert "torch-linear" in names
+    assert "lost" not in names
+    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
+        registry.package_folders(registry.case_sources(["lost"]))
