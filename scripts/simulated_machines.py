@@ -53,7 +53,9 @@ with open(1, "wb", buffering=0, closefd=False) as out:
 """
 OUR_PROGRAMS = ("bitbench.features.fleet.node", "bitbench.load.worker_process", "guardian.py", "null_server")
 # Lost machines are asked again sooner: a laboratory has no hours.
-DRIVER = "from bitbench.features.fleet import station; station.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
+DRIVER = (
+    "from bitbench.features.fleet import station; station.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
+)
 
 
 class Machine:
