@@ -38,12 +38,13 @@ def _record_all(runner: GroupRunner, schedule: Schedule, writer: Writer, observe
     results = 0
     with closing(runner.run()) as drafts:
         for draft in drafts:
-            _record(draft, schedule, writer, observer)
+            record_draft(draft, schedule, writer, observer)
             results += not isinstance(draft, InstanceRecord)
     return results
 
 
-def _record(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
+def record_draft(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
+    """Write it down, and tell who waits for it."""
     match draft:
         case TrialDraft(record, requests):
             schedule.add(trial := writer.append_trial(record, requests))
@@ -52,7 +53,7 @@ def _record(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer
             schedule.add(quality := writer.append_quality(record, scores))
             observer.quality_finished(quality)
         case InstanceRecord():
-            started = draft.model_copy(update={"host": THIS_HOST})
+            started = draft.model_copy(update={"host": draft.host or THIS_HOST})
             writer.append_instance(started)
             schedule.add(started)
             observer.instance_ready(started)

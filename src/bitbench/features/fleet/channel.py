@@ -41,7 +41,7 @@ class RunRefused(Exception):
 
 
 class Channel(Protocol):
-    def send(self, one: Message) -> None:
+    def send(self, sent: Message) -> None:
         """Raises ChannelClosed."""
 
     def receive(self) -> Message | None:
@@ -77,13 +77,13 @@ class Inbox:
         self._put_bytes = self._taken_bytes = 0  # each has one thread that counts it
         self.end: ChannelClosed | None = None
 
-    def put(self, one: Message | ChannelClosed) -> None:
+    def put(self, arrived: Message | ChannelClosed) -> None:
         """Raises FleetError where more comes than is taken out."""
-        if isinstance(one, Message):
-            self._put_bytes += sum(map(len, one.parts))
+        if isinstance(arrived, Message):
+            self._put_bytes += sum(map(len, arrived.parts))
             if self._arrived.qsize() >= MOST_WAITING or self._put_bytes - self._taken_bytes > MOST_WAITING_BYTES:
                 raise FleetError("it sends more than it is asked for")
-        self._arrived.put(one)
+        self._arrived.put(arrived)
 
     def receive(self) -> Message | None:
         """None: nothing yet. Raises ChannelClosed."""
@@ -123,9 +123,9 @@ class PipeChannel:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def send(self, one: Message) -> None:
+    def send(self, sent: Message) -> None:
         try:
-            write_frame(_pipe(self._process.stdin), encode(one))
+            write_frame(_pipe(self._process.stdin), encode(sent))
         except (OSError, ValueError):
             raise ChannelClosed(self._obituary()) from None
 

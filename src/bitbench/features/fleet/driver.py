@@ -16,6 +16,7 @@ from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
 from bitbench.features.fleet.orders import Order, make_order
 from bitbench.ground.errors import StoreError
 from bitbench.lab.group import Draft
+from bitbench.lab.loop import record_draft
 from bitbench.lab.quality import QualityDraft, new_draft, with_failure
 from bitbench.lab.schedule import Schedule
 from bitbench.lab.trial import TrialDraft, new_record, now
@@ -55,19 +56,19 @@ class StudyDriver:
     def run(self) -> None:
         try:
             while self._has_work():
-                moved = [self._advance(one) for one in tuple(self._under_way)]
+                moved = [self._advance(work) for work in tuple(self._under_way)]
                 self._on_change(self._under_way)
                 if not any(moved):
                     self._fleet.wait()
         finally:
-            for one in self._under_way:
-                one.run.stop()
+            for work in self._under_way:
+                work.run.stop()
             self._under_way.clear()
             self._on_change(self._under_way)
 
     def _has_work(self) -> bool:
         """Gives it to machines that are free. False: everything is recorded."""
-        busy = {one.machine.name for one in self._under_way}
+        busy = {work.machine.name for work in self._under_way}
         for machine in self._fleet.machines():
             if machine.name not in busy and (found := self._next_work(machine.name)) is not None:
                 order = self._order(*found)
@@ -77,7 +78,7 @@ class StudyDriver:
     def _next_work(self, host: str | None) -> tuple[int, int] | None:
         """A block and its rounds, for a machine of this name or for whichever; a block that was begun stays where it
         is. Without rounds: only quality is left."""
-        taken = {one.order.block for one in self._under_way if one.order.rounds}
+        taken = {work.order.block for work in self._under_way if work.order.rounds}
         while (block := self._schedule.progress.next_block(taken)) is not None:
             begun_on = self._schedule.hosts.get(block)
             if begun_on is not None and not self._fleet.knows(begun_on):
@@ -86,7 +87,7 @@ class StudyDriver:
                 return block, self._schedule.pace.rounds(block)
             else:
                 taken.add(block)
-        if any(one.order.rounds for one in self._under_way) or not self._left_to_score():
+        if any(work.order.rounds for work in self._under_way) or not self._left_to_score():
             return None
         return 0, 0
 
@@ -105,53 +106,42 @@ class StudyDriver:
         )
 
     def _left_to_score(self) -> tuple[Contender, ...]:
-        taken = {contender for one in self._under_way for contender in one.order.quality}
-        wanted = (one for one in self._lock.plan.quality if self._schedule.progress.wants_quality(one))
-        return tuple(contender for contender in wanted if contender not in taken)
+        taken = {contender for work in self._under_way for contender in work.order.quality}
+        wants = self._schedule.progress.wants_quality
+        return tuple(contender for contender in self._lock.plan.quality if contender not in taken and wants(contender))
 
-    def _advance(self, one: UnderWay) -> bool:
+    def _advance(self, work: UnderWay) -> bool:
         """Whether anything came."""
         try:
-            result = one.run.next(one.seq)
+            result = work.run.next(work.seq)
         except RunRefused as refusal:
-            self._end(one)
-            self._fleet.refused(one.machine, str(refusal), is_passing=refusal.is_passing)
+            self._end(work)
+            self._fleet.refused(work.machine, str(refusal), is_passing=refusal.is_passing)
             return True
         except RunLost as lost:
-            self._end(one)
-            self._fleet.lost(one.machine, str(lost))
-            cause = f"The machine {one.machine.name} was lost: {lost}. Not the engine's doing; the block is repeated."
-            self._lose(one.order.block if one.order.rounds else one.order.quality[0], one.machine.name, cause)
+            self._end(work)
+            self._fleet.lost(work.machine, str(lost))
+            cause = f"The machine {work.machine.name} was lost: {lost}. Not the engine's doing; the block is repeated."
+            self._lose(work.order.block if work.order.rounds else work.order.quality[0], work.machine.name, cause)
             return True
         if result is None:
             return False
         if isinstance(result, Ended):
-            self._end(one)
-            if one.results == 0 and self._schedule.progress.next_block() == one.order.block and one.order.rounds:
-                raise StoreError(f"{one.order.name} left no trial; see the logs in {self._writer.folder.logs}")
+            self._end(work)
+            if work.results == 0 and self._schedule.progress.next_block() == work.order.block and work.order.rounds:
+                raise StoreError(f"{work.order.name} left no trial; see the logs in {self._writer.folder.logs}")
             return True
         self._write(result)
-        one.seq += 1
-        one.results += not isinstance(result, InstanceRecord)
+        work.seq += 1
+        work.results += not isinstance(result, InstanceRecord)
         return True
 
-    def _end(self, one: UnderWay) -> None:
-        one.run.stop()
-        self._under_way.remove(one)
+    def _end(self, work: UnderWay) -> None:
+        work.run.stop()
+        self._under_way.remove(work)
 
     def _write(self, draft: Draft) -> None:
-        if isinstance(draft, QualityDraft):
-            measured = self._writer.append_quality(draft.record, draft.scores)
-            self._schedule.add(measured)
-            self._observer.quality_finished(measured)
-        elif isinstance(draft, TrialDraft):
-            record = self._writer.append_trial(draft.record, draft.requests)
-            self._schedule.add(record)
-            self._observer.trial_finished(record)
-        else:
-            self._writer.append_instance(draft)
-            self._schedule.add(draft)
-            self._observer.instance_ready(draft)
+        record_draft(draft, self._schedule, self._writer, self._observer)
 
     def _lose(self, block: int | Contender, host: str, cause: str) -> None:
         """Written down; what the block had before is taken back by that. `block`: a contender where only its quality

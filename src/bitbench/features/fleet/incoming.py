@@ -99,9 +99,9 @@ class BlockResults:
         """`materials`: what is asked about quality, by the name of a model."""
         self._order, self._materials = order, materials
         self._workloads = {workload.name: workload for workload in order.plan.study.workloads}
-        before = [one for one in order.history if one.block == order.block and one.kind == "measured"]
+        before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
         self._trials = Counter(trial.cell for trial in before)
-        self._rounds = 1 + max((one.round for one in before if one.round is not None), default=-1)
+        self._rounds = 1 + max((trial.round for trial in before if trial.round is not None), default=-1)
         self._instances: dict[str, Contender] = {}  # by the ids that the machine gave them
         self._log_bytes: Counter[str] = Counter()
         self._scored: set[tuple[Contender, Condition]] = set()
@@ -234,9 +234,10 @@ class BlockResults:
         _must(record.top_tokens == quality.top_tokens, "it has others than the likeliest tokens that were asked for")
         if record.condition is Condition.ALONE:
             asked = [(prompt.text, prompt.window) for prompt in material.prompts]
-            _must([(one.prompt, one.window) for one in record.answers] == asked, "its answers are to other prompts")
-            scripts = [(one.name, one.task, len(one.turns)) for one in material.scripts]
-            told = [(one.name, one.task, one.turns) for one in record.conversations]
+            answered = [(answer.prompt, answer.window) for answer in record.answers]
+            _must(answered == asked, "its answers are to other prompts")
+            scripts = [(script.name, script.task, len(script.turns)) for script in material.scripts]
+            told = [(conversation.name, conversation.task, conversation.turns) for conversation in record.conversations]
             _must(told == scripts, "its conversations are others than those that were asked for")
         return rows
 
@@ -272,7 +273,7 @@ def load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ..
     with _refusing("progress of its load"):
         told = checked(delivered.header.record.encode(), PartProgress, 0)
         _check_values(told.model_dump(mode="json"))
-        elapsed_s = max((one.elapsed_s for one in told.workers), default=0.0)
+        elapsed_s = max((worker.elapsed_s for worker in told.workers), default=0.0)
         _must(elapsed_s <= _allowed(since_zero_s), f"it goes on for {elapsed_s} s already")
         return told.workers
 

@@ -320,9 +320,9 @@ class _Part:
         self._wanted, self._repeat_at = seq, time.monotonic() + PING_S
         self._send(message("next", order=self._order.id, seq=seq))
 
-    def _send(self, one: Message) -> None:
+    def _send(self, sent: Message) -> None:
         with self._losing():
-            self._station.send(one)
+            self._station.send(sent)
 
     def lost(self, why: str) -> _PartLost:
         return _PartLost(self, self.quoted(why))

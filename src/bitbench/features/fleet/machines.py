@@ -65,7 +65,7 @@ class Fleet:
         deadline = time.monotonic() + HELLO_S
         while time.monotonic() < deadline:
             ready = self.machines()
-            if ready and len(ready) == len([one for one in self.stations if not one.is_out]):
+            if ready and len(ready) == len([station for station in self.stations if not station.is_out]):
                 break
             self.wait()
         found = {machine.name: machine.facts for machine in self.machines()}
@@ -92,7 +92,11 @@ class Fleet:
                 self._hear_first_word(station)
         if all(station.is_out_for_good for station in self.stations):
             raise FleetError(f"no machine is left to work on this study: {self._troubles()}")
-        return [Machine(one.seat.name, one.facts) for one in self.stations if one.facts and not one.is_out]
+        return [
+            Machine(station.seat.name, station.facts)
+            for station in self.stations
+            if station.facts and not station.is_out
+        ]
 
     def start(self, order: Order, machine: Machine) -> "RemoteRun":
         self._observer.group_started(_as_group(order), None)
@@ -101,7 +105,7 @@ class Fleet:
 
     def knows(self, host: str) -> bool:
         """Whether a block that was begun on this host can be resumed there, now or later."""
-        return any(one.seat.name == host and not one.is_out_for_good for one in self.stations)
+        return any(station.seat.name == host and not station.is_out_for_good for station in self.stations)
 
     def lost(self, machine: Machine, cause: str) -> None:
         """Keep it out for a while, or for good."""
@@ -144,10 +148,11 @@ class Fleet:
 
     def _named(self, name: str) -> list[Station]:
         """One, or none where it has left meanwhile."""
-        return [one for one in self.stations if one.seat.name == name]
+        return [station for station in self.stations if station.seat.name == name]
 
     def _troubles(self) -> str:
-        return "; ".join(f"{one.seat.name}: {one.trouble or 'silent'}" for one in self.stations) or "there is none"
+        said = [f"{station.seat.name}: {station.trouble or 'silent'}" for station in self.stations]
+        return "; ".join(said) or "there is none"
 
 
 class RemoteRun:
@@ -227,7 +232,7 @@ class RemoteRun:
             self._station.send(message("start", materials, order=self._order.id, record=order))
 
     def _known_materials(self) -> dict[str, QualityMaterial]:
-        models = {self._order.plan.variant(one.variant).model_name for one in self._order.quality}
+        models = {self._order.plan.variant(contender.variant).model_name for contender in self._order.quality}
         found = {name: self._writer.folder.material(name) for name in models}
         return {name: material for name, material in found.items() if material is not None}
 
@@ -252,7 +257,7 @@ class RemoteRun:
 
 def _as_group(order: Order) -> Group:
     contenders = dict.fromkeys(order.plan.cells[place].contender for place in order.open_cells)
-    members = tuple(Member(contender=one, workloads=()) for one in contenders or order.quality)
+    members = tuple(Member(contender=contender, workloads=()) for contender in contenders or order.quality)
     return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)
 
 

@@ -68,10 +68,10 @@ def message(kind: Kind, *parts: bytes, **fields: object) -> Message:
     return Message(Header.model_validate({"kind": kind, **fields}), parts)
 
 
-def encode(one: Message) -> bytes:
-    header = one.header.model_copy(update={"parts": tuple(len(part) for part in one.parts)})
+def encode(sent: Message) -> bytes:
+    header = sent.header.model_copy(update={"parts": tuple(len(part) for part in sent.parts)})
     text = header.model_dump_json(exclude_defaults=True).encode()
-    return b"".join((_LENGTHS.pack(len(text)), text, *one.parts))
+    return b"".join((_LENGTHS.pack(len(text)), text, *sent.parts))
 
 
 def decode(frame: bytes) -> Message:

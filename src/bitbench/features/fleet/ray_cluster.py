@@ -125,10 +125,10 @@ class _RayChannel:
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def send(self, one: Message) -> None:
+    def send(self, sent: Message) -> None:
         if self._inbox.end is not None:
             raise self._inbox.end
-        self._actor.send.remote(encode(one))  # how it went is seen by what comes back
+        self._actor.send.remote(encode(sent))  # how it went is seen by what comes back
 
     def receive(self) -> Message | None:
         return self._inbox.receive()

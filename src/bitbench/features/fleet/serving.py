@@ -201,9 +201,9 @@ class Node:
     def _refuse(self, order: str, why: str, *, is_passing: bool = False) -> None:
         self._send(message("refused", order=order, said=why, is_passing=is_passing))
 
-    def _send(self, one: Message) -> None:
+    def _send(self, sent: Message) -> None:
         with self._sending, contextlib.suppress(OSError):  # the listener sees that the driver is gone
-            write_frame(self._results, encode(one))
+            write_frame(self._results, encode(sent))
 
 
 def _sentence(error: Exception) -> str:

@@ -61,10 +61,10 @@ class Station:
         except ChannelClosed as closed:
             self.lose(str(closed))
 
-    def send(self, one: Message) -> None:
+    def send(self, sent: Message) -> None:
         """Raises RunLost."""
         try:
-            self._open.send(one)
+            self._open.send(sent)
         except ChannelClosed as closed:
             raise RunLost(str(closed)) from None
 
@@ -109,7 +109,7 @@ class Station:
     def close(self) -> None:
         """Not waited for: to end what is out of reach takes many seconds, in which the others would hear nothing."""
         if self._channel is not None:
-            self._closing = [one for one in self._closing if one.is_alive()]
+            self._closing = [thread for thread in self._closing if thread.is_alive()]
             self._closing.append(threading.Thread(target=self._channel.close))
             self._closing[-1].start()
         self._channel, self.facts, self.activity = None, None, ""
