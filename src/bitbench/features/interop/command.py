@@ -48,9 +48,6 @@ def import_results(
 
 def _show_tables(folder: Path) -> None:
     """The answer and what was assumed, of tables that are no study."""
-    from bitbench.cli.terminal import Terminal
-    from bitbench.lab.folders import folder_report
-
     if (found := folder_report(folder)) is not None:
         render(found.document, Terminal())
         typer.echo(f"\n{found.ending}")
