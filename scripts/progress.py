@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from bitbench.ground.units import show_about
+from bitbench.util.units import show_about
 
 T = TypeVar("T")
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Endpoint, Launch, Load
-from bitbench.core.recorded.variant import NO_MODEL, Variant
+from bitbench.engines.environments.installed import python_of
 from bitbench.engines.registry import engine
-from bitbench.environments.installed import python_of
-from bitbench.ground.units import show_about
-from bitbench.lab.study import default_home
+from bitbench.measure.study import default_home
 from bitbench.models.library import resolve
+from bitbench.ports import Endpoint, Launch, Load
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.util.units import show_about
 
 START_TIMEOUT_S = 600.0
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)

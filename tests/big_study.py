@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import Workload
-from bitbench.core.recorded.trial import InstanceFacts, Memory
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import InstanceFacts, Memory
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import SCHEMA, make_instance, make_lock, make_plan, make_trial, speed_metrics
 
 CHUNKS = 4  # of each request: enough to be columns that a report must not read

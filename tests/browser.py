@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pytest
 
-from bitbench.core.base import Json
+from bitbench.study.base import Json
 
 FLAGS = (
     "--headless",

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
+from bitbench.util.exit_codes import ExitCode
 
 LEFT_OVER_S = 45.0  # after which what should have happened never will
 CALLS = 3  # of `bitbench run`, which measures again what it gave up for a busy machine

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome, TrialRecord
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialRecord
+from bitbench.util.exit_codes import ExitCode
 from tests.busy_machine import LEFT_OVER_S, expected_exit_code
 from tests.left_behind import alive_in, marked
 
@@ -87,7 +87,7 @@ class FaultyRun:
             main = psutil.Process(self._process.pid)
             found = {"main": main.pid}
             for child in main.children():
-                if "bitbench.load.worker_process" in child.cmdline():
+                if "bitbench.loadgen.worker_process" in child.cmdline():
                     found["load worker"] = child.pid
                 elif any(word.endswith("guardian.py") for word in child.cmdline()):
                     found["keeper"] = child.pid

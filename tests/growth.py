@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bitbench.core.asked.study import Study
+from bitbench.study.study import Study
 
 MANY = {"instances": 2, "trials": 2}
 
@@ -28,7 +28,7 @@ def null_study(engines: int, workloads: int, measure: dict[str, object] | None =
 
 
 def write_null_study(path: Path, engines: int, workloads: int) -> Path:
-    from bitbench.planning.write_study import study_text
+    from bitbench.study.write_study import study_text
 
     path.write_text(study_text(null_study(engines, workloads)))
     return path

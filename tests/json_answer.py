@@ -5,8 +5,8 @@ from typing import Any
 
 import jsonschema
 
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import answer_schema
+from bitbench.cli.json_answers import answer_schema
+from bitbench.util.exit_codes import ExitCode
 
 
 def read_answer(text: str, command: str) -> dict[str, Any]:

@@ -3,10 +3,10 @@ figure that no test is about. Whoever imports this, and what it forks, has it so
 
 from functools import cache
 
-from bitbench.core.recorded.host import HostNoise
-from bitbench.lab import runner
-from bitbench.lab.study import Lab
-from bitbench.probes import noise
+from bitbench.measure import runner
+from bitbench.measure.machine import noise
+from bitbench.measure.study import Lab
+from bitbench.records.host import HostNoise
 
 LAB = Lab()  # with the home that all tests share: some set another for themselves
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
 from tests.big_study import big_study
 
 CONTENDERS, TRIALS = 5, 20  # 100 trials, each with a file of rows

@@ -4,8 +4,8 @@ import importlib
 import pkgutil
 
 import bitbench.cli
-import bitbench.lab.study
-import bitbench.report.study
+import bitbench.measure.study
+import bitbench.reports.study
 import tests.known_noise  # noqa: F401
 
 for module in pkgutil.iter_modules(bitbench.cli.__path__, "bitbench.cli."):

@@ -11,20 +11,19 @@ import vl_convert
 from typer.testing import CliRunner
 
 from bitbench.cli.app import app
-from bitbench.core.asked.recipe import Backend
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.profile import ProfileGroup
 from bitbench.engines import processes
-from bitbench.ground.errors import BitbenchError
-from bitbench.lab import drawing
-from bitbench.lab.quality_study import QualityOptions, run_quality
-from bitbench.lab.report import write_profiles
-from bitbench.lab.study import Lab
+from bitbench.measure.quality_study import QualityOptions, run_quality
+from bitbench.measure.study import Lab
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
-from bitbench.report import files
-from bitbench.report.charts import svg as charts_svg
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import ProfileGroup
+from bitbench.reports import drawing, files
+from bitbench.reports.charts import svg as charts_svg
+from bitbench.reports.write import write_profiles
+from bitbench.study.recipe import Backend
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import BitbenchError
 from tests.features.explain.explain_records import profile
 from tests.features.interop.test_import_tools import DATA
 from tests.features.kernels.test_kernels import a_run

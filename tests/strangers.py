@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.ground.errors import BitbenchError
+from bitbench.util.errors import BitbenchError
 
 Trap = Callable[[Path, Path], None]
 LONGEST_S = 60

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
 from tests.command_line import bitbench
 
 

@@ -36,26 +36,26 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from bitbench.core.asked.study import Study
-    from bitbench.core.asked.workload import Workload
-    from bitbench.core.cell import Plan
-    from bitbench.core.found.comparison import Comparison
-    from bitbench.core.found.recommendation import Recommendation
+    from bitbench.analysis.results.comparison import Comparison
+    from bitbench.analysis.results.recommendation import Recommendation
+    from bitbench.api.interface import compare, load, plan, read, recommend, report, run
+    from bitbench.api.results import Results
     from bitbench.feature import Offer
-    from bitbench.ground.errors import BitbenchError
-    from bitbench.lab.interface import compare, load, plan, read, recommend, report, run
-    from bitbench.lab.results import Results
+    from bitbench.study.plan import Plan
+    from bitbench.study.study import Study
+    from bitbench.study.workload import Workload
+    from bitbench.util.errors import BitbenchError
 
 # Looked up when they are first used: `import bitbench` costs no more than Python itself.
 _PLACES = {
-    "BitbenchError": "bitbench.ground.errors",
-    "Comparison": "bitbench.core.found.comparison",
-    "Plan": "bitbench.core.cell",
-    "Recommendation": "bitbench.core.found.recommendation",
-    "Results": "bitbench.lab.results",
-    "Study": "bitbench.core.asked.study",
-    "Workload": "bitbench.core.asked.workload",
-    **dict.fromkeys(("compare", "load", "plan", "read", "recommend", "report", "run"), "bitbench.lab.interface"),
+    "BitbenchError": "bitbench.util.errors",
+    "Comparison": "bitbench.analysis.results.comparison",
+    "Plan": "bitbench.study.plan",
+    "Recommendation": "bitbench.analysis.results.recommendation",
+    "Results": "bitbench.api.results",
+    "Study": "bitbench.study.study",
+    "Workload": "bitbench.study.workload",
+    **dict.fromkeys(("compare", "load", "plan", "read", "recommend", "report", "run"), "bitbench.api.interface"),
 }
 
 
@@ -80,7 +80,7 @@ def _offers() -> "dict[str, Offer]":
 
 class _Face(ModuleType):
     """Two functions are called as the packages behind them, `load` and `report`. Importing such a package would put it
-    in the function's place; here the function stays. Parts of it are imported by `from bitbench.load import …`."""
+    in the function's place; here the function stays. Parts of it are imported by `from bitbench.loadgen import …`."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _PLACES and isinstance(value, ModuleType)):

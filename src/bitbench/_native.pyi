@@ -27,7 +27,7 @@ class NullServer:
         """What was really sent since this was asked last. From within `respond` alone."""
 
 class Parts:
-    """`bitbench.exchange.parts.PythonParts` in C++."""
+    """`bitbench.util.http.parts.PythonParts` in C++."""
 
     def __init__(self, limit_bytes: int) -> None: ...
     @property

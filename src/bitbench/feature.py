@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from bitbench.ground.plugins import warn_of_plugin
+from bitbench.util.plugins import warn_of_plugin
 
 GROUP = "bitbench.features"
 Target = str  # "module:attribute"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
 from tests.busy_machine import expected_exit_code
 from tests.forked import bitbench_process
 

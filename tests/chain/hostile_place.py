@@ -10,11 +10,11 @@ from threading import Thread
 
 import yaml
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.recorded.variant import Variant
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.quantize.manifest import CalibrationFacts, LayerError, Manifest, StoredBits, WorkerFacts
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.study.recipe import Recipe
+from bitbench.study.variant import Variant
 from tests.unit.hostile import hostile_study
 
 WORD = "CANARY"

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.core.base import Json
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.study.base import Json
 from tests.command_line import Answer, bitbench
 from tests.length import IS_LONG
 from tests.unit.test_model_cost import ROOF

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
+from bitbench.records.trial import Outcome
 from tests.features.fleet.fleet_study import FleetRun, check_complete
 from tests.length import by_length
 

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from bitbench.core.cell import Plan
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.records.trial import TrialRecord
+from bitbench.study.plan import Plan
 from tests.growth import null_study
 from tests.length import by_length
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from tests.busy_machine import wait_for
 from tests.chain.conftest import BITBENCH
 from tests.left_behind import alive_in, marked

@@ -12,16 +12,16 @@ import jsonschema
 import pytest
 
 import bitbench
-from bitbench.core.asked.study import Argument
-from bitbench.core.found.summary import SearchStop
-from bitbench.core.ports import Endpoint
-from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import answer_schema
-from bitbench.lab.choices import Described
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.results.summary import SearchStop
+from bitbench.cli.choices import Described
+from bitbench.cli.json_answers import answer_schema
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.measure.study import Lab
+from bitbench.ports import Endpoint
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
+from bitbench.study.study import Argument
+from bitbench.util.exit_codes import ExitCode
 from tests.busy_machine import wait_for
 from tests.forked import bitbench_process, command, start
 from tests.unit.null_instance import running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.comparison import GateOutcome
+from bitbench.analysis.results.comparison import GateOutcome
 
 pytestmark = pytest.mark.alone
 PAGE = Path(__file__).parents[2] / "docs" / "notebook.md"

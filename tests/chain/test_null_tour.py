@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.summary import AgainstBaseline, StudySummary
-from bitbench.core.recorded.trial import Outcome
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
 from tests.forked import bitbench_process
 
 TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"

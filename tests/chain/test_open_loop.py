@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.statistics.trial import measure
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.trial import measure
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import TrialRecord
 from tests.chain.conftest import run_study_file
 
 STUDY = """

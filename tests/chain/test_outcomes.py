@@ -2,10 +2,10 @@
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
 from tests.chain.conftest import run_study_file
 
 STUDY = """

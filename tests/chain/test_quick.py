@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.prompts import Api
-from bitbench.core.asked.study import Argument
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import LoadClient
 from bitbench.engines import registry
 from bitbench.engines.endpoint import EndpointArguments
-from bitbench.ground.errors import LoadError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab import quick
-from bitbench.lab.endpoint_check import FirstContact
+from bitbench.measure import quick
+from bitbench.measure.endpoint_check import FirstContact
 from bitbench.models.folder import MANIFEST
-from bitbench.store.folder import StudyFolder
+from bitbench.ports import LoadClient
+from bitbench.records.folder import StudyFolder
+from bitbench.study.prompts import Api
+from bitbench.study.study import Argument
+from bitbench.study.workload import Workload
+from bitbench.util.errors import LoadError
+from bitbench.util.exit_codes import ExitCode
 from tests.chain.test_variants import NullEngineWithModel
 from tests.command_line import bitbench
 from tests.unit.null_instance import running

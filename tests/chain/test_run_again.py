@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.lab.executors import executor_at
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.executors import executor_at
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.study import Study
 from tests.length import by_length
 
 # Half a second to the first token: a client that is a few milliseconds late on a busy machine changes nothing.

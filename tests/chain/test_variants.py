@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.asked.recipe import Backend
-from bitbench.core.cell import Plan
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab import study
-from bitbench.planning.expand import expand
+from bitbench.measure import study
+from bitbench.measure.expand import expand
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.study.plan import Plan
+from bitbench.study.recipe import Backend
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 

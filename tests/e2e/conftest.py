@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
 from tests.busy_machine import run_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"

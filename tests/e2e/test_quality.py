@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.found.summary import ContenderQuality, StudySummary
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import Outcome
-from bitbench.environments.installed import python_of
-from bitbench.lab.study import Lab
-from bitbench.statistics.divergence import divergence, scores_of
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.results.summary import ContenderQuality, StudySummary
+from bitbench.engines.environments.installed import python_of
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import Outcome
 from tests.e2e.conftest import WINDOWS
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run

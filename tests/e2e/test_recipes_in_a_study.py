@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from bitbench.core.recorded.trial import KernelChoice, KernelPath, Outcome
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 from bitbench.quantize import variants
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import KernelChoice, KernelPath, Outcome
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 

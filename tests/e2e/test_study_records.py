@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.statistics.trial import measure
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.trial import measure
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.study import Study
 
 pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run
 

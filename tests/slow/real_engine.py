@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.ports import Instance
-from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.environments.installed import python_of
-from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.lab.study import Lab
+from bitbench.engines.environments.installed import python_of
+from bitbench.measure.study import Lab
+from bitbench.ports import Instance
 from bitbench.quality.asking import Asker
+from bitbench.records.trial import InstanceFacts
+from bitbench.util.errors import EngineEnvironmentError
 
 MODEL = "smollm2-135m"
 TOP = 8

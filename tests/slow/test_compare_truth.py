@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialRecord
 from tests.chain.conftest import BITBENCH
 from tests.study_pairs import exit_code, write_folder
 

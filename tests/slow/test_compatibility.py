@@ -15,21 +15,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.core.asked.recipe import Backend, Recipe
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.cell import Verdict
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import registry
-from bitbench.environments.installed import python_of, versions
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
+from bitbench.engines.environments.installed import python_of, versions
+from bitbench.measure.compatibility import look_up
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
 from bitbench.models import library
-from bitbench.planning.compatibility import look_up
+from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
+from bitbench.records.trial import Outcome
+from bitbench.study.plan import Verdict
+from bitbench.study.recipe import Backend, Recipe
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import Variant
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 pytestmark = pytest.mark.timeout(2400)  # seconds for one case: an AWQ recipe is made in ten minutes on two cores
 

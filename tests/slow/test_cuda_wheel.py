@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bitbench.core.capability import Capability
 from bitbench.engines.cuda_toolkit import toolkit_variables
+from bitbench.engines.environments.creation import create
+from bitbench.engines.environments.installed import python_of
 from bitbench.engines.vllm import VllmEngine, command_line
-from bitbench.environments.creation import create
-from bitbench.environments.installed import python_of
-from bitbench.ground.child_environment import tool_environment
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
+from bitbench.study.capability import Capability
+from bitbench.util.child_environment import tool_environment
 from tests.unit.cuda_selection import disagreement, questions
 from tests.unit.test_vllm_engine import launch
 
@@ -148,7 +148,7 @@ def test_the_wheel_accepts_our_command_line(
 def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
     """bitbench's own reader, through the same library as the wheel."""
     code = (
-        "from bitbench.probes.nvml import open_nvml; from bitbench.probes.gpus import survey; "
+        "from bitbench.measure.machine.nvml import open_nvml; from bitbench.measure.machine.gpus import survey; "
         "found = survey(open_nvml(), {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
         "one, = found.accelerators; print(one.name, found.capability, one.driver, one.power_limit_w, one.uuid)"
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.workers import LoadWorkers
 from tests.unit.hostile_modes import BLOCK, GOOD, OK_HEAD, STREAM, UNTIL_CLOSE, chunk
 from tests.unit.raw_server import Answerer, flood, send, serving
 from tests.unit.scripted_server import END

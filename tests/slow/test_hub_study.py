@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
-from bitbench.lab.study import default_home
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import default_home
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
 from tests.unit.hub_server import Repository, hub_server
 
 pytestmark = pytest.mark.timeout(1800)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 from tests.big_study import big_study
 
 CELLS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 cells × 20 trials × 2,500 rows
@@ -16,8 +16,8 @@ MEASURE = """
 import json, resource, sys, time
 start = time.monotonic()
 from pathlib import Path
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
 Lab(Path(sys.argv[2])).report(StudyFolder.existing(Path(sys.argv[1])))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({

@@ -16,21 +16,21 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import Arrival, Workload
-from bitbench.core.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import Variant
+from bitbench.engines.environments.installed import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
-from bitbench.environments.installed import python_of
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
-from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
 from bitbench.models.words import word_token_ids
+from bitbench.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.quantize import variants
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Arrival, Workload
 from tests.e2e.test_quality import AGREES
 from tests.slow.test_quality_llamacpp import plain_logprobs
 

@@ -18,13 +18,13 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.trial import ClientHealth, Outcome
-from bitbench.load.client import WHOLE, run_part
-from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.client import WHOLE, run_part
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.trial import ClientHealth, Outcome
+from bitbench.study.workload import Workload
 from tests.unit.null_instance import running
 
 TTFT_S, TPOT_S = 0.100, 0.010

@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Endpoint, Instance, Launch, Load
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.openvino import OpenvinoEngine
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop, make_variant, order_variant
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop, make_variant, order_variant
 from bitbench.models import library
+from bitbench.ports import Endpoint, Instance, Launch, Load
 from bitbench.quality.asking import Asker, asker_of
 from bitbench.quality.wire import InstanceConnection
 from bitbench.quantize import catalog
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import Variant
 from tests.slow.real_engine import (
     MODEL,
     PROMPT,

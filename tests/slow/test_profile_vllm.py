@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.processor import Level
-from bitbench.core.recorded.profile import Phase, ProfileGroup
-from bitbench.core.recorded.trial import KernelPath
-from bitbench.probes.host import processor_level
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.machine.host import processor_level
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import Phase, ProfileGroup
+from bitbench.records.trial import KernelPath
+from bitbench.study.processor import Level
 
 pytestmark = pytest.mark.timeout(900)
 

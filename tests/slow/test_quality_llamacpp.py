@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.found.summary import ContenderQuality
-from bitbench.core.ports import Launch, Load
-from bitbench.core.recorded.quality import QualityRecord
+from bitbench.analysis.results.summary import ContenderQuality
+from bitbench.engines.environments.installed import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
-from bitbench.environments.installed import python_of
-from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
+from bitbench.ports import Launch, Load
 from bitbench.quality.asking import asker_of, score_windows
 from bitbench.quality.wire import InstanceConnection
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import QualityRecord
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.util.errors import EngineEnvironmentError
 
 pytestmark = pytest.mark.timeout(900)  # seconds for one test, with what its fixtures run
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
 from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Launch, Load
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.sglang import SglangEngine
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
+from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.quality.asking import Asker, asker_of
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.records.trial import Outcome
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import Variant
 from tests.slow.real_engine import (
     MODEL,
     PROMPT,

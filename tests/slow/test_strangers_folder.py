@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from bitbench.ground.errors import BitbenchError
+from bitbench.util.errors import BitbenchError
 from tests.chain.conftest import BITBENCH
 from tests.stranger_commands import nothing
 from tests.strangers import KINDS, LONGEST_S, Command, harms, paths_written

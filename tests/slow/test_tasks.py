@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.environments.installed import python_of
-from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.engines.environments.installed import python_of
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.util.errors import EngineEnvironmentError
 
 pytestmark = pytest.mark.timeout(900)
 

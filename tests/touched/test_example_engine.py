@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.core.recorded.trial import Outcome
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
 from tests.busy_machine import expected_exit_code
 from tests.chain.conftest import BITBENCH
 

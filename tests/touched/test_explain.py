@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import KernelPath
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.types import Cause
 from bitbench.features.explain.words import explanation_document
-from bitbench.lab.study import default_home
-from bitbench.report.document.markdown import markdown
+from bitbench.measure.study import default_home
+from bitbench.records.trial import KernelPath
+from bitbench.reports.document.markdown import markdown
 from tests.busy_machine import run_study
 
 pytestmark = pytest.mark.timeout(1800)  # seconds

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
 from bitbench.features.fleet.channel import NODE
 from bitbench.features.fleet.types import MachineFactor
 from bitbench.features.fleet.view import fleet_at
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
+from bitbench.records.trial import Outcome
 from tests.features.fleet.fleet_study import BLOCKS, FleetRun, check_complete
 
 

@@ -12,7 +12,7 @@ from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.instruction_sets import usable_isas
 from bitbench.features.kernels.types import KernelRun
 from bitbench.features.kernels.words import kernel_document
-from bitbench.report.document.markdown import markdown
+from bitbench.reports.document.markdown import markdown
 from tests.command_line import bitbench
 
 COLUMNS = (

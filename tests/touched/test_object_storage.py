@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
 from bitbench.features.objects.remote_folder import pull_study
 from bitbench.features.objects.store import ObjectStore, StoredObject
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.records.trial import Outcome
 from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check
 from tests.features.objects.object_servers import BUCKET, serving, why_not

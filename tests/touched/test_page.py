@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.base import Json
-from bitbench.lab.study import Lab, default_home
-from bitbench.report.document.model import Document
-from bitbench.report.document.vega import vega_bundle
-from bitbench.report.files import PAGE, write_report
-from bitbench.report.study import study_document
+from bitbench.measure.study import Lab, default_home
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.vega import vega_bundle
+from bitbench.reports.files import PAGE, write_report
+from bitbench.reports.study import study_document
+from bitbench.study.base import Json
 from tests.big_study import big_study
 from tests.browser import Browser
 from tests.unit.hostile import HOSTILE, hostile_study

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
-from bitbench.core.recorded.trial import KernelPath
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.records.trial import KernelPath
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.environments.installed import python_of, versions
-from bitbench.lab.study import Lab
+from bitbench.engines.environments.installed import python_of, versions
+from bitbench.measure.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, Order, SourceModel
 from bitbench.quantize.work import QuantizeProgress
+from bitbench.study.recipe import Recipe
 
 FEW = {"samples": 4, "tokens": 128}
 LATER_BLOCKS = r"re:.*layers\.([4-9]|\d\d)\."  # left alone, so that a test takes a minute and not five

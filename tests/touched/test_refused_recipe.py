@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
+from bitbench.util.exit_codes import ExitCode
 from tests.forked import bitbench_process
 
 STUDY = """

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.environments.installed import python_of
+from bitbench.engines.environments.installed import python_of
 from bitbench.features.kernels import registry, runner
 from bitbench.features.kernels.case import Shape
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.types import KernelRun
 from bitbench.features.kernels.words import kernel_document
 from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
-from bitbench.ground.errors import KernelError
-from bitbench.lab.study import Lab
-from bitbench.report.document.markdown import markdown
+from bitbench.measure.study import Lab
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.errors import KernelError
 from tests.features.vptq.vptq_layers import make_layer
 
 CHILD = Path(__file__).with_name("triton_child.py")

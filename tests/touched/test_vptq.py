@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.environments.installed import python_of, versions
-from bitbench.lab.study import Lab
+from bitbench.engines.environments.installed import python_of, versions
+from bitbench.measure.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, Order, SourceModel
 from bitbench.quantize.work import QuantizeProgress
+from bitbench.study.recipe import Recipe
 
 LATER_BLOCKS = r"re:.*layers\.([2-9]|\d\d)\."
 LAYERS = 7 * 2

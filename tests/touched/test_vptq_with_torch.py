@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bitbench.environments.installed import python_of
+from bitbench.engines.environments.installed import python_of
 from bitbench.features.kernels import registry
 from bitbench.features.kernels.shapes import SEED_INPUTS
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 pytestmark = pytest.mark.timeout(900)

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Purpose
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
-from bitbench.statistics.confirmation import chosen, confirmations
-from bitbench.statistics.standing import Standing, baseline_of, headline_of, standing
+from bitbench.analysis.confirmation import chosen, confirmations
+from bitbench.analysis.sequential import Standing, baseline_of, headline_of, standing
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.study.plan import Purpose
+from bitbench.study.study import Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.machine_simulation import GALLERY, Floats, Simulation
 from tests.unit.simulated_claims import allowed
 from tests.unit.synthetic import make_plan, make_records, make_trial

@@ -6,10 +6,10 @@ The record lies in data/vllm-0.32-cuda-selection.json; tests/slow/test_cuda_whee
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from bitbench.core.capability import Capability, parse_capability
-from bitbench.core.cell import Verdict
 from bitbench.engines.vllm_kernels import read_choices
-from bitbench.planning.compatibility import CompatibilityRow, look_up
+from bitbench.measure.compatibility import CompatibilityRow, look_up
+from bitbench.study.capability import Capability, parse_capability
+from bitbench.study.plan import Verdict
 
 # The wheel was asked by names of compressed-tensors and some of ours.
 FORMS = {

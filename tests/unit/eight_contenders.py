@@ -2,12 +2,12 @@
 
 import itertools
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, TrialRecord
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, TrialRecord
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_trial, speed_metrics, summarize
 
 MODEL = "smollm2-135m"

@@ -28,7 +28,7 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """To be given to `bitbench.probes.nvml.Nvml`."""
+    """To be given to `bitbench.measure.machine.nvml.Nvml`."""
 
     def __init__(self, gpus: list[FakeGpu], driver: str = "580.95.05", *, starts: bool = True) -> None:
         self.gpus = gpus

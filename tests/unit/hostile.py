@@ -1,12 +1,12 @@
 """A study in which everything that is not ours to choose is hostile."""
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.imported import ImportedFile, ImportSource
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.lock import Lock
+from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
+from bitbench.study.imported import ImportedFile, ImportSource
+from bitbench.study.plan import Cell, Contender, Plan, Refusal
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 HOSTILE = {

@@ -7,11 +7,11 @@ from typing import TypeVar
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.core.base import Json, Record
-from bitbench.report.document.data import document_data
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document
-from bitbench.report.document.terminal import render, render_whole
+from bitbench.reports.document.data import document_data
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.terminal import render, render_whole
+from bitbench.study.base import Json, Record
 from tests.unit.test_hostile_names import Elements, harmless, printable
 
 # Fields whose words are not ours: names from studies, what engines and files say.

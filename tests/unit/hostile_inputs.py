@@ -9,11 +9,11 @@ from time import process_time
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts, Tool
-from bitbench.ground.errors import BitbenchError
-from bitbench.ground.tensor_files import read_header
 from bitbench.models.folder import read_facts
 from bitbench.quantize.checks import refuse_other_than_causal_lm
 from bitbench.quantize.gguf_header import read_tensors
+from bitbench.util.errors import BitbenchError
+from bitbench.util.tensor_files import read_header
 from tests.in_memory import MEMORY
 from tests.unit.quantize_stand_in import write_model, write_tensors
 from tests.unit.test_models import CONFIG

@@ -3,7 +3,7 @@
 import json
 from typing import NamedTuple
 
-from bitbench.core.recorded.trial import Outcome
+from bitbench.records.trial import Outcome
 from tests.unit.raw_server import (
     Answerer,
     drip,

@@ -4,8 +4,8 @@ import resource
 import time
 from pathlib import Path
 
-from bitbench.ground.errors import BitbenchError
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
+from bitbench.util.errors import BitbenchError
 
 
 def plan_within(study: Path, limit_bytes: int) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.core.cell import Contender
-from bitbench.statistics.log_speeds import LogSpeeds
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.study.plan import Contender
 
 Floats = npt.NDArray[np.float64]
 

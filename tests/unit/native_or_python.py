@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from bitbench.exchange import parts
-from bitbench.load import receiver
+from bitbench.loadgen import receiver
+from bitbench.util.http import parts
 from tests.length import by_length
 
 HAS_NATIVE = importlib.util.find_spec("bitbench._native") is not None

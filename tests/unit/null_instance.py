@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.ports import Endpoint, Instance, Launch, Load
-from bitbench.core.recorded.variant import NO_MODEL, Variant
 from bitbench.engines.null import NullEngine
+from bitbench.ports import Endpoint, Instance, Launch, Load
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import NO_MODEL, Variant
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
 
-from bitbench.core.ports import Endpoint
+from bitbench.ports import Endpoint
 
 VOCABULARY = 64
 LETTER = 33  # what llama.cpp's server makes of "a"

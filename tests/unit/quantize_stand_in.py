@@ -6,9 +6,9 @@ import struct
 import time
 from pathlib import Path
 
-from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.util.errors import QuantizeError
 
 LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}
 DTYPE_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I8": 1, "U8": 1, "I32": 4, "I64": 8, "F8_E4M3": 1}

@@ -5,10 +5,10 @@ import select
 import socket
 from typing import cast
 
-from bitbench.exchange.response import ResponseReader
-from bitbench.load.connection import Connection, Exchange
-from bitbench.load.receiver import Receiver
-from bitbench.load.requests import PlannedRequest
+from bitbench.loadgen.connection import Connection, Exchange
+from bitbench.loadgen.receiver import Receiver
+from bitbench.loadgen.requests import PlannedRequest
+from bitbench.util.http.response import ResponseReader
 
 
 class _Transport:

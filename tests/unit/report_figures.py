@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
-from bitbench.report.document.model import (
+from bitbench.reports.document.model import (
     Block,
     Details,
     Document,

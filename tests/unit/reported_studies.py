@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.lab.forms import ReportedStudy
-from bitbench.report.study import study_document
+from bitbench.api.forms import ReportedStudy
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 HOSTILE = [

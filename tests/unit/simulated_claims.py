@@ -6,15 +6,15 @@ from math import sqrt
 
 import numpy as np
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import AgainstBaseline
-from bitbench.statistics.adjustment import adjust
-from bitbench.statistics.budget_plan import Design, measured_components, plan_blocks
-from bitbench.statistics.components import VarianceComponents
-from bitbench.statistics.families import Claims, claim, nothing_claimed
-from bitbench.statistics.log_speeds import LogSpeeds
-from bitbench.statistics.looks import continuing, looks
-from bitbench.statistics.pairs import PairTable, paired_ratios
+from bitbench.analysis.adjustment import adjust
+from bitbench.analysis.budget_plan import Design, measured_components, plan_blocks
+from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.families import Claims, claim, nothing_claimed
+from bitbench.analysis.interim_looks import continuing, looks
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.pairs import PairTable, paired_ratios
+from bitbench.analysis.results.summary import AgainstBaseline
+from bitbench.study.plan import Contender
 from tests.unit.machine_simulation import (
     MACHINES,
     START_S,

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from bitbench.core.found.tails import ObjectiveVerdict, PercentileEstimate
-from bitbench.statistics.log_speeds import Floats
-from bitbench.statistics.percentiles import judge_limit, percentile
+from bitbench.analysis.log_speeds import Floats
+from bitbench.analysis.percentiles import judge_limit, percentile
+from bitbench.analysis.results.tails import ObjectiveVerdict, PercentileEstimate
 
 REQUEST_SD, TRIAL_SD, START_SD = 0.5, 0.08, 0.057  # of the logarithm
 SLOW_SHARE, SLOW = 0.02, np.log(3)

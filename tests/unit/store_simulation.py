@@ -21,17 +21,17 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Plan
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.analysis import model_groups as fields
 from bitbench.engines.null import NullEngine
-from bitbench.lab.pace import StudyPace
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress
-from bitbench.statistics import fields
-from bitbench.store import records
-from bitbench.store.folder import StudyFolder, Writer
+from bitbench.measure.budget import StudyPace
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress
+from bitbench.records import strict_reader as records
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Plan
+from bitbench.study.study import Measure
+from bitbench.study.workload import Workload
 from tests.in_memory import MEMORY
 from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial
 
@@ -246,7 +246,7 @@ def computed_once() -> Iterator[None]:
         file.write(WRITTEN_ROWS[number])
 
     with (
-        patch("bitbench.store.folder.read_lines", read_lines_once),
+        patch("bitbench.records.folder.read_lines", read_lines_once),
         patch.object(records, "parse", parse_once),
         patch.object(fields, "standing", standing_once),
         patch.object(pq, "read_table", read_table_once),

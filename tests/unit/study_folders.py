@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bitbench.store.folder import StudyFolder, Writer
+from bitbench.records.folder import StudyFolder, Writer
 from tests.unit.synthetic import demo_study, make_lock
 from tests.unit.test_report_quality import quality_study
 from tests.unit.test_report_sweep import sweep_study

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.requests import REQUEST_COLUMNS
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.statistics import summarize as summarizing
-from bitbench.statistics.stopping import enough_instances
+from bitbench.analysis import summarize as summarizing
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.stopping import enough_instances
+from bitbench.records.lock import Lock
+from bitbench.records.requests import REQUEST_COLUMNS
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.base import Json
+from bitbench.study.plan import Cell, Contender, Plan, Refusal
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
 SCHEMA = pa.schema(

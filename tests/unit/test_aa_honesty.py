@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.length import by_length
 from tests.unit.synthetic import make_plan, measured_trials, summarize
 

@@ -38,19 +38,19 @@ def test_no_import_leads_back() -> None:
     assert {*order} == MODULES.keys()
 
 
-ONE = "bitbench.core.cell"
+ONE = "bitbench.study.plan"
 
 
 @pytest.mark.parametrize(
     "code",
-    [f"import {ONE}", "from bitbench.core import cell", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
+    [f"import {ONE}", "from bitbench.study import cell", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
 )
 def test_every_form_of_import_is_seen(code: str) -> None:
     assert [*imported(ast.parse(code))] == [ONE]
 
 
 WRITING_CALLS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "move", "rmtree"}
-DOOR = "bitbench.ground.safe_files"
+DOOR = "bitbench.util.safe_files"
 # What runs in another environment's Python, in a folder that was made for it or in the cache of a hub's own library;
 # and a build in an environment of ours.
 ELSEWHERE = (

@@ -7,16 +7,16 @@ import jsonschema
 import pytest
 import yaml
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Launch, Load
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines.registry import engine
-from bitbench.ground.errors import StudyFileError
-from bitbench.lab.study import Lab
-from bitbench.planning.kv_cache import as_arguments
-from bitbench.planning.study_file import parse_study, study_schema
-from bitbench.planning.write_study import study_text
+from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.study import Lab
+from bitbench.ports import Launch, Load
+from bitbench.study.study import EngineSetup
+from bitbench.study.study_file import parse_study, study_schema
+from bitbench.study.variant import Variant
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import StudyFileError
 from tests.command_line import bitbench
 
 SPECULATIVE = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Contender, Plan, Purpose
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.analysis.elapsed import Elapsed, block_ends
+from bitbench.analysis.sequential import baseline_of, kept_back_s, looks_taken
 from bitbench.engines.null import NullEngine
-from bitbench.lab.pace import StudyPace
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import Progress
-from bitbench.statistics.elapsed import Elapsed, block_ends
-from bitbench.statistics.standing import baseline_of, kept_back_s, looks_taken
+from bitbench.measure.budget import StudyPace
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import Progress
+from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Contender, Plan, Purpose
+from bitbench.study.study import Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.capability import Capability
-from bitbench.core.cell import Plan, Verdict
 from bitbench.engines.llamacpp import gguf_file
-from bitbench.ground.errors import ModelError, StudyFileError
-from bitbench.lab.study import Lab
+from bitbench.measure.compatibility import look_up
+from bitbench.measure.study import Lab
 from bitbench.models.quantized import describe
-from bitbench.planning.compatibility import look_up
+from bitbench.study.capability import Capability
+from bitbench.study.plan import Plan, Verdict
+from bitbench.util.errors import ModelError, StudyFileError
 from tests.unit.quantize_stand_in import write_tensors
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}

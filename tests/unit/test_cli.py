@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.util.exit_codes import ExitCode
 from tests.forked import bitbench_process
 
 NULL_TOUR = Path(__file__).parent.parent.parent / "examples" / "null-tour.yaml"
@@ -45,7 +45,7 @@ def test_help_imports_nothing_that_takes_time() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import bitbench.lab.study",
+        "import bitbench.measure.study",
         command_code("plan", str(NULL_TOUR)),
         command_code("recipes"),
         command_code("env", "list"),
@@ -57,21 +57,23 @@ def test_what_only_plans_or_lists_imports_nothing_heavy(code: str) -> None:
 
 def test_what_measures_imports_neither_what_reports_nor_scipy() -> None:
     """scipy is imported by the first interval that is computed, what draws by the report."""
-    measuring = packages_after("import bitbench.lab.runner")
+    measuring = packages_after("import bitbench.measure.runner")
     assert {"numpy", "pyarrow"} <= measuring
     assert not HEAVY - {"numpy", "pyarrow", "uvloop"} & measuring
 
 
 def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
     """scipy.stats takes a second."""
-    code = "import bitbench.cli.outcome, bitbench.lab.report, bitbench.report.study, bitbench.statistics.distributions"
-    modules = modules_after(f"{code}\nbitbench.statistics.distributions.t_quantile(3, 0.9)")
+    code = (
+        "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.distributions"
+    )
+    modules = modules_after(f"{code}\nbitbench.analysis.distributions.t_quantile(3, 0.9)")
     assert "scipy.special" in modules
-    assert not {"scipy.stats", "altair", "duckdb", "bitbench.lab.runner", "bitbench.load.client"} & modules
+    assert not {"scipy.stats", "altair", "duckdb", "bitbench.measure.runner", "bitbench.loadgen.client"} & modules
 
 
 def test_a_load_worker_imports_what_it_sends_and_writes_with() -> None:
-    worker = packages_after("import bitbench.load.worker_process")
+    worker = packages_after("import bitbench.loadgen.worker_process")
     assert {"numpy", "pyarrow", "uvloop"} <= worker
     assert not (HEAVY | {"rich", "typer", "yaml", "psutil"}) - {"numpy", "pyarrow", "uvloop"} & worker
 

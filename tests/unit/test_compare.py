@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.found.comparison import Comparison, GateOutcome, Verdict
-from bitbench.core.found.facts import Fact
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, Outcome
-from bitbench.core.recorded.variant import Variant
-from bitbench.ground.errors import CannotCompareError, UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.compare import compare_folders
-from bitbench.report.answers.compare import comparison_document
-from bitbench.report.document.markdown import markdown
-from bitbench.statistics.gate import parse_condition
-from bitbench.statistics.studies import compare_contenders, compare_studies
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.results.comparison import Comparison, GateOutcome, Verdict
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.study_comparison import compare_contenders, compare_studies
+from bitbench.api.compare import compare_folders
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
+from bitbench.reports.answers.compare import comparison_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.base import Json
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import CannotCompareError, UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import (
     LOCK,

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.comparison import ComparedCell
-from bitbench.core.found.recommendation import Limits
-from bitbench.core.found.summary import Ratio
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.lab.compare import compare_folders
-from bitbench.statistics.changes import Changes, Pair, changes_within
-from bitbench.statistics.recommend import recommend
-from bitbench.statistics.studies import compare_contenders
-from bitbench.statistics.summarize import summarize
+from bitbench.analysis.changes import Changes, Pair, changes_within
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.comparison import ComparedCell
+from bitbench.analysis.results.recommendation import Limits
+from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.study_comparison import compare_contenders
+from bitbench.analysis.summarize import summarize
+from bitbench.api.compare import compare_folders
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.study import Count, Measure
+from bitbench.study.variant import NO_MODEL
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.gallery import SHOOTOUT
 from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
+from bitbench.study.study import Count, Measure
 from tests.length import by_length
 from tests.unit.test_compare import SLOWER_BY_3, against, side
 

@@ -5,15 +5,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.found.comparison import Comparison, Verdict
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Memory, TrialMetrics
-from bitbench.statistics.changes import Changes, Pair, changes_between
-from bitbench.statistics.comparison import SHARE_OF_ERROR, compare
-from bitbench.statistics.holm import holm
-from bitbench.statistics.studies import compare_studies
+from bitbench.analysis.changes import Changes, Pair, changes_between
+from bitbench.analysis.comparison import SHARE_OF_ERROR, compare
+from bitbench.analysis.holm import holm
+from bitbench.analysis.results.comparison import Comparison, Verdict
+from bitbench.analysis.study_comparison import compare_studies
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.machine_simulation import GALLERY, LUCK, Machine, Schedule, simulate
 from tests.unit.synthetic import make_plan, make_records, make_trial
 

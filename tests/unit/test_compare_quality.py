@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.comparison import QUALITY, Comparison, GateOutcome, Verdict
-from bitbench.core.recorded.quality import Condition, CorpusFacts, QualityRecord
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.ground.errors import CannotCompareError
-from bitbench.statistics.gate import parse_condition
-from bitbench.statistics.studies import compare_contenders
+from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.results.comparison import QUALITY, Comparison, GateOutcome, Verdict
+from bitbench.analysis.study_comparison import compare_contenders
+from bitbench.records.quality import Condition, CorpusFacts, QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.study.plan import Contender
+from bitbench.study.variant import NO_MODEL
+from bitbench.util.errors import CannotCompareError
 from tests.unit.test_compare import SLOWER_BY_3, against, page, side
 from tests.unit.test_statistics_quality import logits, noisy, rows
 

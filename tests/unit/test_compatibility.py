@@ -9,19 +9,19 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from bitbench.cli.plan import labels_of, remarks
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.capability import Capability
-from bitbench.core.cell import Plan, Verdict
-from bitbench.core.ports import Engine, Instance, Launch
-from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
-from bitbench.lab.variants import Workshop
+from bitbench.measure.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
+from bitbench.measure.expand import expand
+from bitbench.measure.variants import Workshop
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
-from bitbench.planning.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
-from bitbench.planning.expand import expand
+from bitbench.ports import Engine, Instance, Launch
 from bitbench.quantize import catalog
+from bitbench.study.capability import Capability
+from bitbench.study.plan import Plan, Verdict
+from bitbench.study.recipe import Recipe
+from bitbench.study.study import EngineSetup, Study
+from bitbench.study.variant import AtLoad, ModelFacts, Variant
+from bitbench.study.workload import Workload
 from tests.command_line import bitbench
 
 ROOT = Path(__file__).parents[2]
@@ -230,7 +230,7 @@ def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Q
     found = ResolvedModel(
         "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
     )
-    monkeypatch.setattr("bitbench.lab.variants.library.resolve", lambda *_: found)
+    monkeypatch.setattr("bitbench.measure.variants.library.resolve", lambda *_: found)
     return Workshop(Path("/home"), Path())
 
 

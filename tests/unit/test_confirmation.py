@@ -2,15 +2,15 @@
 
 import pytest
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.cell import Cell, Purpose
-from bitbench.core.found.recommendation import Limits
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.report.answers.recommend import recommendation_document
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
-from bitbench.statistics.recommend import recommend
-from bitbench.statistics.summarize import summarize
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.recommendation import Limits
+from bitbench.analysis.summarize import summarize
+from bitbench.records.trial import TrialRecord
+from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Purpose
+from bitbench.study.study import Measure
 from tests.length import by_length
 from tests.unit.confirmed_studies import assert_unbiased, confirmed_study
 from tests.unit.synthetic import make_lock, make_plan, make_records, make_trial, speed_metrics

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Plan
-from bitbench.core.found.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
-from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
-from bitbench.report.sections.crossover import verdict
+from bitbench.analysis.results.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
+from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.reports.sections.crossover import verdict
+from bitbench.study.plan import Plan
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 CASES = 100  # of each of the two designs below

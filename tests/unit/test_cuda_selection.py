@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.capability import Capability, parse_capability
-from bitbench.core.cell import Verdict
-from bitbench.planning.compatibility import SELECTION, look_up, rows
+from bitbench.measure.compatibility import SELECTION, look_up, rows
+from bitbench.study.capability import Capability, parse_capability
+from bitbench.study.plan import Verdict
 from tests.unit.cuda_selection import disagreement, questions
 
 RECORD = json.loads((Path(__file__).parent / "data" / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))

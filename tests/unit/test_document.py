@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from bitbench.report.document import data, html, markdown, terminal
-from bitbench.report.document.model import (
+from bitbench.reports.document import data, html, markdown, terminal
+from bitbench.reports.document.model import (
     Bullets,
     CodeBlock,
     Column,
@@ -30,9 +30,9 @@ from bitbench.report.document.model import (
     Table,
     Unit,
 )
-from bitbench.report.document.numbers import shown
-from bitbench.report.document.tables import number_column, ratio_column, table, words_column
-from bitbench.report.document.words import listing, names, paragraph, plural, say
+from bitbench.reports.document.numbers import shown
+from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
+from bitbench.reports.document.words import listing, names, paragraph, plural, say
 
 TABLE = Table(
     (

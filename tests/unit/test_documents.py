@@ -17,10 +17,10 @@ from typer.main import get_command
 
 from bitbench.cli.app import app
 from bitbench.cli.features import FeatureCommand
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.asked.study import Study
-from bitbench.planning.study_file import parse_study, study_schema
 from bitbench.quantize.catalog import recipe_schema
+from bitbench.study.recipe import Recipe
+from bitbench.study.study import Study
+from bitbench.study.study_file import parse_study, study_schema
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "examples" / "gallery" / "README.md"])

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from bitbench.lab import drawing
-from bitbench.lab.drawing import Drawing
-from bitbench.report.charts import svg as charts_svg
-from bitbench.report.charts.figure import Figure
-from bitbench.report.charts.svg import svg
-from bitbench.report.charts.trials import trials_figure
-from bitbench.report.labels import Labels
+from bitbench.reports import drawing
+from bitbench.reports.charts import svg as charts_svg
+from bitbench.reports.charts.figure import Figure
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.charts.trials import trials_figure
+from bitbench.reports.drawing import Drawing
+from bitbench.reports.labels import Labels
 from tests.unit.synthetic import demo_study, summarize
 
 
@@ -46,7 +46,7 @@ def test_it_ends_with_its_context_although_nothing_was_drawn() -> None:
 
 def test_that_process_imports_no_more_than_it_needs() -> None:
     script = (
-        "import sys, bitbench.report.charts.svg_process\n"
+        "import sys, bitbench.reports.charts.svg_process\n"
         "print(*{name.partition('.')[0] for name in sys.modules} & {'pydantic', 'numpy', 'pyarrow', 'scipy', 'rich'})"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

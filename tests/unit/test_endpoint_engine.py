@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
-from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.endpoint import (
     DEFAULT_VOCABULARY,
     LOW_IDS,
@@ -19,7 +15,11 @@ from bitbench.engines.endpoint import (
     offered_models,
 )
 from bitbench.engines.processes import free_port
-from bitbench.ground.errors import StudyFileError
+from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
+from bitbench.records.trial import Outcome
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import StudyFileError
 from tests.unit.null_instance import NOTHING, running
 
 

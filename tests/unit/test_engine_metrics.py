@@ -9,24 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender
-from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.core.recorded.profile import Phase
-from bitbench.core.recorded.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
-from bitbench.core.recorded.variant import NO_MODEL
+from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
-from bitbench.exchange.samples import read_samples
 from bitbench.features.explain.computing import explain
 from bitbench.features.explain.words import explanation_document
-from bitbench.lab.trial import ReadyInstance, TrialRunner
-from bitbench.probes import engine_metrics as probe
-from bitbench.probes.engine_metrics import engine_metrics, read_metrics
-from bitbench.report.document.markdown import markdown
-from bitbench.report.sections.engine_metrics import engine_metrics_section
-from bitbench.report.study import study_document
-from bitbench.statistics.summarize import summarize
+from bitbench.measure.machine import engine_metrics as probe
+from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
+from bitbench.measure.trial import ReadyInstance, TrialRunner
+from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
+from bitbench.records.profile import Phase
+from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.sections.engine_metrics import engine_metrics_section
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Contender
+from bitbench.study.study import Study
+from bitbench.study.variant import NO_MODEL
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.http.samples import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
 from tests.unit.synthetic import demo_study, make_records, request_rows

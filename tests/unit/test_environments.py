@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.environment import Device, Environment
+from bitbench.engines.environments import creation
+from bitbench.engines.environments.installed import InstalledEnvironment, list_environments, python_of, versions
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.environments import creation
-from bitbench.environments.installed import InstalledEnvironment, list_environments, python_of, versions
-from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.lab.environments import known_environment, known_environments, main_versions
+from bitbench.measure.environments import known_environment, known_environments, main_versions
+from bitbench.study.environment import Device, Environment
+from bitbench.util.errors import EngineEnvironmentError
 
 # Makes a folder that looks like an environment; its python says and does what the test wants.
 UV = """#!/bin/sh
@@ -260,7 +260,7 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
-LOCKS = sorted(Path(creation.__file__).parents[1].glob("**/pinned/*.txt"))
+LOCKS = sorted(Path(creation.__file__).parents[2].glob("**/pinned/*.txt"))
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+ \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 

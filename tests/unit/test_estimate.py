@@ -4,16 +4,16 @@ from itertools import permutations
 
 import pytest
 
-from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.recorded.processor import Level
-from bitbench.core.recorded.trial import Outcome, TrialMetrics
-from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.engines.null import NullEngine
-from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, assumed, guess_quality_s, guess_trial_s
+from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, assumed, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
+from bitbench.records.trial import Outcome, TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.processor import Level
+from bitbench.study.quality import Quality, Scoring
+from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_plan, make_trial
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)

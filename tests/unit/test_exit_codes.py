@@ -11,15 +11,15 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from bitbench.analysis.results.tails import ObjectiveVerdict
 from bitbench.cli.app import app
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.found.tails import ObjectiveVerdict
-from bitbench.core.recorded.trial import Outcome, TrialMetrics
-from bitbench.ground import errors
-from bitbench.ground.errors import BitbenchError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome, TrialMetrics
+from bitbench.study.study import Count, Measure
+from bitbench.util import errors
+from bitbench.util.errors import BitbenchError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial
 from tests.unit.test_recommend_tails import LOOP, even, study

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from bitbench import feature
-from bitbench.core.asked.study import StudySection
-from bitbench.core.base import Record
+from bitbench.cli.json_answers import answer_schema
 from bitbench.feature import Command, Feature, Offer
-from bitbench.lab.answers import answer_schema
+from bitbench.study.base import Record
+from bitbench.study.study import StudySection
 
 FEATURES = [*feature.features().values()]
 BUILT_IN = [entry for entry in FEATURES if entry.is_built_in]

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
-from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.engines import kernel_kills, server
 from bitbench.engines.processes import free_port
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.ground.errors import LoadError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.study import Lab
-from bitbench.load import health
-from bitbench.load.client import run_job
-from bitbench.load.pool import ConnectionPool
-from bitbench.load.verdict import judge
-from bitbench.load.wall_clock import WallClock
-from bitbench.planning.starter import STARTER
+from bitbench.loadgen import health
+from bitbench.loadgen.client import run_job
+from bitbench.loadgen.pool import ConnectionPool
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.wall_clock import WallClock
+from bitbench.measure.study import Lab
+from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
+from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.study.starter import STARTER
+from bitbench.study.workload import Workload
+from bitbench.util.errors import LoadError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.null_instance import running
 

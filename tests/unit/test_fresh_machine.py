@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.tensor_files import StoredTensor
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 from bitbench.models.catalog import CATALOG, linear_layers
-from bitbench.planning.starter import STARTER
-from bitbench.planning.study_file import parse_study
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
+from bitbench.study.starter import STARTER
+from bitbench.study.study_file import parse_study
+from bitbench.study.variant import ModelFacts
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.tensor_files import StoredTensor
 from tests.command_line import bitbench
 
 NEEDED = ["bitbench env create quantize", "bitbench env create transformers", "bitbench env create vllm",

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.capability import Capability
-from bitbench.core.recorded.host import HostFacts
-from bitbench.environments.installed import InstalledEnvironment, write_manifest
-from bitbench.lab.doctor import gpu_problems
-from bitbench.lab.readiness import readiness
-from bitbench.lab.study import Lab
-from bitbench.probes.gpus import GpuSurvey, chosen, describe, survey
-from bitbench.probes.nvml import Nvml, NvmlError
+from bitbench.cli.machine_check import gpu_problems
+from bitbench.engines.environments.installed import InstalledEnvironment, write_manifest
+from bitbench.measure.machine.gpus import GpuSurvey, chosen, describe, survey
+from bitbench.measure.machine.nvml import Nvml, NvmlError
+from bitbench.measure.readiness import readiness
+from bitbench.measure.study import Lab
+from bitbench.records.host import HostFacts
+from bitbench.study.capability import Capability
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 
 A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-aaaa1111-0", (8, 0), 81_920)
@@ -129,9 +129,9 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
         (looked_at(L4, driver="550.54.15"), "cpu", None),
         (GpuSurvey(), "cpu", None),
     ):
-        monkeypatch.setattr("bitbench.lab.study.survey_gpus", lambda answer=answer: answer)
+        monkeypatch.setattr("bitbench.measure.study.survey_gpus", lambda answer=answer: answer)
         assert (Lab(tmp_path).device, Lab(tmp_path).capability) == (device, capability)
-    monkeypatch.setattr("bitbench.lab.study.survey_gpus", lambda: looked_at(L4))
+    monkeypatch.setattr("bitbench.measure.study.survey_gpus", lambda: looked_at(L4))
     assert (Lab(tmp_path, "cpu").device, Lab(tmp_path, "cpu").capability) == ("cpu", None)
     assert Lab(tmp_path, "cpu").host().accelerators == ()
 

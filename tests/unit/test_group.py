@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.cell import Plan
-from bitbench.core.ports import Endpoint, Launch, LoadJob, LoadResult
-from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
-from bitbench.lab import residents
-from bitbench.lab.bench import Bench
-from bitbench.lab.group import GroupRunner
-from bitbench.lab.trial import TOUCH, TrialDraft
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure import frozen_servers as residents
+from bitbench.measure.group import GroupRunner
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure.run_context import Bench
+from bitbench.measure.trial import TOUCH, TrialDraft
+from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
+from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Plan
+from bitbench.study.study import EngineSetup
 from tests.unit.synthetic import request_rows
 from tests.unit.test_schedule import FixedPace, plan_of, progress_of, turn
 

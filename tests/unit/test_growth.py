@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Plan
-from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.engines.null import NullEngine
-from bitbench.lab.pace import StudyPace
-from bitbench.lab.study import Lab
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import Progress
+from bitbench.measure.budget import StudyPace
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import Progress
+from bitbench.measure.study import Lab
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.study.plan import Cell, Plan
+from bitbench.study.study import Study
 from tests.command_line import Answer, bitbench
 from tests.growth import null_study, processor_s, write_null_study
 from tests.length import by_length

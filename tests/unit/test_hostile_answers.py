@@ -5,15 +5,15 @@ from functools import cache
 
 import pytest
 
-from bitbench.core.found.comparison import Comparison
-from bitbench.core.found.recommendation import Limits, Recommendation
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.comparison import Comparison
+from bitbench.analysis.results.recommendation import Limits, Recommendation
 from bitbench.features.explain.computing import explain
 from bitbench.features.explain.types import Explanation
 from bitbench.features.explain.words import explanation_document
-from bitbench.report.answers.compare import comparison_document
-from bitbench.report.answers.recommend import recommendation_document
-from bitbench.report.document.model import Document
-from bitbench.statistics.recommend import recommend
+from bitbench.reports.answers.compare import comparison_document
+from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.document.model import Document
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.hostile import HOSTILE
 from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile

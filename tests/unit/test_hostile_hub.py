@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.errors import ModelError
+from bitbench.util.errors import ModelError
 from tests.length import by_length
 from tests.unit.hub_server import HubServer, hub_server
 from tests.unit.test_hub import FIRST, NAME, TOKEN, get, home, python, server

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts
-from bitbench.ground.errors import ModelError
-from bitbench.ground.tensor_files import read_header
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
+from bitbench.util.errors import ModelError
+from bitbench.util.tensor_files import read_header
 from tests.forked import forked
 from tests.in_memory import MEMORY
 from tests.length import IS_LONG, by_length

@@ -16,21 +16,21 @@ from docutils.core import publish_doctree
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.api.forms import ReportedStudy, study_text
 from bitbench.feature import offered
 from bitbench.features.kernels.chart import roofline_figure
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.features.kernels.words import kernel_document
-from bitbench.lab.forms import ReportedStudy, study_text
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.html import page
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document
-from bitbench.report.document.terminal import render
-from bitbench.report.files import figures_of
-from bitbench.report.forms.choices import Form
-from bitbench.report.study import study_document
+from bitbench.records.study_records import StudyRecords
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import page
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.terminal import render
+from bitbench.reports.files import figures_of
+from bitbench.reports.forms.choices import Form
+from bitbench.reports.study import study_document
 from tests.unit.hostile import HOSTILE, hostile_study
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.recorded.requests import REQUEST_STATUSES
-from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
-from bitbench.load import limits, table
-from bitbench.load.client import run_job
-from bitbench.load.verdict import judge
+from bitbench.loadgen import limits, table
+from bitbench.loadgen.client import run_job
+from bitbench.loadgen.verdict import judge
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.requests import REQUEST_STATUSES
+from bitbench.records.trial import Outcome
+from bitbench.study.workload import Workload
 from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
 from tests.unit.native_or_python import BOTH, WAYS, choose
 from tests.unit.raw_server import flood, serving

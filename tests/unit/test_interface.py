@@ -12,8 +12,8 @@ import bitbench
 from bitbench.feature import offered
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts, Tool
-from bitbench.ground.errors import StoreError
-from bitbench.store.tables import TABLES
+from bitbench.records.tables import TABLES
+from bitbench.util.errors import StoreError
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
 FUNCTIONS = {"compare", "load", "plan", "read", "recommend", "report", "run"}
@@ -49,10 +49,10 @@ def test_importing_it_brings_nothing_heavy_and_packages_do_not_cover_functions()
 import sys, bitbench
 heavy = {"torch", "numpy", "pyarrow", "altair", "pydantic", "scipy", "duckdb"} & set(sys.modules)
 assert not heavy, heavy
-import bitbench.load.workers, bitbench.report.document
-from bitbench.load import workers
-assert callable(bitbench.load) and callable(bitbench.report)
-assert workers.LoadWorkers and not hasattr(bitbench.load, "workers")
+import bitbench.loadgen.workers, bitbench.reports.document
+from bitbench.loadgen import workers
+assert callable(bitbench.loadgen) and callable(bitbench.reports)
+assert workers.LoadWorkers and not hasattr(bitbench.loadgen, "workers")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

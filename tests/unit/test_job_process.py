@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.isolated import job_worker
-from bitbench.isolated.job_process import WorkerFailed, last_event, run_job, run_short_job
+from bitbench.util.isolated import job_worker
+from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_job, run_short_job
 
 ISOLATED = Path(job_worker.__file__).parent
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import ANSWERS, answer_text, load_answer
-from bitbench.lab.choices import Described
+from bitbench.cli.choices import Described
+from bitbench.cli.json_answers import ANSWERS, answer_text, load_answer
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.forked import bitbench_process
 from tests.json_answer import read_answer

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Plan
-from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
-from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines import llamacpp_log, vllm_log
 from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
-from bitbench.report.document.markdown import section_parts
-from bitbench.report.sections.contenders import contenders_section
+from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
+from bitbench.reports.document.markdown import section_parts
+from bitbench.reports.sections.contenders import contenders_section
+from bitbench.study.plan import Plan
+from bitbench.study.variant import ModelFacts
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_lock, make_plan, summarize
 
 DATA = Path(__file__).parent / "data"

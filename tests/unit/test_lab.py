@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.ground.errors import NotComparableError, StoreError, StudyFileError
-from bitbench.lab.runner import refuse_other_facts, refuse_other_file, refuse_other_study
-from bitbench.lab.study import Lab, default_home
+from bitbench.measure.runner import refuse_other_facts, refuse_other_file, refuse_other_study
+from bitbench.measure.study import Lab, default_home
 from bitbench.quantize.catalog import built_in_file
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.study.study import Study
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import NotComparableError, StoreError, StudyFileError
 from tests.unit.quantize_stand_in import write_tensors
 from tests.unit.synthetic import make_lock, make_plan
 from tests.unit.test_models import CONFIG

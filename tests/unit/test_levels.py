@@ -10,34 +10,34 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bitbench.analysis.comparability import CONTENDER_FACTS, Fact
+from bitbench.analysis.config_facts import side_of
+from bitbench.analysis.study_comparison import compare_studies
+from bitbench.analysis.summarize import summarize
 from bitbench.cli.doctor import processor_words
+from bitbench.cli.machine_check import examine
 from bitbench.cli.plan import labels_of, remarks
-from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.cell import Contender, Plan, ProcessorNote
-from bitbench.core.ports import Engine, Launch, Load
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.processor import Instructions, Level, level_of
-from bitbench.core.recorded.roof import MachineRoof, Readings
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import transformers, vllm
 from bitbench.features.explain.roofline_words import roof_sentence
-from bitbench.ground.errors import UsageError
-from bitbench.lab.doctor import examine
-from bitbench.planning.compatibility import rows
-from bitbench.planning.expand import expand
-from bitbench.planning.settle import settle
-from bitbench.probes.host import TELLING_FLAGS, collect_host_facts, processor_level
+from bitbench.measure.compatibility import rows
+from bitbench.measure.expand import expand
+from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, processor_level
+from bitbench.measure.settle import settle
+from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
-from bitbench.report.answers.compare import comparison_document
-from bitbench.report.document.markdown import markdown, phrase_text
-from bitbench.report.document.model import plain_text
-from bitbench.report.sections.answer import remarks as report_remarks
-from bitbench.statistics.comparability import CONTENDER_FACTS, Fact
-from bitbench.statistics.sides import side_of
-from bitbench.statistics.studies import compare_studies
-from bitbench.statistics.summarize import summarize
+from bitbench.records.host import HostFacts
+from bitbench.records.lock import Lock
+from bitbench.records.roof import MachineRoof, Readings
+from bitbench.records.study_records import StudyRecords
+from bitbench.reports.answers.compare import comparison_document
+from bitbench.reports.document.markdown import markdown, phrase_text
+from bitbench.reports.document.model import plain_text
+from bitbench.reports.sections.answer import remarks as report_remarks
+from bitbench.study.plan import Contender, Plan, ProcessorNote
+from bitbench.study.processor import Instructions, Level, level_of
+from bitbench.study.study import EngineSetup, Study
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.util.errors import UsageError
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.test_compatibility import AnyEngine
 from tests.unit.test_model_cost import ROOF, SMOLLM2

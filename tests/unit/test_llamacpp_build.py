@@ -10,7 +10,7 @@ import pytest
 from bitbench.engines import llamacpp_build, llamacpp_prebuilt
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.workers import llamacpp_prebuilt as llamacpp_worker
-from bitbench.ground.errors import EngineEnvironmentError
+from bitbench.util.errors import EngineEnvironmentError
 
 CMAKE = """#!/bin/sh
 echo "$@" >> "{calls}"

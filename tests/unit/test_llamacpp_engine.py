@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Launch, Load
-from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.llamacpp import LlamaCppEngine, command_line, gguf_file
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import Launch, Load
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 SETUP = EngineSetup(name="llamacpp", engine="llamacpp")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.ports import Endpoint, InstanceFailed
-from bitbench.core.recorded.trial import Failure, Outcome
 from bitbench.engines import llamacpp_log
 from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.ports import Endpoint, InstanceFailed
+from bitbench.records.trial import Failure, Outcome
 
 DATA = Path(__file__).parent / "data"
 

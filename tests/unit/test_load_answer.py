@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from bitbench.exchange.limits import AnswerLimits
-from bitbench.exchange.response import ResponseReader
-from bitbench.load.answer import read_answer, server_sentence
+from bitbench.loadgen.answer import read_answer, server_sentence
+from bitbench.util.http.limits import AnswerLimits
+from bitbench.util.http.response import ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 

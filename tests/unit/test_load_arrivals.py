@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.load.arrivals import Times, open_loop_times
+from bitbench.loadgen.arrivals import Times, open_loop_times
+from bitbench.study.base import Json
+from bitbench.study.workload import Workload
 
 SEEDS = [(seed, 7) for seed in range(5)]
 

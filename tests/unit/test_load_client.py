@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import Arrival, Workload
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
-from bitbench.load.client import run_job
+from bitbench.loadgen.client import run_job
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.requests import REQUEST_COLUMNS, REQUEST_STATUSES
+from bitbench.study.workload import Arrival, Workload
 from tests.unit.certificate import make_certificate
 from tests.unit.native_or_python import BOTH, WAYS, choose
 from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event

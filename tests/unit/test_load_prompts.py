@@ -2,8 +2,8 @@
 
 import pytest
 
-from bitbench.core.ports import Vocabulary
-from bitbench.load.prompts import PromptSource
+from bitbench.loadgen.prompts import PromptSource
+from bitbench.ports import Vocabulary
 
 
 def test_length_is_exact_and_special_ids_never_appear() -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.ground.errors import StudyFileError
-from bitbench.load.client import WorkerPart
-from bitbench.load.inputs import check_files, hash_files
-from bitbench.load.requests import PlannedRequest, plan_requests
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.inputs import check_files, hash_files
+from bitbench.loadgen.requests import PlannedRequest, plan_requests
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.study.base import Json
+from bitbench.study.workload import Workload
+from bitbench.util.errors import StudyFileError
 
 VOCABULARY = Vocabulary(5_000, excluded=(0, 1))
 

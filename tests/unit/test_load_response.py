@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bitbench.exchange.limits import HEAD_BYTES, LINE_BYTES, PLAIN_BYTES, AnswerLimits
-from bitbench.exchange.parts import Parts, PythonParts
-from bitbench.exchange.response import ResponseReader
-from bitbench.load.answer import read_answer
-from bitbench.load.sse import events
+from bitbench.loadgen.answer import read_answer
+from bitbench.loadgen.sse import events
+from bitbench.util.http.limits import HEAD_BYTES, LINE_BYTES, PLAIN_BYTES, AnswerLimits
+from bitbench.util.http.parts import Parts, PythonParts
+from bitbench.util.http.response import ResponseReader
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 LIMITS = AnswerLimits.of(1_000, 0)

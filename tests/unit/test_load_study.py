@@ -7,15 +7,22 @@ import pytest
 
 from bitbench.cli.load_display import trial_line
 from bitbench.cli.parsing import counts, numbers
-from bitbench.core.asked.arrival import mean_rate
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.ground.errors import StudyFileError, UsageError
-from bitbench.lab.checked import checked_objectives
-from bitbench.lab.load_study import LoadOptions, endpoint_arguments, prepare_load, search_limits, study_of, workloads_of
-from bitbench.planning.study_file import parse_study
-from bitbench.planning.write_study import study_text
+from bitbench.measure.load_study import (
+    LoadOptions,
+    endpoint_arguments,
+    prepare_load,
+    search_limits,
+    study_of,
+    workloads_of,
+)
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.arrival import mean_rate
+from bitbench.study.checked import checked_objectives
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.study_file import parse_study
+from bitbench.study.workload import Workload
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import StudyFileError, UsageError
 
 OPTIONS = LoadOptions()
 OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")

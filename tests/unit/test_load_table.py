@@ -5,13 +5,13 @@ from typing import cast
 
 import pytest
 
-from bitbench.core.base import Json
-from bitbench.core.recorded.requests import REQUEST_STATUSES
-from bitbench.exchange.limits import AnswerLimits
-from bitbench.exchange.response import ResponseReader
-from bitbench.load.connection import Exchange
-from bitbench.load.requests import PlannedRequest
-from bitbench.load.table import request_table
+from bitbench.loadgen.connection import Exchange
+from bitbench.loadgen.requests import PlannedRequest
+from bitbench.loadgen.table import request_table
+from bitbench.records.requests import REQUEST_STATUSES
+from bitbench.study.base import Json
+from bitbench.util.http.limits import AnswerLimits
+from bitbench.util.http.response import ResponseReader
 
 
 @dataclass

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.prompts import TextPrompts
-from bitbench.core.base import Json
-from bitbench.ground.errors import StudyFileError
-from bitbench.load.texts import Text, choose_texts, read_texts
+from bitbench.loadgen.texts import Text, choose_texts, read_texts
+from bitbench.study.base import Json
+from bitbench.study.prompts import TextPrompts
+from bitbench.util.errors import StudyFileError
 
 SHAREGPT = [
     {"id": "a", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]},

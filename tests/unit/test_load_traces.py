@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.errors import StudyFileError
-from bitbench.load.traces import TraceRow, read_trace
+from bitbench.loadgen.traces import TraceRow, read_trace
+from bitbench.util.errors import StudyFileError
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import ClientHealth, Failure, Outcome
-from bitbench.load.table import REQUEST_SCHEMA
-from bitbench.load.verdict import MEAN_DELAY_FLOOR_S, judge
+from bitbench.loadgen.table import REQUEST_SCHEMA
+from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, judge
+from bitbench.records.trial import ClientHealth, Failure, Outcome
+from bitbench.study.base import Json
+from bitbench.study.workload import Workload
 
 WORKLOAD = Workload(name="w", concurrency=2, input_tokens=8, output_tokens=3)
 WELL = ClientHealth(send_lateness_p99_s=0.0001, loop_lag_p99_s=0.0002, loop_lag_mean_s=0.00005, cpu_share=0.05)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from bitbench.core.asked.prompts import Api
-from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint
-from bitbench.exchange.address import Address, address
-from bitbench.load.asks import Ask
-from bitbench.load.wire import request_bytes
+from bitbench.loadgen.asks import Ask
+from bitbench.loadgen.wire import request_bytes
+from bitbench.ports import Endpoint
+from bitbench.study.base import Json
+from bitbench.study.prompts import Api
+from bitbench.util.http.address import Address, address
 
 
 def parts_of(

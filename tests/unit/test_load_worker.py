@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.asked.workload import Arrival, Workload
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.errors import LoadError
-from bitbench.load.client import WorkerPart, run_job, run_part
-from bitbench.load.frames import Task, decode_task, encode_task
-from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers, workers_for
+from bitbench.loadgen.client import WorkerPart, run_job, run_part
+from bitbench.loadgen.frames import Task, decode_task, encode_task
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.workers import LoadWorkers, workers_for
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.trial import Outcome
+from bitbench.study.workload import Arrival, Workload
+from bitbench.util.errors import LoadError
 from tests.busy_machine import LEFT_OVER_S
 from tests.unit.null_instance import running
 
@@ -151,9 +151,9 @@ def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from bitbench.core.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.core.asked.workload import Workload
-from bitbench.load.workers import LoadWorkers
+from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.study.workload import Workload
+from bitbench.loadgen.workers import LoadWorkers
 with LoadWorkers() as worker:
     print(worker.pids[0], flush=True)
     endpoint = Endpoint(sys.argv[1], "m", sys.argv[2])

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.cell import Plan
-from bitbench.core.recorded.trial import InstanceRecord, Outcome
-from bitbench.ground.errors import StoreError
-from bitbench.lab import residents
-from bitbench.lab.bench import Bench
-from bitbench.lab.loop import run_study
-from bitbench.lab.schedule import THIS_HOST, Schedule
-from bitbench.store.folder import StudyFolder
+from bitbench.measure import frozen_servers as residents
+from bitbench.measure.loop import run_study
+from bitbench.measure.run_context import Bench
+from bitbench.measure.schedule import THIS_HOST, Schedule
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import InstanceRecord, Outcome
+from bitbench.study.plan import Plan
+from bitbench.util.errors import StoreError
 from tests.unit.synthetic import make_lock
 from tests.unit.test_group import Engine, Load, Silent, Tape
 from tests.unit.test_schedule import FixedPace, plan_of

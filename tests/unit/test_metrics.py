@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.core.asked.objective import Objective, Objectives
-from bitbench.core.asked.study import Measure
-from bitbench.core.found.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, FigureSource, find
-from bitbench.core.recorded.trial import Memory, TrialMetrics
-from bitbench.ground.errors import UsageError
-from bitbench.planning.study_file import study_schema
-from bitbench.rows.figures import RATES
-from bitbench.rows.request_rows import RequestRows
-from bitbench.statistics.gate import parse_condition, parse_metric
-from bitbench.statistics.trial import RECORDED, measure
-from bitbench.store.folder import StudyFolder
-from bitbench.store.tables import TABLES
+from bitbench.analysis.gate import parse_condition, parse_metric
+from bitbench.analysis.trial import RECORDED, measure
+from bitbench.records.figures import RATES
+from bitbench.records.folder import StudyFolder
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.tables import TABLES
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.study.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, FigureSource, find
+from bitbench.study.objective import Objective, Objectives
+from bitbench.study.study import Measure
+from bitbench.study.study_file import study_schema
+from bitbench.util.errors import UsageError
 from tests.command_line import bitbench
 from tests.unit.synthetic import demo_study, make_lock, request_rows
 

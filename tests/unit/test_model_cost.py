@@ -2,16 +2,16 @@
 
 import pytest
 
-from bitbench.core.found.model_cost import (
+from bitbench.models.shapes import SHAPES
+from bitbench.records.roof import Bound, MachineRoof, Readings, attainable
+from bitbench.study.model_cost import (
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
     read_weight_bytes,
     why_not,
 )
-from bitbench.core.recorded.roof import Bound, MachineRoof, Readings, attainable
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.models.shapes import SHAPES
+from bitbench.study.variant import ModelFacts
 
 # SmolLM2-135M, as read from its folder.
 SMOLLM2 = ModelFacts(

@@ -4,14 +4,14 @@ import itertools
 
 import pytest
 
-from bitbench.core.found.recommendation import Limits
-from bitbench.core.recorded.variant import Variant
-from bitbench.report.answers.recommend import recommendation_document
-from bitbench.report.document.markdown import markdown
-from bitbench.report.files import figures_of
-from bitbench.report.study import study_document
-from bitbench.statistics.fields import fields_of
-from bitbench.statistics.recommend import recommend
+from bitbench.analysis.model_groups import fields_of
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.recommendation import Limits
+from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.files import figures_of
+from bitbench.reports.study import study_document
+from bitbench.study.variant import Variant
 from tests.unit.eight_contenders import MODEL, RECIPES, eight_contenders, eight_summary
 from tests.unit.synthetic import make_lock, summarize
 

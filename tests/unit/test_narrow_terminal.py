@@ -10,12 +10,12 @@ from rich.console import Console
 from bitbench.cli.load_display import trial_line
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.trust import uses_table
-from bitbench.core.asked.use import Use, UseKind
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.lab.source import StudySource
-from bitbench.lab.trust import Trust
-from bitbench.report.sections.causes import failures_by_cause
+from bitbench.measure.trust import Trust
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.reports.sections.causes import failures_by_cause
+from bitbench.study.source import StudySource
+from bitbench.study.use import Use, UseKind
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_plan, make_trial, summarize
 

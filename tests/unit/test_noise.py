@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.host import HostFacts, HostNoise
-from bitbench.core.recorded.lock import Lock
-from bitbench.lab import runner
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
-from bitbench.planning.study_file import parse_study
-from bitbench.probes import noise
-from bitbench.probes.noise import keep_noise, kept_noise
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
-from bitbench.store.folder import StudyFolder
+from bitbench.measure import runner
+from bitbench.measure.machine import noise
+from bitbench.measure.machine.noise import keep_noise, kept_noise
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import HostFacts, HostNoise
+from bitbench.records.lock import Lock
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.study_file import parse_study
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan, summarize
 
 HOST = HostFacts(cpu_model="x", threads=2)

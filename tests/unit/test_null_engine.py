@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from bitbench import __version__
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import Arrival, Workload
-from bitbench.core.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
-from bitbench.core.recorded.trial import Outcome
 from bitbench.engines.null import NullEngine
 from bitbench.engines.workers.null_answers import Behaviour, Schedule
-from bitbench.ground.errors import StudyFileError
-from bitbench.load.client import run_job
-from bitbench.load.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
-from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.client import run_job
+from bitbench.loadgen.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
+from bitbench.records.trial import Outcome
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.workload import Arrival, Workload
+from bitbench.util.errors import StudyFileError
 from tests.unit.null_instance import NOTHING, running, start
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)

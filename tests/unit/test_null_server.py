@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.core.asked.study import Argument
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.engines.workers.null_answers import Answers, Behaviour, StreamPlan
-from bitbench.load.client import run_job
+from bitbench.loadgen.client import run_job
+from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
+from bitbench.study.study import Argument
+from bitbench.study.workload import Workload
 from tests.unit.null_instance import running
 
 pytestmark = pytest.mark.alone

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.core.asked.objective import Objective, Objectives
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.recorded.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
-from bitbench.statistics.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
+from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
+from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
+from bitbench.study.objective import Objective, Objectives
+from bitbench.study.plan import Cell, Contender
 from tests.unit.queue_simulation import poisson_trial, trial
 
 CAPACITY = 40.0  # of the simulated server, requests/s

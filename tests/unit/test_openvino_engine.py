@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import InstanceFailed, Launch, Load
-from bitbench.core.recorded.trial import KernelPath, Outcome
-from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import openvino as engine_module
 from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.ground.errors import EngineEnvironmentError, ModelError, StudyFileError
-from bitbench.planning.kv_cache import as_arguments
+from bitbench.measure.kv_cache import as_arguments
+from bitbench.ports import InstanceFailed, Launch, Load
+from bitbench.records.trial import KernelPath, Outcome
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import EngineEnvironmentError, ModelError, StudyFileError
 from tests.unit.test_transformers_engine import KEY, Decoder, ask, ask_together, body, connect, events
 
 DATA = Path(__file__).parent / "data"

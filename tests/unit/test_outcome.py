@@ -8,15 +8,15 @@ import typer
 from bitbench.cli.options import Format
 from bitbench.cli.outcome import advice, end_with_answer
 from bitbench.cli.terminal import Terminal
-from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.search import SearchLimits
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialRecord
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document
-from bitbench.report.document.terminal import render_whole
-from bitbench.report.document.words import paragraph, say
+from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.document.words import paragraph, say
+from bitbench.study.objective import Objective
+from bitbench.study.search import SearchLimits
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.exit_codes import ExitCode
 from tests.unit.synthetic import LOCK, make_plan, make_records, make_trial
 
 OBJECTIVE = Objective(metric="ttft", statistic="p99", limit=0.2)

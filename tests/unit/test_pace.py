@@ -3,18 +3,18 @@
 from collections.abc import Iterable
 from random import Random
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Plan, Purpose
-from bitbench.core.found.summary import StopReason
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.analysis.elapsed import block_ends
+from bitbench.analysis.results.summary import StopReason
+from bitbench.analysis.sequential import turns_of
 from bitbench.engines.null import NullEngine
-from bitbench.lab.pace import StudyPace
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, Progress, excused
-from bitbench.statistics.elapsed import block_ends
-from bitbench.statistics.standing import turns_of
+from bitbench.measure.budget import StudyPace
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Plan, Purpose
+from bitbench.study.study import Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.core.recorded.requests import REQUEST_COLUMNS
-from bitbench.store.parquet_footer import group_sizes
-from bitbench.store.records import arrow_schema, rows_from
+from bitbench.records.parquet_footer import group_sizes
+from bitbench.records.requests import REQUEST_COLUMNS
+from bitbench.records.strict_reader import arrow_schema, rows_from
 from tests.length import by_length
 
 MUTATIONS = by_length(3_000, 100_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.util.exit_codes import ExitCode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import registry
-from bitbench.ground.errors import StudyFileError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.plugins import PluginWarning
+from bitbench.util.errors import StudyFileError
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.plugins import PluginWarning
 from tests.command_line import bitbench
 
 SENTENCE = (

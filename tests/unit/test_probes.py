@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.core.recorded.trial import Outcome
-from bitbench.probes.device_memory import DeviceMemory
-from bitbench.probes.host import collect_host_facts
-from bitbench.probes.memory import MemoryWatch, read_memory
-from bitbench.probes.noise import measure_noise
-from bitbench.probes.nvml import Nvml
-from bitbench.probes.speed import SpeedProbe
+from bitbench.measure.machine.device_memory import DeviceMemory
+from bitbench.measure.machine.host import collect_host_facts
+from bitbench.measure.machine.memory import MemoryWatch, read_memory
+from bitbench.measure.machine.noise import measure_noise
+from bitbench.measure.machine.nvml import Nvml
+from bitbench.measure.machine.speed import SpeedProbe
+from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 

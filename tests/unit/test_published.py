@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.variant import ModelFacts, Variant
-from bitbench.ground.errors import ModelError
 from bitbench.models import library
 from bitbench.models.shapes import SHAPES, published_shape
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import ModelError
 from tests.unit.synthetic import make_lock, make_plan, summarize
 
 # As the pages of these models on the hub say them.

@@ -9,32 +9,32 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.asked.study import EngineSetup, Measure, Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender, Group, Member, Plan
-from bitbench.core.ports import Endpoint, Launch, Load
-from bitbench.core.recorded.quality import Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
-from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.quality import baseline_of
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.ground.errors import QualityError, StudyFileError
-from bitbench.lab.bench import Bench
-from bitbench.lab.group import GroupRunner
-from bitbench.lab.quality import QualityDraft, QualityKit
-from bitbench.lab.quality_study import QualityOptions, quality_study
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.expand import expand, loads_of
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.expand import expand, loads_of
+from bitbench.measure.group import GroupRunner
+from bitbench.measure.quality import QualityDraft, QualityKit
+from bitbench.measure.quality_study import QualityOptions, quality_study
+from bitbench.measure.run_context import Bench
+from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.asking import ask_answers, score_together, score_windows
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut, make_prompts
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality.wire import AskingFailed, InstanceConnection
-from bitbench.statistics.quality import baseline_of
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.records.trial import Failure, InstanceFacts, Outcome
+from bitbench.study.plan import Contender, Group, Member, Plan
+from bitbench.study.quality import Quality, Scoring
+from bitbench.study.study import EngineSetup, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import QualityError, StudyFileError
 from tests.unit.quality_server import QualityServer, logprob
 from tests.unit.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.recorded.quality import Prompt
-from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.records.quality import Prompt
+from bitbench.records.trial import Outcome
+from bitbench.study.quality import Scoring
 from tests.unit.quality_server import QualityServer
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 8, 4))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.recorded.quality import Prompt
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import ModelFacts, Variant
-from bitbench.planning.estimate import guess_quality_s
+from bitbench.measure.estimate import guess_quality_s
 from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.records.quality import Prompt
+from bitbench.records.trial import Outcome
+from bitbench.study.quality import Quality, Scoring
+from bitbench.study.variant import ModelFacts, Variant
 from tests.unit.quality_server import BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER, QualityServer
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 8, 4))

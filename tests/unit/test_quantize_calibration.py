@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import calibration
 from bitbench.quantize.calibration import read_calibration
+from bitbench.util.errors import QuantizeError
 
 
 def test_the_default_needs_no_hub_and_is_the_same_each_time() -> None:

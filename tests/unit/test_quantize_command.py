@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bitbench.core.asked.recipe import Backend
-from bitbench.ground.errors import QuantizeError
-from bitbench.ground.exit_codes import ExitCode
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
+from bitbench.study.recipe import Backend
+from bitbench.util.errors import QuantizeError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import Answer, bitbench
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.core.asked.recipe import TensorRule
-from bitbench.ground.errors import ModelError, QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText
@@ -24,6 +22,8 @@ from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits
 from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
+from bitbench.study.recipe import TensorRule
+from bitbench.util.errors import ModelError, QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.effort import guess_make_s
 from bitbench.quantize.manifest import StoredBits, WorkerFacts
 from bitbench.quantize.stored import stored_bits, weight_bytes
 from bitbench.quantize.work import Work
+from bitbench.util.errors import QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
 
 # Stands in for optimum-intel: writes what it was asked for in the place of a model.

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.recipe import Backend, Recipe
-from bitbench.core.recorded.variant import AtLoad
-from bitbench.ground.errors import RecipeError
 from bitbench.quantize import catalog
+from bitbench.study.recipe import Backend, Recipe
+from bitbench.study.variant import AtLoad
+from bitbench.util.errors import RecipeError
 
 NAMES = (
     "w8a8-rtn", "w8a8-smooth-ptq", "w8a8-smooth-gptq", "w8a8-sparse-smooth-gptq",

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bitbench.core.asked.recipe import Backend, Recipe
-from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.variants import Order, SourceModel
 from bitbench.quantize.work import OnProgress, Work
+from bitbench.study.recipe import Backend, Recipe
+from bitbench.util.errors import ModelError, QuantizeError, RecipeError
 from tests.unit.quantize_stand_in import StandIn, write_model
 
 VERSIONS = {"llmcompressor": "1", "torch": "2", "rich": "15"}

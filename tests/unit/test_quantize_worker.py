@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from bitbench.ground.errors import QuantizeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends.llmcompressor import compress
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.llmcompressor_worker import MODIFIERS, layers_of, pattern_of
+from bitbench.util.errors import QuantizeError
 
 DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
 

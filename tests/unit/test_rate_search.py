@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bitbench.core.asked.search import SearchLimits
-from bitbench.core.found.summary import RateAnswer, SearchStop
-from bitbench.statistics.rate_search import GROWTH, RateTrial, answer, next_rate
+from bitbench.analysis.rate_search import GROWTH, RateTrial, answer, next_rate
+from bitbench.analysis.results.summary import RateAnswer, SearchStop
+from bitbench.study.search import SearchLimits
 
 LIMITS = SearchLimits(start=1.0, lowest=1 / 16, highest=4096.0)
 

@@ -8,10 +8,10 @@ from itertools import islice, pairwise
 
 import pytest
 
-from bitbench.exchange.limits import PLAIN_BYTES
-from bitbench.exchange.parts import PythonParts
-from bitbench.exchange.response import ResponseReader
-from bitbench.load.answer import read_answer
+from bitbench.loadgen.answer import read_answer
+from bitbench.util.http.limits import PLAIN_BYTES
+from bitbench.util.http.parts import PythonParts
+from bitbench.util.http.response import ResponseReader
 from tests.length import by_length
 from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading

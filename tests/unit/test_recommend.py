@@ -6,22 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.study import Count, EngineSetup, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Contender, ProcessorNote
-from bitbench.core.found.recommendation import Choice, Limits, Recommendation, Standing
-from bitbench.core.found.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
-from bitbench.core.recorded.trial import Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.ground.errors import UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.deploy import deploy_words
-from bitbench.report.answers.recommend import recommendation_document
-from bitbench.report.document.markdown import markdown
-from bitbench.statistics.quality import RISE
-from bitbench.statistics.recommend import recommend
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.quality import RISE
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation, Standing
+from bitbench.analysis.results.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
+from bitbench.api.deploy import deploy_words
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.objective import Objective
+from bitbench.study.plan import Cell, Contender, ProcessorNote
+from bitbench.study.study import Count, EngineSetup, Measure
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
 

@@ -7,19 +7,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Plan
-from bitbench.core.found.metrics import Promised, Statistic
-from bitbench.core.found.recommendation import Finding, Limits, Standing
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.found.tails import Event, ObjectiveVerdict
-from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics, TrialRecord
-from bitbench.report.answers.recommend import recommendation_document
-from bitbench.report.document.markdown import markdown
-from bitbench.statistics.log_speeds import Floats
-from bitbench.statistics.recommend import recommend
+from bitbench.analysis.log_speeds import Floats
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.recommendation import Finding, Limits, Standing
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.results.tails import Event, ObjectiveVerdict
+from bitbench.records.trial import InstanceFacts, TrialMetrics, TrialRecord
+from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.metrics import Promised, Statistic
+from bitbench.study.objective import Objective
+from bitbench.study.plan import Plan
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import Workload
 from tests.unit import simulated_requests
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 

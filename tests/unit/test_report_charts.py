@@ -6,21 +6,21 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import ContenderQuality, RequestSpread, StudySummary
-from bitbench.core.recorded.trial import Memory, Outcome
-from bitbench.report.charts.curves import length_figures, load_figures
-from bitbench.report.charts.figure import LABEL_GAP, Figure, axis_for
-from bitbench.report.charts.pareto import Reach, on_front
-from bitbench.report.charts.requests import request_figures
-from bitbench.report.charts.series import by_input_length, by_load
-from bitbench.report.charts.style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
-from bitbench.report.charts.svg import svg
-from bitbench.report.charts.trade import trade_figures
-from bitbench.report.charts.trials import trials_figure
-from bitbench.report.labels import Labels
+from bitbench.analysis.results.summary import ContenderQuality, RequestSpread, StudySummary
+from bitbench.records.trial import Memory, Outcome
+from bitbench.reports.charts.curves import length_figures, load_figures
+from bitbench.reports.charts.figure import LABEL_GAP, Figure, axis_for
+from bitbench.reports.charts.pareto import Reach, on_front
+from bitbench.reports.charts.requests import request_figures
+from bitbench.reports.charts.series import by_input_length, by_load
+from bitbench.reports.charts.style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.charts.trade import trade_figures
+from bitbench.reports.charts.trials import trials_figure
+from bitbench.reports.labels import Labels
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from tests.unit.eight_contenders import eight_summary
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 

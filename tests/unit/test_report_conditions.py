@@ -6,27 +6,27 @@ import re
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.base import Json
-from bitbench.core.cell import Expectation, Plan, Verdict
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.imported import ImportedFile, ImportSource
-from bitbench.core.recorded.trial import Memory, Outcome
-from bitbench.core.recorded.variant import ModelFacts, Variant
-from bitbench.report.document import terminal
-from bitbench.report.document.markdown import phrase_text, section_parts, table_text
-from bitbench.report.document.model import Details, Document, Quantity, Section, Table, TableCell, plain_text
-from bitbench.report.document.words import say
-from bitbench.report.sections.contenders import contenders_section
-from bitbench.report.sections.failures import MAX_CAUSE, failures_section, refusals_section
-from bitbench.report.sections.host import host_section
-from bitbench.report.sections.imported import imported
-from bitbench.report.sections.instances import instances_section
-from bitbench.report.sections.memory import memory_section
-from bitbench.report.sections.method import method_section, reproduce_section
-from bitbench.report.sections.warm_up import warm_up_section
-from bitbench.report.sections.workloads import workload_section
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.trial import Memory, Outcome
+from bitbench.reports.document import terminal
+from bitbench.reports.document.markdown import phrase_text, section_parts, table_text
+from bitbench.reports.document.model import Details, Document, Quantity, Section, Table, TableCell, plain_text
+from bitbench.reports.document.words import say
+from bitbench.reports.sections.contenders import contenders_section
+from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
+from bitbench.reports.sections.host import host_section
+from bitbench.reports.sections.imported import imported
+from bitbench.reports.sections.instances import instances_section
+from bitbench.reports.sections.memory import memory_section
+from bitbench.reports.sections.method import method_section, reproduce_section
+from bitbench.reports.sections.warm_up import warm_up_section
+from bitbench.reports.sections.workloads import workload_section
+from bitbench.study.base import Json
+from bitbench.study.imported import ImportedFile, ImportSource
+from bitbench.study.plan import Expectation, Plan, Verdict
+from bitbench.study.study import Count, EngineSetup, Measure
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]

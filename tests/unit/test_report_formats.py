@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.api.forms import ReportedStudy, study_text
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.forms import ReportedStudy, study_text
-from bitbench.report.forms.choices import Form, formats
-from bitbench.report.forms.tidy import trial_columns
+from bitbench.reports.forms.choices import Form, formats
+from bitbench.reports.forms.tidy import trial_columns
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.reported_studies import demo_report, hostile_report
 from tests.unit.study_folders import write_folder

@@ -7,23 +7,23 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.objective import Objective
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import AgainstBaseline, ContenderQuality, QualityEstimate, StudySummary
-from bitbench.core.found.tails import JudgedObjective, ObjectiveVerdict
-from bitbench.core.recorded.trial import Memory, Outcome
-from bitbench.core.recorded.variant import NO_MODEL, ModelFacts, Variant
-from bitbench.report.document.data import document_data
-from bitbench.report.document.html import page
-from bitbench.report.document.markdown import markdown, phrase_text, section_parts
-from bitbench.report.document.model import Name, plain_text
-from bitbench.report.document.terminal import render
-from bitbench.report.sections.lead import best_table, lead
-from bitbench.report.sections.precision import precision_section
-from bitbench.report.sections.ranked import rank
-from bitbench.report.study import study_document
+from bitbench.analysis.results.summary import AgainstBaseline, ContenderQuality, QualityEstimate, StudySummary
+from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
+from bitbench.records.trial import Memory, Outcome
+from bitbench.reports.document.data import document_data
+from bitbench.reports.document.html import page
+from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
+from bitbench.reports.document.model import Name, plain_text
+from bitbench.reports.document.terminal import render
+from bitbench.reports.sections.lead import best_table, lead
+from bitbench.reports.sections.precision import precision_section
+from bitbench.reports.sections.ranked import rank
+from bitbench.reports.study import study_document
+from bitbench.study.objective import Objective
+from bitbench.study.plan import Contender
+from bitbench.study.study import Count, Measure
+from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_lock, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)

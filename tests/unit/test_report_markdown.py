@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import Memory
-from bitbench.lab.study import Lab
-from bitbench.report import files
-from bitbench.report.document.markdown import markdown as rendered
-from bitbench.report.files import write_report
-from bitbench.report.study import study_document
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.measure.study import Lab
+from bitbench.records.lock import Lock
+from bitbench.records.trial import Memory
+from bitbench.reports import files
+from bitbench.reports.document.markdown import markdown as rendered
+from bitbench.reports.files import write_report
+from bitbench.reports.study import study_document
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.study_folders import write_folder
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.summary import StudySummary
-from bitbench.report.document.html import page
-from bitbench.report.document.vega import vega_bundle
-from bitbench.report.study import study_document
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.reports.document.html import page
+from bitbench.reports.document.vega import vega_bundle
+from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, summarize
 
 BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"

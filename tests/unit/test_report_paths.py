@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import Outcome
-from bitbench.report.paths import shorten_summary, shortener
+from bitbench.records.trial import Outcome
+from bitbench.reports.paths import shorten_summary, shortener
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 SHORT = shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])

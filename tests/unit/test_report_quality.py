@@ -5,16 +5,16 @@ from io import StringIO
 import pyarrow as pa
 from rich.console import Console
 
-from bitbench.core.cell import Plan, QualityRefusal
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.quality import Answer, QualityRecord, TaskFailure, TaskResult
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.report.document.markdown import phrase_text, section_parts
-from bitbench.report.document.model import Document, Mark, Quantity, Table, Unit
-from bitbench.report.document.terminal import render
-from bitbench.report.document.words import bullets, say
-from bitbench.report.sections.quality import quality_section, quality_sentences
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.quality import Answer, QualityRecord, TaskFailure, TaskResult
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.markdown import phrase_text, section_parts
+from bitbench.reports.document.model import Document, Mark, Quantity, Table, Unit
+from bitbench.reports.document.terminal import render
+from bitbench.reports.document.words import bullets, say
+from bitbench.reports.sections.quality import quality_section, quality_sentences
+from bitbench.study.plan import Plan, QualityRefusal
+from bitbench.study.variant import ModelFacts
 from tests.unit.synthetic import summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 

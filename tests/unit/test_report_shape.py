@@ -2,10 +2,10 @@
 
 import pytest
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.report.document.model import Name
-from bitbench.report.shape import shape
+from bitbench.reports.document.model import Name
+from bitbench.reports.shape import shape
+from bitbench.study.base import Json
+from bitbench.study.workload import Workload
 
 
 @pytest.mark.parametrize(

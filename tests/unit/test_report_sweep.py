@@ -7,21 +7,21 @@ import altair as alt
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.summary import RateAnswer, SearchStop, StudySummary
-from bitbench.core.recorded.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import NO_MODEL
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.report.charts.curves import load_figures
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.markdown import markdown, phrase_text
-from bitbench.report.document.model import Chart, Document, Mark, Table
-from bitbench.report.document.terminal import render
-from bitbench.report.document.words import bullets, say
-from bitbench.report.labels import Labels
-from bitbench.report.sections.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
+from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
+from bitbench.reports.charts.curves import load_figures
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.markdown import markdown, phrase_text
+from bitbench.reports.document.model import Chart, Document, Mark, Table
+from bitbench.reports.document.terminal import render
+from bitbench.reports.document.words import bullets, say
+from bitbench.reports.labels import Labels
+from bitbench.reports.sections.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Count, Measure
+from bitbench.study.variant import NO_MODEL
+from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.util.exit_codes import ExitCode
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 RATES = (10.0, 40.0, 160.0)

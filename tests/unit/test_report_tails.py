@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.found.summary import StudySummary
-from bitbench.lab.results import Results
-from bitbench.lab.study import Lab
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.terminal import render
-from bitbench.report.forms.tidy import json_text
-from bitbench.report.study import study_document
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.api.results import Results
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.terminal import render
+from bitbench.reports.forms.tidy import json_text
+from bitbench.reports.study import study_document
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_lock, make_plan
 from tests.unit.test_recommend_tails import BATCH, LOOP, even, study
 

@@ -4,11 +4,11 @@ import re
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.recorded.trial import Outcome
-from bitbench.report.document.terminal import render
-from bitbench.report.study import study_document
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.terminal import render
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.core.base import Json
-from bitbench.lab.report import report_document
-from bitbench.report.document.html import page
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document, Quantity, Range, Row, TableCell, Unit
-from bitbench.report.document.terminal import render
-from bitbench.statistics.summarize import summarize
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.summarize import summarize
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.html import page
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document, Quantity, Range, Row, TableCell, Unit
+from bitbench.reports.document.terminal import render
+from bitbench.reports.write import report_document
+from bitbench.study.base import Json
 from tests.unit.report_figures import (
     Cells,
     Number,

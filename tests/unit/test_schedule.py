@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Contender, Group, Member, Plan, Purpose
-from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import Variant
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
-from bitbench.planning.shifts import Shifts, shifts_beside
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
+from bitbench.measure.shifts import Shifts, shifts_beside
+from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Contender, Group, Member, Plan, Purpose
+from bitbench.study.study import Study
+from bitbench.study.variant import Variant
 
 
 def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:

@@ -14,10 +14,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.ports import Load
 from bitbench.engines.processes import free_port
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.ports import Load
+from bitbench.study.study import EngineSetup
 from tests.unit.null_instance import NOTHING
 from tests.unit.study_folders import write_folder
 

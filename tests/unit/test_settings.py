@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.study import Count, Measure, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import EngineMetrics, InstanceFacts, TrialMetrics
-from bitbench.core.recorded.variant import Variant
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
-from bitbench.statistics.divergence import Scores
-from bitbench.statistics.quality import baseline_of, by_position
-from bitbench.statistics.settings import summarize_settings
-from bitbench.statistics.summarize import summarize
+from bitbench.analysis.divergence import Scores
+from bitbench.analysis.quality import baseline_of, by_position
+from bitbench.analysis.settings import summarize_settings
+from bitbench.analysis.summarize import summarize
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.quality import Quality
+from bitbench.study.study import Count, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_records, make_trial
 
 LENGTHS = (512, 2048, 8000)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bitbench.core.cell import Expectation, QualityRefusal, Refusal, Verdict
-from bitbench.planning.settle import settle
+from bitbench.measure.settle import settle
+from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Verdict
 from tests.unit.test_compatibility import plan_of
 
 PLAN = plan_of("bf16", "w8a16-rtn")

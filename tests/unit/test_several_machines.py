@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome, TrialMetrics
-from bitbench.ground.errors import NotComparableError
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import LOST_REPEATS, Progress, excused
-from bitbench.store.folder import StudyFolder
-from bitbench.store.lost import without_lost
+from bitbench.measure.progress import LOST_REPEATS, Progress, excused
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import HostFacts
+from bitbench.records.lock import Lock
+from bitbench.records.lost import without_lost
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics
+from bitbench.util.errors import NotComparableError
 from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import FixedPace, plan_of, trial

@@ -8,8 +8,8 @@ from itertools import cycle, product
 
 import pytest
 
-from bitbench.core.found.summary import AgainstBaseline
-from bitbench.statistics.families import claim
+from bitbench.analysis.families import claim
+from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule
 from tests.unit.simulated_claims import (

@@ -16,7 +16,7 @@ import pytest
 from bitbench.engines.left_over import end_left_over, left_over
 from bitbench.engines.processes import ServerProcess
 from bitbench.engines.starts import Preparation, StartCommand, Started, Starts
-from bitbench.ground.child_environment import engine_environment
+from bitbench.util.child_environment import engine_environment
 from tests.busy_machine import wait_for
 
 pytestmark = pytest.mark.alone
@@ -187,7 +187,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from bitbench.engines.processes import spawn
-from bitbench.ground.child_environment import engine_environment
+from bitbench.util.child_environment import engine_environment
 place = Path(sys.argv[1])
 engine = spawn([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
       env=engine_environment({}), log_file=place / "log")

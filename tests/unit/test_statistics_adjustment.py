@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from bitbench.core.cell import Contender
-from bitbench.statistics.adjustment import adjust, machine_speed
-from bitbench.statistics.log_speeds import Floats, LogSpeeds
+from bitbench.analysis.adjustment import adjust, machine_speed
+from bitbench.analysis.log_speeds import Floats, LogSpeeds
+from bitbench.study.plan import Contender
 
 NAMES = tuple(Contender(variant="none", engine=name) for name in "abcd")
 SHAPE = (4, 3, 6)

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.core.cell import Contender
-from bitbench.statistics.budget_plan import (
+from bitbench.analysis.budget_plan import (
     FIRST_GUESS,
     LEAST_START_SD,
     Design,
     measured_components,
     plan_blocks,
 )
-from bitbench.statistics.components import VarianceComponents, variance_components
-from bitbench.statistics.log_speeds import LogSpeeds
+from bitbench.analysis.components import VarianceComponents, variance_components
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.study.plan import Contender
 
 # Eight contenders of a real study: 110 s to start them all, 22 s for a trial of each.
 EIGHT = Design(contenders=8, starts_s=110, round_s=22)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import AgainstBaseline
-from bitbench.statistics.families import Claims, claim, nothing_claimed
-from bitbench.statistics.log_speeds import LogSpeeds
-from bitbench.statistics.looks import End, Look, continuing, end, looks
-from bitbench.statistics.pairs import PairedRatio, PairTable, paired_ratios
+from bitbench.analysis.families import Claims, claim, nothing_claimed
+from bitbench.analysis.interim_looks import End, Look, continuing, end, looks
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.pairs import PairedRatio, PairTable, paired_ratios
+from bitbench.analysis.results.summary import AgainstBaseline
+from bitbench.study.plan import Contender
 
 BASE, ONE, TWO, THREE = (Contender(variant="none", engine=name) for name in ("base", "one", "two", "three"))
 EVERYONE = (BASE, ONE, TWO, THREE)

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.statistics.comparison import compare
-from bitbench.statistics.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
-from bitbench.statistics.stopping import enough_instances
+from bitbench.analysis.comparison import compare
+from bitbench.analysis.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
+from bitbench.analysis.stopping import enough_instances
+from bitbench.study.study import Count, Measure
 
 T_95 = {1: 12.706, 2: 4.303, 4: 2.776}  # from a printed table
 

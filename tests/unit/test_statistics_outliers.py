@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bitbench.statistics.outliers import outliers
+from bitbench.analysis.outliers import outliers
 
 
 def test_the_run_that_was_averaged_in_silently() -> None:

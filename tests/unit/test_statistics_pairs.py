@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from bitbench.core.cell import Contender
-from bitbench.statistics.log_speeds import LogSpeeds, Turn, log_speeds
-from bitbench.statistics.pairs import PairTable, lent_degrees_of_freedom, paired_ratios
+from bitbench.analysis.log_speeds import LogSpeeds, Turn, log_speeds
+from bitbench.analysis.pairs import PairTable, lent_degrees_of_freedom, paired_ratios
+from bitbench.study.plan import Contender
 
 A, B, C, D = (Contender(variant="none", engine=name) for name in "abcd")
 NAN = math.nan

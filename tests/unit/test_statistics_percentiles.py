@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.core.found.metrics import OBJECTIVES
-from bitbench.core.found.tails import Event, ObjectiveVerdict, PercentileEstimate, carries
-from bitbench.statistics.log_speeds import Floats
-from bitbench.statistics.percentiles import events_for_an_upper_end, judge_limit, percentile
+from bitbench.analysis.log_speeds import Floats
+from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit, percentile
+from bitbench.analysis.results.tails import Event, ObjectiveVerdict, PercentileEstimate, carries
+from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
     P99_CELLS,

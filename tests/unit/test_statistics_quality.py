@@ -5,17 +5,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import ContenderQuality
-from bitbench.core.recorded.quality import Answer, CorpusFacts, QualityRecord, TaskResult
-from bitbench.core.recorded.trial import Outcome
-from bitbench.core.recorded.variant import Variant
-from bitbench.statistics.answers import compare_answers, first_difference, runs_in_a_loop
-from bitbench.statistics.divergence import divergence, scores_of
-from bitbench.statistics.quality import DEFINITIONS, estimates_of, summarize_quality
-from bitbench.statistics.tasks import compare_tasks
+from bitbench.analysis.answers import compare_answers, first_difference, runs_in_a_loop
+from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.quality import DEFINITIONS, estimates_of, summarize_quality
+from bitbench.analysis.results.summary import ContenderQuality
+from bitbench.analysis.tasks import compare_tasks
+from bitbench.records.quality import Answer, CorpusFacts, QualityRecord, TaskResult
+from bitbench.records.trial import Outcome
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.quality import Quality
+from bitbench.study.study import EngineSetup, Study
+from bitbench.study.variant import Variant
 from tests.unit.synthetic import make_records
 
 VOCABULARY = 50
@@ -98,8 +98,8 @@ def test_intervals_cover_what_they_say() -> None:
     """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
     rng, hits = np.random.default_rng(11), 0
     window = np.repeat(np.arange(16), 30)
-    from bitbench.statistics.intervals import Resampler, sample
-    from bitbench.statistics.quality import window_means, with_interval
+    from bitbench.analysis.intervals import Resampler, sample
+    from bitbench.analysis.quality import window_means, with_interval
 
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1

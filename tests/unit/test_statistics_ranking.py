@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.core.asked.study import Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.found.summary import AgainstBaseline, Ranking
-from bitbench.core.recorded.trial import TrialMetrics
-from bitbench.statistics.holm import holm
+from bitbench.analysis.holm import holm
+from bitbench.analysis.results.summary import AgainstBaseline, Ranking
+from bitbench.records.trial import TrialMetrics
+from bitbench.study.study import Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.found.tails import Event, PercentileEstimate
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.ground.errors import RowsNotKeptError
-from bitbench.statistics.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
+from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
+from bitbench.analysis.results.tails import Event, PercentileEstimate
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.util.errors import RowsNotKeptError
 from tests.unit.synthetic import make_plan, make_records, make_trial, request_rows
 
 BATCH = BUILT_IN_WORKLOADS["base"]

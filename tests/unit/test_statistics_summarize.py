@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Contender, Plan, Refusal
-from bitbench.core.found.summary import CellSummary, MemorySummary, Spread, StopReason
-from bitbench.core.recorded.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.statistics.summarize import baseline_of
+from bitbench.analysis.results.summary import CellSummary, MemorySummary, Spread, StopReason
+from bitbench.analysis.summarize import baseline_of
+from bitbench.records.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Contender, Plan, Refusal
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]

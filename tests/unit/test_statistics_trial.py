@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from bitbench.core.asked.objective import Objective
-from bitbench.core.recorded.trial import Memory, TrialMetrics
-from bitbench.statistics.trial import DEFINITIONS, measure
+from bitbench.analysis.trial import DEFINITIONS, measure
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.study.objective import Objective
 from tests.unit.synthetic import request_rows
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.core.cell import Cell, Contender
-from bitbench.statistics.log_ratio import LogRatio
-from bitbench.statistics.unpaired import Starts, compare_speeds
+from bitbench.analysis.log_ratio import LogRatio
+from bitbench.analysis.unpaired import Starts, compare_speeds
+from bitbench.study.plan import Cell, Contender
 from tests.unit.simulated_claims import allowed
 
 A, B = (Contender(variant="none", engine=name) for name in "ab")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.recorded.trial import Outcome, TrialRecord
-from bitbench.ground.errors import StoreError
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap
 from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows
 

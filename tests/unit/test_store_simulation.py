@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import pytest
 
-from bitbench.core.cell import Member
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.ground.errors import StoreError
-from bitbench.planning.schedule import Progress
-from bitbench.store import records
-from bitbench.store.folder import Writer
+from bitbench.measure.progress import Progress
+from bitbench.records import strict_reader as records
+from bitbench.records.folder import Writer
+from bitbench.records.trial import TrialRecord
+from bitbench.study.plan import Member
+from bitbench.util.errors import StoreError
 from tests.length import by_length
 from tests.unit.store_simulation import KINDS, STEPS, explore, walk, walk_one
 
@@ -69,12 +69,12 @@ def asked_once(progress: Progress) -> Iterator[Member]:
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        ("bitbench.store.folder.Writer._cut_torn_line", nothing),
-        ("bitbench.store.folder.Writer._drop_orphans", nothing),
-        ("bitbench.store.folder.Writer.new_instance", numbered_by_lines),
-        ("bitbench.store.folder.following", lambda _: 1),
-        ("bitbench.store.records.read_from", every_line),
-        ("bitbench.planning.schedule.Progress._wanted", asked_once),
+        ("bitbench.records.folder.Writer._cut_torn_line", nothing),
+        ("bitbench.records.folder.Writer._drop_orphans", nothing),
+        ("bitbench.records.folder.Writer.new_instance", numbered_by_lines),
+        ("bitbench.records.folder.following", lambda _: 1),
+        ("bitbench.records.strict_reader.read_from", every_line),
+        ("bitbench.measure.progress.Progress._wanted", asked_once),
     ],
 )
 def test_a_fault_is_found_and_its_study_can_be_repeated_alone(place: str, fault: Callable[..., object]) -> None:

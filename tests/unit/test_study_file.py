@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 import yaml
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
-from bitbench.core.base import Json
-from bitbench.ground.errors import StudyFileError
-from bitbench.planning.starter import STARTER
-from bitbench.planning.study_file import parse_study, read_study, study_schema
+from bitbench.study.base import Json
+from bitbench.study.starter import STARTER
+from bitbench.study.study import Study
+from bitbench.study.study_file import parse_study, read_study, study_schema
+from bitbench.study.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
+from bitbench.util.errors import StudyFileError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 MINIMAL = "name: x\nengines: [null]\nworkloads: [interactive]\n"

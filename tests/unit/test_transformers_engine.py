@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Launch, Load
-from bitbench.core.recorded.variant import AtLoad, ModelFacts, Variant
 from bitbench.engines import transformers as engine_module
 from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
-from bitbench.ground.errors import StudyFileError
+from bitbench.ports import Launch, Load
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import AtLoad, ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import StudyFileError
 from tests.busy_machine import wait_for
 
 SERVER = Path(engine_module.__file__).parent / "workers" / "transformers_server.py"

@@ -6,19 +6,19 @@ from textwrap import dedent
 
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup, Study
+from bitbench.api import interface
 from bitbench.engines.registry import engine
-from bitbench.ground.errors import NotTrustedError, StoreError, StudyFileError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.lab import interface
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.quality_study import STUDY_FILE, QualityOptions, run_quality
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.trust import FOLDER, Trust
-from bitbench.planning.starter import STARTER
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.quality_study import STUDY_FILE, QualityOptions, run_quality
+from bitbench.measure.study import Lab
+from bitbench.measure.trust import FOLDER, Trust
+from bitbench.records.folder import StudyFolder
+from bitbench.study.source import StudySource
+from bitbench.study.starter import STARTER
+from bitbench.study.study import Argument, EngineSetup, Study
+from bitbench.util.errors import NotTrustedError, StoreError, StudyFileError
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.safe_files import SafeFolder
 from tests.command_line import bitbench
 from tests.pseudo_terminal import on_terminal
 

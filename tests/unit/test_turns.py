@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
-from bitbench.core.recorded.quality import Script, TurnAnswer, TurnPrompt
-from bitbench.core.recorded.variant import ModelFacts, Variant
-from bitbench.ground.errors import QualityError
-from bitbench.planning.estimate import guess_quality_s
+from bitbench.measure.estimate import guess_quality_s
 from bitbench.quality.asking import converse
 from bitbench.quality.conversations import conversations, tasks
 from bitbench.quality.material import make_material, make_scripts
@@ -19,6 +15,10 @@ from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.validity import fault_of
 from bitbench.quality.wire import InstanceConnection
+from bitbench.records.quality import Script, TurnAnswer, TurnPrompt
+from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.util.errors import QualityError
 from tests.unit.quality_server import QualityServer
 from tests.unit.stand_in_environment import stand_in_python
 from tests.unit.test_quality import MATERIAL, server  # noqa: F401

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.ground.units import (
+from bitbench.util.units import (
     LONGEST_WAIT_S,
     parse_bytes,
     parse_fraction,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from bitbench.cli.streams import visible_streams
 from bitbench.cli.terminal import Terminal
-from bitbench.ground.visible import visible
+from bitbench.util.visible import visible
 
 
 @pytest.mark.parametrize(

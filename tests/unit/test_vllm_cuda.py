@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.capability import Capability
-from bitbench.core.recorded.trial import InstanceFacts, KernelPath, Outcome
-from bitbench.core.recorded.variant import AtLoad, ModelFacts
 from bitbench.engines import cuda_toolkit, vllm_log
 from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
 from bitbench.engines.vllm_kernels import path_of, read_choices
+from bitbench.records.trial import InstanceFacts, KernelPath, Outcome
+from bitbench.study.capability import Capability
+from bitbench.study.variant import AtLoad, ModelFacts
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.test_vllm_engine import SMOLLM2, failure_of, launch, options
 
 DATA = Path(__file__).parent / "data"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch, Load
-from bitbench.core.recorded.trial import Failure, Outcome
-from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
+from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
+from bitbench.records.trial import Failure, Outcome
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 
 DATA = Path(__file__).parent / "data"
 SMOLLM2 = ModelFacts(context_tokens=8192, layers=30, kv_heads=3, head_size=64)

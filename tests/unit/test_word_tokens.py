@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.lab.bench import Bench
-from bitbench.load.prompts import PromptSource
+from bitbench.loadgen.prompts import PromptSource
+from bitbench.measure.run_context import Bench
 from bitbench.models.words import LEAST_WORDS, word_token_ids
+from bitbench.study.plan import Contender
+from bitbench.study.variant import ModelFacts
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan
 
 STRANGE = ["Ġ", "Ġa", "Ġé", "ĠÃ©", "Ã", "©", "<0xE9>", "Ġ12", "Ġnot.", "piece", "▁ß", "Ġtwo words", "Ġmaſs"]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.ports import Endpoint
-from bitbench.ground.errors import ModelError, QualityError
 from bitbench.models import fetch
+from bitbench.ports import Endpoint
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.material import make_material
 from bitbench.quality.tasks import TaskOutcome, TaskTools, run_tasks
+from bitbench.study.quality import Quality, Scoring
+from bitbench.util.errors import ModelError, QualityError
 from tests.unit.stand_in_environment import stand_in_python
 
 # A token per character; 1 begins every text, 2 is special too.

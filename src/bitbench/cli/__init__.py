@@ -4,7 +4,7 @@ import sys
 import warnings
 from typing import Any, cast
 
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.util.exit_codes import ExitCode
 
 RESUMED = ("run", "load", "quality")  # which fill a folder, trial by trial; and those of features
 
@@ -29,8 +29,8 @@ def _can_resume(command: str) -> bool:
 
 
 def _run() -> ExitCode:
-    from bitbench.ground import machine_faults
-    from bitbench.ground.errors import BitbenchError
+    from bitbench.util import machine_faults
+    from bitbench.util.errors import BitbenchError
 
     try:
         with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
     if "--json" in sys.argv[1:]:
-        from bitbench.lab.answers import error_text, has_answer
+        from bitbench.cli.json_answers import error_text, has_answer
 
         if has_answer(word := _command_word()):
             print(error_text(word, message, code))
@@ -103,7 +103,7 @@ def _command_word() -> str:
 
 
 def _show_plugin_warnings_as_a_line() -> None:
-    from bitbench.ground.plugins import PluginWarning
+    from bitbench.util.plugins import PluginWarning
 
     show_others = warnings.showwarning
 

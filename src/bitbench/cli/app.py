@@ -20,10 +20,10 @@ from bitbench.cli import (
     recommend,
     report,
 )
+from bitbench.cli.choices import Described
 from bitbench.cli.features import feature_commands
 from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, OnDevice, chosen, end_with_json
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.choices import Described
+from bitbench.util.exit_codes import ExitCode
 
 
 class _Commands(TyperGroup):
@@ -80,9 +80,9 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.yaml"),
 ) -> None:
     """Write a commented study file to start from."""
-    from bitbench.ground.errors import UsageError
-    from bitbench.ground.safe_files import SafeFolder
-    from bitbench.planning.starter import STARTER
+    from bitbench.study.starter import STARTER
+    from bitbench.util.errors import UsageError
+    from bitbench.util.safe_files import SafeFolder
 
     if path.exists():
         raise UsageError(f"{path} already exists; give another name, or remove it")
@@ -104,7 +104,7 @@ def plan(
     code 3: every cell is refused.
     """
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
 
     lab = Lab(device=chosen(device))
     answer = answer_plan(lab, study)
@@ -150,11 +150,11 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
-    from bitbench.lab.executors import executor_at
-    from bitbench.lab.places import folder_at
-    from bitbench.lab.source import StudySource
-    from bitbench.lab.study import Lab
-    from bitbench.lab.watching import watched
+    from bitbench.measure.executors import executor_at
+    from bitbench.measure.places import folder_at
+    from bitbench.measure.study import Lab
+    from bitbench.measure.watching import watched
+    from bitbench.study.source import StudySource
 
     lab, console = Lab(device=chosen(device)), Terminal()
     place = None if into is None else folder_at(into, lab.home)
@@ -176,7 +176,7 @@ def doctor(
 ) -> None:
     """Show what this machine can run, and what is missing."""
     from bitbench.cli.doctor import print_doctor, show_doctor
-    from bitbench.lab.study import default_home
+    from bitbench.measure.study import default_home
 
     (print_doctor if as_json else show_doctor)(default_home(), measure=not quick)
 
@@ -190,9 +190,9 @@ def schema(
     """Print the JSON Schema of a file to write, or of an answer."""
     import json
 
-    from bitbench.lab.answers import answer_schema
-    from bitbench.planning.study_file import study_schema
+    from bitbench.cli.json_answers import answer_schema
     from bitbench.quantize.catalog import recipe_schema
+    from bitbench.study.study_file import study_schema
 
     of_files = {str(Described.STUDY): study_schema, str(Described.RECIPE): recipe_schema}
     found = of_files[of]() if of in of_files else answer_schema(of)

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from bitbench.analysis.results.facts import Fact
+from bitbench.cli.choices import Described
 from bitbench.cli.options import AllowInconclusive, AsJson, Format, end_with_json
-from bitbench.core.found.facts import Fact
-from bitbench.lab.choices import Described
 
 
 def compare(
@@ -34,10 +34,10 @@ def compare(
     Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3:
     nothing to compare was measured. 65: not comparable.
     """
+    from bitbench.api.compare import compare_folders
     from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.compare import compare_folders
-    from bitbench.report.answers.compare import comparison_document
+    from bitbench.reports.answers.compare import comparison_document
 
     comparison = compare_folders(
         baseline,

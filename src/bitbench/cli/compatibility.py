@@ -7,12 +7,12 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.capability import Capability
-from bitbench.core.cell import Verdict
-from bitbench.core.environment import Device
-from bitbench.ground.units import UNKNOWN
-from bitbench.planning.compatibility import DOCUMENTATION, CompatibilityRow, look_up
+from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up
+from bitbench.study.capability import Capability
+from bitbench.study.environment import Device
+from bitbench.study.plan import Verdict
+from bitbench.study.recipe import Recipe
+from bitbench.util.units import UNKNOWN
 
 STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
 

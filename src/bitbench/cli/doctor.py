@@ -7,17 +7,17 @@ from typing import NoReturn
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.cli.choices import Described
+from bitbench.cli.json_answers import doctor_answer
+from bitbench.cli.machine_check import Checkup, EngineState, examine
 from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.core.recorded.host import Accelerator, HostFacts, HostNoise
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.units import UNKNOWN, show_bytes, show_percent
-from bitbench.lab.answers import doctor_answer
-from bitbench.lab.choices import Described
-from bitbench.lab.doctor import Checkup, EngineState, examine
+from bitbench.measure.machine.noise import measure_noise
 from bitbench.models import library
-from bitbench.probes.noise import measure_noise
-from bitbench.report.document.words import plural
+from bitbench.records.host import Accelerator, HostFacts, HostNoise
+from bitbench.reports.document.words import plural
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.units import UNKNOWN, show_bytes, show_percent
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10

@@ -29,10 +29,10 @@ def create(
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.environments import creation
-    from bitbench.ground.units import show_bytes, show_duration
-    from bitbench.lab.environments import known_environment
-    from bitbench.lab.study import Lab
+    from bitbench.engines.environments import creation
+    from bitbench.measure.environments import known_environment
+    from bitbench.measure.study import Lab
+    from bitbench.util.units import show_bytes, show_duration
 
     lab, console = Lab(device=chosen(device)), Terminal()
     wanted = known_environment(name)
@@ -58,10 +58,10 @@ def list_() -> None:
     from rich.table import Table
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.environments.installed import list_environments
-    from bitbench.ground.units import show_bytes
-    from bitbench.lab.environments import known_environments, main_versions
-    from bitbench.lab.study import Lab
+    from bitbench.engines.environments.installed import list_environments
+    from bitbench.measure.environments import known_environments, main_versions
+    from bitbench.measure.study import Lab
+    from bitbench.util.units import show_bytes
 
     known = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")

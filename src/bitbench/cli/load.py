@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.choices import Described
 from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, end_with_json
 from bitbench.cli.parsing import counts, numbers
-from bitbench.lab.choices import Described
 
 
 def load(
@@ -76,15 +76,15 @@ def load(
     folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
     point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
+    from bitbench.cli.json_answers import load_answer
     from bitbench.cli.load_display import LoadDisplay
     from bitbench.cli.outcome import show_outcome, write_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.units import parse_fraction
-    from bitbench.lab.answers import load_answer
-    from bitbench.lab.checked import checked, checked_objectives
-    from bitbench.lab.executors import load_client
-    from bitbench.lab.load_study import LoadOptions, prepare_load
-    from bitbench.lab.study import Lab
+    from bitbench.measure.executors import load_client
+    from bitbench.measure.load_study import LoadOptions, prepare_load
+    from bitbench.measure.study import Lab
+    from bitbench.study.checked import checked, checked_objectives
+    from bitbench.util.units import parse_fraction
 
     options = LoadOptions(
         concurrency=None if concurrency is None else counts(concurrency, "--concurrency"),

@@ -6,16 +6,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bitbench.analysis.objectives import held
 from bitbench.cli.progress import WIDE
-from bitbench.core import cell as cells
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.progress import LoadProgress, Percentiles
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.ground.units import show_percent, show_seconds, significant
-from bitbench.lab.load_study import PreparedLoad
-from bitbench.report.document.words import plural
-from bitbench.statistics.objectives import held
+from bitbench.measure.load_study import PreparedLoad
+from bitbench.records.load_progress import LoadProgress, Percentiles
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.reports.document.words import plural
+from bitbench.study import plan as cells
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.util.units import show_percent, show_seconds, significant
 
 NAME_WIDTH = 9  # a longer name shifts its line
 REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss

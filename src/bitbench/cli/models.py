@@ -23,8 +23,8 @@ def get(
     from rich.text import Text
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.models import get_model
-    from bitbench.lab.study import Lab
+    from bitbench.measure.models import get_model
+    from bitbench.measure.study import Lab
     from bitbench.models.library import source_of
 
     console = Terminal()
@@ -51,7 +51,7 @@ class _Steps:
             self._console.print(words)
 
     def progress(self, done_bytes: int, total_bytes: int) -> None:
-        from bitbench.ground.units import show_bytes
+        from bitbench.util.units import show_bytes
 
         if self._console.is_terminal or time.monotonic() - self._printed_at > _LINE_EVERY_S:
             self._printed_at = time.monotonic()
@@ -64,9 +64,9 @@ def list_() -> None:
     from rich.table import Table
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.units import show_bytes
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
     from bitbench.models import library
+    from bitbench.util.units import show_bytes
 
     table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
     for model in library.list_models(Lab().home):

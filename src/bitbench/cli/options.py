@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bitbench.core.asked.kernel_device import KernelDevice
+from bitbench.study.kernel_device import KernelDevice
 
 if TYPE_CHECKING:
-    from bitbench.core.base import Record
-    from bitbench.core.environment import Device
-    from bitbench.ground.exit_codes import ExitCode
+    from bitbench.study.base import Record
+    from bitbench.study.environment import Device
+    from bitbench.util.exit_codes import ExitCode
 
 
 class Format(StrEnum):
@@ -38,7 +38,7 @@ def chosen(device: "KernelDevice | None") -> "Device | None":
 
 def end_with_json(command: str, answer: "Record", exit_code: "ExitCode") -> NoReturn:
     """The only thing on stdout."""
-    from bitbench.lab.answers import answer_text
+    from bitbench.cli.json_answers import answer_text
 
     typer.echo(answer_text(command, answer, exit_code))
     raise typer.Exit(exit_code)

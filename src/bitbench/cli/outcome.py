@@ -8,20 +8,20 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
+from bitbench.analysis.objectives import held
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.drawing import Drawing
-from bitbench.lab.study import Lab
-from bitbench.planning.schedule import excused
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document
-from bitbench.report.document.terminal import render
-from bitbench.report.document.words import plural
-from bitbench.statistics.objectives import held
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.progress import excused
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.terminal import render
+from bitbench.reports.document.words import plural
+from bitbench.reports.drawing import Drawing
+from bitbench.util.exit_codes import ExitCode
 
 
 @dataclass(frozen=True)

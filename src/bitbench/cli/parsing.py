@@ -1,8 +1,8 @@
 """Options that hold several values in one text."""
 
-from bitbench.core.capability import Capability, parse_capability
-from bitbench.ground.errors import UsageError
-from bitbench.ground.units import parse_seconds
+from bitbench.study.capability import Capability, parse_capability
+from bitbench.util.errors import UsageError
+from bitbench.util.units import parse_seconds
 
 
 def words(text: str | None) -> tuple[str, ...]:

@@ -11,21 +11,21 @@ from rich.text import Text
 
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
-from bitbench.core.asked.prompts import show_length
-from bitbench.core.cell import Contender, Plan, Verdict
-from bitbench.core.recorded.variant import NO_MODEL, Variant
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.units import show_about, show_bytes
-from bitbench.lab.amount import Amount, PlanAnswer, amount_of
-from bitbench.lab.study import Lab
-from bitbench.lab.trust import Trust
+from bitbench.measure.amount import Amount, PlanAnswer, amount_of
+from bitbench.measure.study import Lab
+from bitbench.measure.trust import Trust
 from bitbench.models.library import source_of
-from bitbench.report.document.model import plain_text
-from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import listing, plural
-from bitbench.report.labels import Labels
-from bitbench.report.sections.causes import refusals_by_reason
-from bitbench.report.sections.quality import rounded_sentences
+from bitbench.reports.document.model import plain_text
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import listing, plural
+from bitbench.reports.labels import Labels
+from bitbench.reports.sections.causes import refusals_by_reason
+from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.study.plan import Contender, Plan, Verdict
+from bitbench.study.prompts import show_length
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.units import show_about, show_bytes
 
 MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each

@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from bitbench.core.cell import Cell, Contender, Group, Plan
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.ground.units import show_bytes, show_duration, show_seconds, significant
-from bitbench.report.document.words import plural
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.reports.document.words import plural
+from bitbench.study.plan import Cell, Contender, Group, Plan
+from bitbench.util.units import show_bytes, show_duration, show_seconds, significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
 

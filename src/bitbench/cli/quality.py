@@ -40,8 +40,8 @@ def quality(
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.quality_study import QualityOptions, run_quality
-    from bitbench.lab.study import Lab
+    from bitbench.measure.quality_study import QualityOptions, run_quality
+    from bitbench.measure.study import Lab
 
     options = QualityOptions(
         model=model,

@@ -21,11 +21,11 @@ def quantize(
     """Create a quantized variant of a model, unless it exists."""
     from bitbench.cli.quantize_progress import QuantizeDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.units import show_bytes, show_duration
-    from bitbench.lab.study import default_home
-    from bitbench.lab.variants import make_variant, order_variant
+    from bitbench.measure.study import default_home
+    from bitbench.measure.variants import make_variant, order_variant
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
+    from bitbench.util.units import show_bytes, show_duration
 
     home, console = default_home(), Terminal()
     chosen = catalog.find(recipe)
@@ -57,7 +57,7 @@ def recipes(
     from bitbench.cli.compatibility import place, reasons, recipes_table
     from bitbench.cli.parsing import compute_capability
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
     from bitbench.quantize import catalog
 
     if name is not None:
@@ -80,9 +80,9 @@ def list_() -> None:
 
     from bitbench.cli.quantize_facts import show_bits
     from bitbench.cli.terminal import Terminal
-    from bitbench.ground.units import show_bytes
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
     from bitbench.quantize import variants
+    from bitbench.util.units import show_bytes
 
     there = variants.list_variants(Lab().home)
     console = Terminal()
@@ -108,7 +108,7 @@ def show(
     """Show what a variant was made from, how, and its size."""
     from bitbench.cli.quantize_facts import facts_table
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
     from bitbench.quantize import variants
 
     variant = variants.get(name, Lab().home)
@@ -121,9 +121,9 @@ def show(
 @app.command()
 def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
     """Remove a variant; the same recipe recreates it."""
-    from bitbench.ground.units import show_bytes
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
     from bitbench.quantize import variants
+    from bitbench.util.units import show_bytes
 
     variant = variants.get(name, Lab().home)
     variants.remove(variant)

@@ -2,9 +2,9 @@
 
 from rich.table import Column, Table
 
-from bitbench.ground.units import show_bytes, show_duration, significant
 from bitbench.quantize.manifest import LayerError, StoredBits
 from bitbench.quantize.variants import MadeVariant
+from bitbench.util.units import show_bytes, show_duration, significant
 
 _WORST_SHOWN = 5
 

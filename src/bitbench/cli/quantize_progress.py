@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bitbench.ground.units import show_duration
 from bitbench.quantize import work
+from bitbench.util.units import show_duration
 
 _LINES_PER_STEP = 4  # in a log, where a bar cannot be drawn
 

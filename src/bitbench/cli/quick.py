@@ -21,11 +21,11 @@ def quick(
     from bitbench.cli.outcome import end_with_outcome, write_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.quick import engine_study, find_servers, new_folder, prepare_server
-    from bitbench.lab.study import Lab
-    from bitbench.load.workers import LoadWorkers
-    from bitbench.report.answers.quick import quick_document
-    from bitbench.report.document.terminal import render_whole
+    from bitbench.loadgen.workers import LoadWorkers
+    from bitbench.measure.quick import engine_study, find_servers, new_folder, prepare_server
+    from bitbench.measure.study import Lab
+    from bitbench.reports.answers.quick import quick_document
+    from bitbench.reports.document.terminal import render_whole
 
     lab, console, place = Lab(), Terminal(), into or new_folder()
     server, *others = find_servers() or (None,)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.choices import Described
 from bitbench.cli.options import AsJson, Format, end_with_json
-from bitbench.lab.choices import Described
 
 
 def recommend(
@@ -40,12 +40,12 @@ def recommend(
     were ruled out, which tie with it, and the command that serves it. Exit code 0: each workload has an answer. 1: for
     one, no contender meets the limits. 2: for one, the trials are inconclusive. 3: no contender has a result.
     """
+    from bitbench.api.recommend import limits_of, recommend_from
     from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.recommend import limits_of, recommend_from
-    from bitbench.lab.study import Lab
-    from bitbench.report.answers.recommend import recommendation_document
-    from bitbench.store.folder import StudyFolder
+    from bitbench.measure.study import Lab
+    from bitbench.records.folder import StudyFolder
+    from bitbench.reports.answers.recommend import recommendation_document
 
     found = recommend_from(
         Lab(),

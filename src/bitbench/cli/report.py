@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.options import AllowInconclusive
-from bitbench.report.forms.choices import formats
+from bitbench.reports.forms.choices import formats
 
 
 def known_format(name: str) -> str:
@@ -39,7 +39,7 @@ def report(
     For a folder filled by `bitbench kernels`: its table and chart. With --format: one of the published table formats,
     or the records as data. Without it the exit code is that of `bitbench run`.
     """
-    from bitbench.ground.errors import UsageError
+    from bitbench.util.errors import UsageError
 
     if form is None and output is not None:
         raise UsageError("--output needs --format; without it the report is written to STUDY_DIR/report")
@@ -50,9 +50,9 @@ def report(
 
 
 def _write_form(folder: Path, form: str, output: Path | None) -> None:
-    from bitbench.ground.safe_files import SafeFolder
-    from bitbench.lab.forms import form_text
-    from bitbench.lab.study import Lab
+    from bitbench.api.forms import form_text
+    from bitbench.measure.study import Lab
+    from bitbench.util.safe_files import SafeFolder
 
     text = form_text(Lab(), folder, form)
     if output is None:
@@ -66,10 +66,10 @@ def _write_form(folder: Path, form: str, output: Path | None) -> None:
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.lab.folders import folder_report
-    from bitbench.lab.study import Lab
-    from bitbench.report.document.terminal import render
-    from bitbench.store.folder import StudyFolder
+    from bitbench.measure.folders import folder_report
+    from bitbench.measure.study import Lab
+    from bitbench.records.folder import StudyFolder
+    from bitbench.reports.document.terminal import render
 
     if (found := folder_report(folder)) is not None:
         render(found.document, Terminal())

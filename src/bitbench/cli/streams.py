@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from bitbench.ground.visible import visible
+from bitbench.util.visible import visible
 
 
 class _VisibleStream:

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from bitbench.ground.visible import visible
+from bitbench.util.visible import visible
 
 
 class Terminal(Console):

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.core.asked.use import Use
-from bitbench.ground.errors import NotTrustedError
-from bitbench.lab.trust import Trust
+from bitbench.measure.trust import Trust
+from bitbench.study.use import Use
+from bitbench.util.errors import NotTrustedError
 
 NOT_NEEDED = "not needed"
 LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it

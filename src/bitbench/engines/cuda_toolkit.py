@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from bitbench.core.environment import OnStep
+from bitbench.study.environment import OnStep
 
 _PACKAGED = "lib/python3*/site-packages/nvidia/cu*"
 _INSTALLED = Path("/usr/local/cuda")  # where NVIDIA's own packages put a toolkit

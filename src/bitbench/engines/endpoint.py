@@ -8,21 +8,21 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.use import Use, UseKind
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json, Spec
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import check_arguments
-from bitbench.exchange.connection import BadAnswer, PlainAnswer, PlainConnection
-from bitbench.exchange.limits import MODEL_NAMES, PLAIN_BYTES
-from bitbench.exchange.redirects import REDIRECTS, redirection
-from bitbench.ground.units import show_duration
+from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.records.trial import Failure, InstanceFacts, Outcome
+from bitbench.study.base import Json, Spec
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.use import Use, UseKind
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.http.connection import BadAnswer, PlainAnswer, PlainConnection
+from bitbench.util.http.limits import MODEL_NAMES, PLAIN_BYTES
+from bitbench.util.http.redirects import REDIRECTS, redirection
+from bitbench.util.quotation import quote
+from bitbench.util.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 # Token ids that every model in use knows as plain text: vocabularies have 32,000 or more, and special tokens are among
@@ -79,7 +79,7 @@ def _is_loopback(url: str) -> bool:
 
 
 class EndpointEngine:
-    """`core.ports.Engine` whose instance runs before it is started."""
+    """`ports.Engine` whose instance runs before it is started."""
 
     name = "endpoint"
     environment: str | None = None
@@ -118,7 +118,7 @@ class EndpointEngine:
 
 
 class EndpointInstance:
-    """A `core.ports.Instance` without a process: its memory is not ours to see, and it is not ours to stop."""
+    """A `ports.Instance` without a process: its memory is not ours to see, and it is not ours to stop."""
 
     pid = None
 

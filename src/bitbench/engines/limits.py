@@ -1,10 +1,10 @@
 """What a model or a setup cannot do, alike on several engines."""
 
-from bitbench.core.asked.prompts import Api, show_length
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import spelled
+from bitbench.study.prompts import Api, show_length
+from bitbench.study.study import EngineSetup
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 
 
 def refuse_long_context(variant: Variant, workload: Workload) -> str | None:

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import llamacpp_build, llamacpp_log, llamacpp_prebuilt
 from bitbench.engines.limits import refuse_long_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _IMPORT_CHECK = (
@@ -76,7 +76,7 @@ _LOG_LEVEL = 4  # "trace": says how the model was loaded and with what it comput
 
 
 class LlamaCppEngine:
-    """`core.ports.Engine` over llama-server. One on the PATH is used as it is; else the environment's own."""
+    """`ports.Engine` over llama-server. One on the PATH is used as it is; else the environment's own."""
 
     name = "llamacpp"
     own_environment: Environment | None = Environment(

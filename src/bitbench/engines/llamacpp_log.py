@@ -4,8 +4,8 @@ fact undefined."""
 import re
 from collections.abc import Iterable, Mapping
 
-from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.ground.units import show_bytes
+from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.util.units import show_bytes
 
 # "0.12.345.678 I ": minutes, seconds, milliseconds, microseconds since the start, then the level.
 _PREFIX = re.compile(r"^(?:(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) )?(?:([IWED]) )?")

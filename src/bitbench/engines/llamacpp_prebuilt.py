@@ -7,9 +7,9 @@ import platform
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, run
 
-from bitbench.ground.child_environment import tool_environment
-from bitbench.ground.child_python import NOWHERE
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.child_python import NOWHERE
+from bitbench.util.safe_files import SafeFolder
 
 _COMMIT = "86a2835"  # of llama.cpp, in the version of the package that the lock pins
 _WORKER = Path(__file__).parent / "workers" / "llamacpp_prebuilt.py"

@@ -9,23 +9,23 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from bitbench import __version__
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Fraction, Seconds, Spec
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
-from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.starts import Preparation
 from bitbench.engines.workers.null_answers import DRAFT_COUNTERS, MODEL
 from bitbench.engines.workers.null_server import KEY_VARIABLE
-from bitbench.ground.child_python import own
-from bitbench.ground.units import show_seconds
+from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.base import Fraction, Seconds, Spec
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.child_python import own
+from bitbench.util.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
 SLOWDOWN_VARIABLE = "BITBENCH_NULL_SLOWDOWN"  # a simulated machine is so many times slower than the study says

@@ -7,21 +7,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json, Spec
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
-from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.core.recorded.variant import Variant, is_dense
 from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
-from bitbench.ground.child_python import isolated
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.study.base import Json, Spec
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant, is_dense
+from bitbench.study.workload import Workload
+from bitbench.util.child_python import isolated
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
@@ -59,7 +59,7 @@ _SPEED_ONLY = frozenset({"threads"})
 
 
 class OpenvinoEngine:
-    """`core.ports.Engine` over `workers/openvino_server.py`."""
+    """`ports.Engine` over `workers/openvino_server.py`."""
 
     name = "openvino"
     own_environment: Environment | None = Environment(

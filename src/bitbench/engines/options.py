@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import ValidationError
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.use import Use, UseKind
-from bitbench.core.base import Spec
-from bitbench.ground.errors import StudyFileError
-from bitbench.ground.near_miss import did_you_mean
-from bitbench.ground.units import BY_HAND
+from bitbench.study.base import Spec
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.use import Use, UseKind
+from bitbench.util.errors import StudyFileError
+from bitbench.util.near_miss import did_you_mean
+from bitbench.util.units import BY_HAND
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
 

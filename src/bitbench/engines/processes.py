@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from bitbench.engines.guardian import GRACE_S, KILL_S, descendants, send
 from bitbench.engines.left_over import MARK_VARIABLE, kill_all, marked, new_mark
 from bitbench.engines.listeners import describe_holders, listening_sockets, sockets_of
-from bitbench.ground.child_python import NOWHERE, isolated
-from bitbench.ground.errors import BitbenchError
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.util.child_python import NOWHERE, isolated
+from bitbench.util.errors import BitbenchError
+from bitbench.util.safe_files import SafeFolder
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.

@@ -3,10 +3,10 @@
 from importlib.metadata import entry_points
 from typing import cast
 
-from bitbench.core.ports import Engine
-from bitbench.ground.errors import PluginError, StudyFileError
-from bitbench.ground.near_miss import did_you_mean
-from bitbench.ground.plugins import load_plugin, warn_of_plugin
+from bitbench.ports import Engine
+from bitbench.util.errors import PluginError, StudyFileError
+from bitbench.util.near_miss import did_you_mean
+from bitbench.util.plugins import load_plugin, warn_of_plugin
 
 GROUP = "bitbench.engines"
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint, InstanceFailed
-from bitbench.core.quotation import printable, without_key
-from bitbench.core.recorded.trial import Failure, InstanceFacts, Outcome
 from bitbench.engines.kernel_kills import count_kernel_kills
 from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_healthy
 from bitbench.engines.starts import ConfigStarts, Preparation, StartCommand, Starts
 from bitbench.engines.workers.vllm_forks import UNLIKE
-from bitbench.ground import machine_faults
-from bitbench.ground.child_environment import engine_environment
-from bitbench.ground.units import show_duration
+from bitbench.ports import Endpoint, InstanceFailed
+from bitbench.records.trial import Failure, InstanceFacts, Outcome
+from bitbench.study.base import Json
+from bitbench.util import machine_faults
+from bitbench.util.child_environment import engine_environment
+from bitbench.util.quotation import printable, without_key
+from bitbench.util.units import show_duration
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
@@ -68,7 +68,7 @@ class ServerPlan:
 
 
 class ServerInstance:
-    """A `core.ports.Instance` over one server process."""
+    """A `ports.Instance` over one server process."""
 
     def __init__(self, plan: ServerPlan, starts: ConfigStarts | None = None) -> None:
         self._plan = plan

@@ -6,20 +6,20 @@ On a CPU it computes with torch. Its CUDA part is written after its source, 0.5.
 from collections.abc import Mapping
 from pathlib import Path
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import sglang_log
 from bitbench.engines.limits import refuse_long_context, refuse_set_context
 from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.ground.child_python import isolated
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.child_python import isolated
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "sglang_server.py"
@@ -70,7 +70,7 @@ _METRICS = {
 
 
 class SglangEngine:
-    """`core.ports.Engine` over SGLang's HTTP server."""
+    """`ports.Engine` over SGLang's HTTP server."""
 
     name = "sglang"
     own_environment: Environment | None = Environment(

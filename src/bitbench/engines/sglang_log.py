@@ -5,10 +5,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines.server import printed_facts
+from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
+from bitbench.study.base import Json
+from bitbench.study.variant import ModelFacts
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z]{2}\d+)*\] ")
 _ARGUMENTS = "server_args="

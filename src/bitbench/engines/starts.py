@@ -18,10 +18,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from bitbench.core.recorded.trial import StartKind
 from bitbench.engines.guardian import descendants
 from bitbench.engines.processes import ServerProcess, spawn
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.records.trial import StartKind
+from bitbench.util.safe_files import SafeFolder
 
 _PARENT = Path(__file__).parent / "workers" / "prepared_parent.py"
 # What OpenMP and the loader read once, when torch is loaded.

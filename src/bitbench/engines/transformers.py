@@ -3,21 +3,21 @@
 import re
 from pathlib import Path
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
-from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.core.recorded.variant import ModelFacts, Variant
 from bitbench.engines.limits import refuse_long_context, refuse_text
 from bitbench.engines.options import argument_uses, check_names, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
 from bitbench.engines.starts import Preparation
-from bitbench.ground.child_python import isolated
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import Workload
+from bitbench.util.child_python import isolated
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
@@ -41,7 +41,7 @@ _UNSUPPORTED = re.compile(
 
 
 class TransformersEngine:
-    """`core.ports.Engine` over `workers/transformers_server.py`."""
+    """`ports.Engine` over `workers/transformers_server.py`."""
 
     name = "transformers"
     own_environment: Environment | None = Environment(

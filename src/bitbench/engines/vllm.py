@@ -6,14 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.capability import Capability
-from bitbench.core.environment import Environment
-from bitbench.core.ports import Endpoint, Instance, Launch
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines import vllm_log
 from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
 from bitbench.engines.limits import refuse_long_context, refuse_set_context
@@ -21,8 +13,16 @@ from bitbench.engines.options import argument_uses, command_words, spelled
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.starts import Preparation
-from bitbench.ground.child_python import isolated
-from bitbench.ground.errors import EngineEnvironmentError, ModelError
+from bitbench.ports import Endpoint, Instance, Launch
+from bitbench.study.capability import Capability
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.child_python import isolated
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
 _MODEL_NAME = "model"
@@ -96,7 +96,7 @@ _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
 class VllmEngine:
-    """`core.ports.Engine` over `vllm.entrypoints.openai.api_server`."""
+    """`ports.Engine` over `vllm.entrypoints.openai.api_server`."""
 
     name = "vllm"
     own_environment: Environment | None = Environment(

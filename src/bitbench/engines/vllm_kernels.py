@@ -4,7 +4,7 @@ prints them for each compute capability; not yet run on a GPU."""
 import re
 from collections.abc import Iterable, Sequence
 
-from bitbench.core.recorded.trial import KernelChoice, KernelPath
+from bitbench.records.trial import KernelChoice, KernelPath
 
 _CHOSEN = re.compile(r"^(?:Selected|Using) (\w*Kernel) for (.+?)\.?$")
 _ATTENTION = re.compile(r"^Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend\b")

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
-from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.core.recorded.variant import ModelFacts
 from bitbench.engines.vllm_kernels import read_choices
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.variant import ModelFacts
 
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.ground.errors import ModelError
-from bitbench.ground.tensor_files import StoredTensor
+from bitbench.study.variant import ModelFacts
+from bitbench.util.errors import ModelError
+from bitbench.util.tensor_files import StoredTensor
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.ground.child_environment import tool_environment
-from bitbench.ground.child_python import isolated
-from bitbench.ground.errors import ModelError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.models.catalog import CatalogModel, find
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hashes import hash_file
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.child_python import isolated
+from bitbench.util.errors import ModelError
+from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
+from bitbench.util.safe_files import SafeFolder
 
 ENVIRONMENT = "transformers"  # comes with that engine
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bitbench.core.asked.recipe import COMPRESSED_TENSORS
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.ground.errors import ModelError
-from bitbench.ground.model_json import read_object
-from bitbench.ground.tensor_files import StoredTensor, read_header
 from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.study.recipe import COMPRESSED_TENSORS
+from bitbench.study.variant import ModelFacts
+from bitbench.util.errors import ModelError
+from bitbench.util.model_json import read_object
+from bitbench.util.tensor_files import StoredTensor, read_header
 
 MANIFEST = "bitbench-model.json"
 RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from bitbench.ground.safe_files import SafeFolder, read_bytes
+from bitbench.util.safe_files import SafeFolder, read_bytes
 
 _CACHE = "models/hashes.json"
 

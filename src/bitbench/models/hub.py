@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bitbench.ground.child_environment import tool_environment
-from bitbench.ground.errors import ModelError
-from bitbench.ground.model_json import read_object
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_files import HubFile, choose_files, find_damage, listed_files
 from bitbench.models.hub_reference import HubReference
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.errors import ModelError
+from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.util.model_json import read_object
+from bitbench.util.safe_files import SafeFolder, read_bytes
 
 FOLDER = "models/hub"
 _REVISIONS = "revisions.json"  # what a branch or a tag meant when it was downloaded

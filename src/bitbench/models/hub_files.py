@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
-from bitbench.ground.errors import ModelError
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub_reference import HubReference
+from bitbench.util.errors import ModelError
 
 # Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
 _BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.tiktoken", "tokenizer.model", "*.model.v3", "merges.txt", "vocab.txt")

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bitbench.core.found.model_cost import expected_weight_bytes
-from bitbench.core.recorded.variant import ModelFacts
 from bitbench.feature import offered, sparing
-from bitbench.ground.errors import ModelError
-from bitbench.ground.model_json import read_object
-from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
 from bitbench.models.folder import MANIFEST, read_facts, weight_files
@@ -19,6 +14,11 @@ from bitbench.models.hashes import remembered_hashes
 from bitbench.models.hub_reference import parse_reference
 from bitbench.models.published import published_model
 from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.study.model_cost import expected_weight_bytes
+from bitbench.study.variant import ModelFacts
+from bitbench.util.errors import ModelError
+from bitbench.util.model_json import read_object
+from bitbench.util.tensor_files import StoredTensor
 
 GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bitbench.core.asked.recipe import COMPRESSED_TENSORS, numbers_form
-from bitbench.ground.model_json import read_object
+from bitbench.study.recipe import COMPRESSED_TENSORS, numbers_form
+from bitbench.util.model_json import read_object
 
 FULL_BITS = 16  # of what is not quantized
 _METHOD = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")

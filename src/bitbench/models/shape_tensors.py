@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bitbench.ground.tensor_files import StoredTensor, header_bytes
+from bitbench.util.tensor_files import StoredTensor, header_bytes
 
 Config = Mapping[str, Any]
 Named = tuple[str, tuple[int, ...]]

@@ -11,10 +11,10 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from bitbench.core.recorded.variant import ModelFacts
-from bitbench.ground.tensor_files import StoredTensor
 from bitbench.models.folder import RANDOM_WEIGHTS, describe_config, token_ids_of
 from bitbench.models.shape_tensors import stored_bytes, tensors_of
+from bitbench.study.variant import ModelFacts
+from bitbench.util.tensor_files import StoredTensor
 
 Config = Mapping[str, Any]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bitbench.ground.errors import ModelError
-from bitbench.ground.model_json import read_object
+from bitbench.util.errors import ModelError
+from bitbench.util.model_json import read_object
 
 LEAST_WORDS = 256  # with fewer, prompts would repeat themselves: a vocabulary of bytes or characters has no words
 _MOST_IDS = 2**31

@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
-from bitbench.core.asked.quality import TURN_TOKENS, Scoring
-from bitbench.core.base import Json
-from bitbench.core.quotation import printable
-from bitbench.core.recorded.quality import SCORE_COLUMNS, Answer, ConversationRecord, Prompt, Script, TurnAnswer
 from bitbench.quality.conversations import tasks
 from bitbench.quality.input_logprobs import InputLogprobs
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.validity import fault_of
 from bitbench.quality.wire import InstanceConnection
+from bitbench.records.quality import SCORE_COLUMNS, Answer, ConversationRecord, Prompt, Script, TurnAnswer
+from bitbench.study.base import Json
+from bitbench.study.quality import TURN_TOKENS, Scoring
+from bitbench.util.quotation import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from bitbench.core.asked.quality import CONVERSATION_TURNS, CONVERSATIONS, Turns
-from bitbench.core.base import Json, Spec
-from bitbench.ground import yaml_file
+from bitbench.study.base import Json, Spec
+from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Turns
+from bitbench.util import yaml_file
 
 _FILE = Path(__file__).with_name("conversations.yaml")
 

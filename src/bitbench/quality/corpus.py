@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.ground.errors import StudyFileError
-from bitbench.ground.text_file import UnreadableFileError, read_text_file
-from bitbench.ground.units import show_bytes
+from bitbench.util.errors import StudyFileError
+from bitbench.util.text_file import UnreadableFileError, read_text_file
+from bitbench.util.units import show_bytes
 
 # Calibrated recipes look at Python's language reference (`quantize.calibration`), so that is left out here: a format
 # must not be scored on the text that it was fitted to. Modules that every build of Python has as source.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bitbench.core.environment import Environment
+from bitbench.study.environment import Environment
 
 _PINNED = Path(__file__).with_name("pinned")
 

@@ -3,10 +3,10 @@
 import hashlib
 from pathlib import Path
 
-from bitbench.core.asked.quality import Quality
-from bitbench.ground.errors import StudyFileError
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.tasks import task_files
+from bitbench.study.quality import Quality
+from bitbench.util.errors import StudyFileError
 
 
 def check_quality_files(quality: Quality, folder: Path) -> None:

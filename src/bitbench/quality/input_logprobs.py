@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.prompt_logprobs import PromptLogprobs, number
 from bitbench.quality.wire import AskingFailed
+from bitbench.records.trial import Outcome
+from bitbench.study.base import Json
 
 
 class InputLogprobs(PromptLogprobs):

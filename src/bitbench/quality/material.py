@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.asked.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
-from bitbench.core.recorded.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
-from bitbench.ground.errors import QualityError
-from bitbench.isolated.job_process import WorkerFailed, last_event, run_short_job
 from bitbench.quality.conversations import ScriptedConversation, conversations
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.prompts import QUESTIONS
+from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
+from bitbench.study.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
+from bitbench.util.errors import QualityError
+from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
 
 _WORKER = Path(__file__).parent / "workers" / "tokenize_texts.py"
 

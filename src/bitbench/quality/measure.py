@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bitbench.core.asked.quality import Quality, Scoring
-from bitbench.core.ports import Endpoint
-from bitbench.core.recorded.quality import Answer, ConversationRecord, QualityMaterial
+from bitbench.ports import Endpoint
 from bitbench.quality.asking import ask_answers, asker_of, converse, score_together, score_windows
 from bitbench.quality.tasks import NO_TASKS, TaskOutcome, TaskTools, run_tasks
 from bitbench.quality.wire import InstanceConnection
+from bitbench.records.quality import Answer, ConversationRecord, QualityMaterial
+from bitbench.study.quality import Quality, Scoring
 
 if TYPE_CHECKING:
     import pyarrow as pa

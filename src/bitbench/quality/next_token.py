@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.records.trial import Outcome
+from bitbench.study.base import Json
 
 _SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning
 _SURE = 1e6  # added to a logit, whose size is some tens: nothing else can be written

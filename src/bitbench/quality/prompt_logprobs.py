@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from bitbench.core.base import Json
-from bitbench.core.quotation import encodable
-from bitbench.core.recorded.trial import Outcome
 from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.records.trial import Outcome
+from bitbench.study.base import Json
+from bitbench.util.quotation import encodable
 
 
 class PromptLogprobs:

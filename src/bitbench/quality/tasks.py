@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.core.asked.quality import Quality, Scoring, is_task_file
-from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.quality import TaskFailure, TaskResult
-from bitbench.ground.child_environment import tool_environment
-from bitbench.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.ports import Endpoint
 from bitbench.quality.environment import LMEVAL
+from bitbench.records.quality import TaskFailure, TaskResult
+from bitbench.study.base import Json
+from bitbench.study.quality import Quality, Scoring, is_task_file
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.util.quotation import quote
 
 ENVIRONMENT = LMEVAL.name
 _WORKER = Path(__file__).parent / "workers" / "lm_eval_worker.py"

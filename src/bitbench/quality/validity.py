@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from bitbench.core.base import Json
-from bitbench.core.quotation import printable
 from bitbench.quality.conversations import Fields, Kind, Task
+from bitbench.study.base import Json
+from bitbench.util.quotation import printable
 
 LONGEST = 4_096  # characters: an answer has `TURN_TOKENS` tokens
 _SHOWN = 24  # characters of a key that a fault repeats

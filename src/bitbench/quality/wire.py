@@ -3,13 +3,13 @@
 import json
 from http import HTTPStatus
 
-from bitbench.core.base import Json
-from bitbench.core.ports import Endpoint
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.trial import Failure, Outcome
-from bitbench.exchange.connection import BadAnswer, PlainConnection
-from bitbench.exchange.limits import LOGPROB_BYTES
-from bitbench.ground import machine_faults
+from bitbench.ports import Endpoint
+from bitbench.records.trial import Failure, Outcome
+from bitbench.study.base import Json
+from bitbench.util import machine_faults
+from bitbench.util.http.connection import BadAnswer, PlainConnection
+from bitbench.util.http.limits import LOGPROB_BYTES
+from bitbench.util.quotation import quote
 
 
 class AskingFailed(Exception):

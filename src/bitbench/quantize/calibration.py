@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.base import Json
-from bitbench.ground.errors import QuantizeError
-from bitbench.ground.units import show_bytes
+from bitbench.study.base import Json
+from bitbench.util.errors import QuantizeError
+from bitbench.util.units import show_bytes
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
 # 64 samples of 512 tokens are about 150 kB; a corpus above this was most likely named by mistake.

@@ -5,11 +5,11 @@ from typing import Any
 
 import yaml
 
-from bitbench.core.asked.recipe import Recipe
 from bitbench.feature import loaded
-from bitbench.ground import yaml_file
-from bitbench.ground.errors import RecipeError
-from bitbench.ground.near_miss import did_you_mean
+from bitbench.study.recipe import Recipe
+from bitbench.util import yaml_file
+from bitbench.util.errors import RecipeError
+from bitbench.util.near_miss import did_you_mean
 
 _BUILT_IN = Path(__file__).with_name("recipes")
 

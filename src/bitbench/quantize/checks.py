@@ -5,12 +5,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.quotation import printable
-from bitbench.ground.errors import ModelError, QuantizeError, RecipeError
-from bitbench.ground.model_json import read_object
-from bitbench.ground.tensor_files import StoredTensor
-from bitbench.ground.units import show_bytes
+from bitbench.study.recipe import Recipe
+from bitbench.util.errors import ModelError, QuantizeError, RecipeError
+from bitbench.util.model_json import read_object
+from bitbench.util.quotation import printable
+from bitbench.util.tensor_files import StoredTensor
+from bitbench.util.units import show_bytes
 
 _CAUSAL = re.compile(r"(ForCausalLM|LMHeadModel)$")
 # Linear layers of the blocks that repeat ("model.layers.7.mlp.up_proj.weight"); embeddings carry no such number.

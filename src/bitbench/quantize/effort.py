@@ -1,7 +1,7 @@
 """About how long it takes to create a variant, before any was created."""
 
-from bitbench.core.asked.recipe import Backend, Recipe
 from bitbench.quantize.backends import maker_of
+from bitbench.study.recipe import Backend, Recipe
 
 # Two cores of a server CPU, SmolLM2-135M, calibration by default: good to a factor of three, no more.
 START_S = 20.0  # the environment's imports, reading the model, writing the variant

@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.tensor_types import TENSOR_TYPES
-from bitbench.ground.errors import ModelError
+from bitbench.study.tensor_types import TENSOR_TYPES
+from bitbench.util.errors import ModelError
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # 1 had shorter counts, and was gone within months

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.util.safe_files import SafeFolder
 
 
 @contextmanager

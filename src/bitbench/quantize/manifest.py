@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.base import Record
+from bitbench.study.base import Record
+from bitbench.study.recipe import Recipe
 
 MANIFEST_FORMAT = 1
 # History of MANIFEST_FORMAT:

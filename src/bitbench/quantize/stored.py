@@ -5,11 +5,11 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.ground.tensor_files import read_headers
 from bitbench.quantize.checks import linear_layers
 from bitbench.quantize.gguf_header import GgufTensor, read_tensors
 from bitbench.quantize.manifest import StoredBits
+from bitbench.study.recipe import Recipe
+from bitbench.util.tensor_files import read_headers
 
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 _OPENVINO_WEIGHTS = "openvino_model.bin"

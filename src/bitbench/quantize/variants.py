@@ -16,11 +16,6 @@ from time import monotonic
 
 from pydantic import ValidationError
 
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.base import RECORDED
-from bitbench.ground.errors import QuantizeError, StoreError
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.ground.tensor_files import read_headers
 from bitbench.quantize import catalog, locks
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText, read_calibration
@@ -33,6 +28,11 @@ from bitbench.quantize.checks import (
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.study.base import RECORDED
+from bitbench.study.recipe import Recipe
+from bitbench.util.errors import QuantizeError, StoreError
+from bitbench.util.safe_files import SafeFolder, read_bytes
+from bitbench.util.tensor_files import read_headers
 
 # Counts up when the same recipe would give other weights although no package has changed, as after a new default.
 WORKER_REVISION = 1

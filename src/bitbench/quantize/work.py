@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.asked.recipe import Recipe
 from bitbench.quantize.calibration import CalibrationText
+from bitbench.study.recipe import Recipe
 
 
 @dataclass(frozen=True)

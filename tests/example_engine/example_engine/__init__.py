@@ -3,24 +3,24 @@
 import re
 from pathlib import Path
 
-from bitbench.core.asked.quality import Scoring
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.use import Use
-from bitbench.core.asked.workload import Workload
-from bitbench.core.environment import Environment
-from bitbench.core.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
-from bitbench.core.recorded.trial import InstanceFacts
-from bitbench.core.recorded.variant import Variant
 from bitbench.engines.options import argument_uses
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
+from bitbench.study.use import Use
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 
 _HERE = Path(__file__).parent
 _VERSION = re.compile(r"^serving with six (\S+)$", re.MULTILINE)
 
 
 class ExampleEngine:
-    """`bitbench.core.ports.Engine`: its server streams a word as often as it is asked for tokens."""
+    """`bitbench.ports.Engine`: its server streams a word as often as it is asked for tokens."""
 
     name = "example"
     own_environment: Environment | None = Environment(

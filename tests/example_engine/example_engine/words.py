@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from bitbench.core.base import Record
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.report.document.model import Name, Section
-from bitbench.report.document.words import bullets, say
-from bitbench.store.folder import StudyFolder
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.reports.document.model import Name, Section
+from bitbench.reports.document.words import bullets, say
+from bitbench.study.base import Record
 
 
 class RepeatedWords(Record):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.quality import Answer, Condition
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.behaviour.equivalence import TOGETHER
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
-from bitbench.report.document.markdown import markdown, phrase_text, section_parts
-from bitbench.report.sections.lead import lead
-from bitbench.report.study import study_document
+from bitbench.records.quality import Answer, Condition
+from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
+from bitbench.reports.sections.lead import lead
+from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, make_lock, summarize
 from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
 

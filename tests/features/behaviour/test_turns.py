@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.behaviour.turn_words import turns_section, turns_sentences
 from bitbench.features.behaviour.turns import curves_of
 from bitbench.features.behaviour.types import Conversations, ConversationSurvival
-from bitbench.report.document.markdown import markdown, phrase_text, section_parts
-from bitbench.report.study import study_document
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
+from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
+from bitbench.reports.study import study_document
 from tests.unit import test_quality
 from tests.unit.quality_server import QualityServer
 from tests.unit.synthetic import make_lock, summarize

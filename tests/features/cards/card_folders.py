@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.roof import MachineRoof, Readings
 from bitbench.features.cards.file import UNSIGNED, card_bytes, read_card
 from bitbench.features.cards.signature import sign
 from bitbench.features.cards.types import CardManifest, PartName
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.roof import MachineRoof, Readings
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
 Parts = dict[PartName, bytes]

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.core.found.facts import Fact
-from bitbench.core.recorded.profile import Phase
+from bitbench.analysis.results.facts import Fact
 from bitbench.features.cards.anonymous import without_places
 from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.file import read_card
@@ -22,9 +21,10 @@ from bitbench.features.cards.publish import publish
 from bitbench.features.cards.records import OWNER, unpack
 from bitbench.features.cards.types import CardCells, CardError, CardManifest, PartName
 from bitbench.features.cards.verify import verify
-from bitbench.ground.errors import BitbenchError, StoreError, UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import Phase
+from bitbench.util.errors import BitbenchError, StoreError, UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.features.cards.card_folders import (
     Parts,

@@ -3,14 +3,10 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
-from bitbench.core.recorded.roof import MachineRoof
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import (
+from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.records.roof import MachineRoof
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import (
     InstanceFacts,
     InstanceRecord,
     KernelChoice,
@@ -18,7 +14,11 @@ from bitbench.core.recorded.trial import (
     TrialMetrics,
     TrialRecord,
 )
-from bitbench.core.recorded.variant import Variant
+from bitbench.study.base import Json
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_records, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2
 

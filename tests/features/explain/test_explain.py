@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.recorded.profile import Phase, ProfileGroup
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import KernelPath
 from bitbench.features.explain.computing import explain
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.types import Cause, Explanation, Missing, PhaseAccount
 from bitbench.features.explain.words import explanation_document
-from bitbench.ground.errors import UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.report.document.markdown import markdown
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import Phase, ProfileGroup
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import KernelPath
+from bitbench.reports.document.markdown import markdown
+from bitbench.util.errors import UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.features.explain.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
 

@@ -9,13 +9,6 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.core.cell import Plan
-from bitbench.core.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
-from bitbench.core.recorded.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.features.explain import profile_run
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.computing import summarize_profiles
@@ -23,12 +16,19 @@ from bitbench.features.explain.profile_command import engine_argument
 from bitbench.features.explain.profile_run import run_profiles
 from bitbench.features.explain.profile_study import profile_study
 from bitbench.features.explain.profile_words import profile_document, profile_section
-from bitbench.ground.errors import ProfileError, StoreError, UsageError
-from bitbench.lab.bench import Bench
-from bitbench.planning.study_file import parse_study
-from bitbench.planning.write_study import study_text
-from bitbench.report.document.markdown import markdown, section_parts
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.run_context import Bench
+from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
+from bitbench.records.folder import StudyFolder
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.reports.document.markdown import markdown, section_parts
+from bitbench.study.plan import Plan
+from bitbench.study.study import Study
+from bitbench.study.study_file import parse_study
+from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import ProfileError, StoreError, UsageError
 from tests.features.explain.test_profiling import event, mark, written
 from tests.unit.synthetic import make_lock, make_plan, make_records
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bitbench.core.recorded.profile import Phase, ProfileGroup
+from bitbench.analysis.operator_groups import built_in_table
 from bitbench.features.explain import trace as trace_module
 from bitbench.features.explain.operators import divide
 from bitbench.features.explain.steps import Step, StepShape, decode_seconds, prefill_seconds, steps_in
 from bitbench.features.explain.trace import ChromeTrace, Span, read_trace
-from bitbench.ground.errors import ProfileError
-from bitbench.statistics.operator_groups import built_in_table
+from bitbench.records.profile import Phase, ProfileGroup
+from bitbench.util.errors import ProfileError
 
 DATA = Path(__file__).parent / "data"
 COMPILED = DATA / "vllm-0.32-bf16-compiled.trace.json.gz"  # a prompt of 128 tokens, then decode; three steps of it

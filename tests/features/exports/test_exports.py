@@ -11,7 +11,7 @@ from bitbench.features.exports.to_prometheus import export, exposition
 from bitbench.features.exports.types import ExportError, Target
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts, Tool
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 from tests.command_line import bitbench
 from tests.features.exports.exported_study import exported_study
 

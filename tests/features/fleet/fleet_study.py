@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, Outcome
 from bitbench.features.fleet.channel import NODE
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from tests.busy_machine import LEFT_OVER_S
 from tests.left_behind import alive_in, marked
 

@@ -11,10 +11,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bitbench import __version__
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.core.recorded.host import Accelerator, HostFacts
-from bitbench.core.recorded.quality import (
+from bitbench.analysis.objectives import judge_objectives
+from bitbench.analysis.trial import measure
+from bitbench.features.fleet.channel import ChannelClosed, Seat
+from bitbench.features.fleet.deliveries import MATERIALS, pack
+from bitbench.features.fleet.messages import Message, decode, encode, message
+from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.part_report import PartReport
+from bitbench.loadgen.client import WHOLE, WorkerPart
+from bitbench.loadgen.frames import Task, decode_task
+from bitbench.loadgen.health import client_health
+from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.requests import plan_requests
+from bitbench.loadgen.sketch import LatencySketch
+from bitbench.measure.group import Draft
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft
+from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
+from bitbench.quality.asking import _score_table
+from bitbench.records.host import Accelerator, HostFacts
+from bitbench.records.quality import (
     Answer,
     ConversationRecord,
     CorpusFacts,
@@ -25,25 +41,9 @@ from bitbench.core.recorded.quality import (
     TurnAnswer,
     TurnPrompt,
 )
-from bitbench.core.recorded.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord, WorkerHealth
-from bitbench.features.fleet.channel import ChannelClosed, Seat
-from bitbench.features.fleet.deliveries import MATERIALS, pack
-from bitbench.features.fleet.messages import Message, decode, encode, message
-from bitbench.features.fleet.orders import Order
-from bitbench.features.fleet.part_report import PartReport
-from bitbench.ground.errors import FleetError
-from bitbench.lab.group import Draft
-from bitbench.lab.quality import QualityDraft
-from bitbench.lab.trial import TrialDraft
-from bitbench.load.client import WHOLE, WorkerPart
-from bitbench.load.frames import Task, decode_task
-from bitbench.load.health import client_health
-from bitbench.load.progress import Snapshot
-from bitbench.load.requests import plan_requests
-from bitbench.load.sketch import LatencySketch
-from bitbench.quality.asking import _score_table
-from bitbench.statistics.objectives import judge_objectives
-from bitbench.statistics.trial import measure
+from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord, WorkerHealth
+from bitbench.study.plan import Cell, Contender
+from bitbench.util.errors import FleetError
 from tests.unit.synthetic import request_rows
 
 HOST = HostFacts(

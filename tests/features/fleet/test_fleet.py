@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 
 from bitbench import __version__
-from bitbench.core.asked.study import Study
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import Memory, Outcome
 from bitbench.engines import registry
 from bitbench.features.fleet.address import FixedRoster, roster_of
 from bitbench.features.fleet.channel import MOST_WAITING, Channel, ChannelClosed, PipeChannel, RunLost
@@ -27,14 +23,18 @@ from bitbench.features.fleet.messages import Message, decode, encode, message
 from bitbench.features.fleet.orders import Order, differences, make_order
 from bitbench.features.fleet.run import refuse_other_classes, refuse_what_one_machine_does
 from bitbench.features.fleet.station import MOST_LOSSES, QUARANTINE_S, Station
-from bitbench.ground.errors import FleetError, NotComparableError, UsageError
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.quality import QualityDraft, new_draft
-from bitbench.lab.schedule import Schedule
-from bitbench.lab.study import Lab
-from bitbench.lab.trial import TrialDraft
-from bitbench.planning.schedule import excused
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.progress import excused
+from bitbench.measure.quality import QualityDraft, new_draft
+from bitbench.measure.schedule import Schedule
+from bitbench.measure.study import Lab
+from bitbench.measure.trial import TrialDraft
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import HostFacts
+from bitbench.records.lock import Lock
+from bitbench.records.trial import Memory, Outcome
+from bitbench.study.study import Study
+from bitbench.util.errors import FleetError, NotComparableError, UsageError
 from tests.unit.synthetic import make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import plan_of
@@ -287,7 +287,7 @@ def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
 FLOOD = """
 import sys
 from bitbench.features.fleet.messages import encode, message
-from bitbench.ground.frames import write_frame
+from bitbench.util.frames import write_frame
 while True:
     write_frame(sys.stdout.buffer, encode(message("pong", b"x" * 100)))
 """

@@ -17,13 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench import __version__
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, LoadLost, Vocabulary
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
+from bitbench.analysis.summarize import summarize
+from bitbench.analysis.trial import measure
 from bitbench.features.fleet import load_fleet, station
 from bitbench.features.fleet.address import FixedRoster
 from bitbench.features.fleet.channel import RunLost, RunRefused
@@ -32,16 +27,21 @@ from bitbench.features.fleet.machines import RemoteRun
 from bitbench.features.fleet.messages import Message, encode, message
 from bitbench.features.fleet.orders import Order
 from bitbench.features.fleet.station import Station
-from bitbench.ground.errors import FleetError, LoadError
-from bitbench.lab.group import Draft
-from bitbench.lab.quality import QualityDraft
-from bitbench.lab.trial import TrialDraft
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
-from bitbench.statistics.summarize import summarize
-from bitbench.statistics.trial import measure
-from bitbench.store.folder import Writer
-from bitbench.store.records import checked
+from bitbench.measure.group import Draft
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft
+from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
+from bitbench.records.folder import Writer
+from bitbench.records.host import HostFacts
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.quality import QualityRecord
+from bitbench.records.strict_reader import checked
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.quality import Quality
+from bitbench.study.workload import Workload
+from bitbench.util.errors import FleetError, LoadError
 from tests.features.fleet.scripted_nodes import HOST, MATERIAL, Lie, ScriptedNode, block_results, seat
 from tests.length import by_length
 from tests.unit.mutations import KINDS, changed

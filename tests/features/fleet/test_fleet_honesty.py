@@ -4,12 +4,12 @@ does."""
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.recorded.trial import InstanceRecord, TrialMetrics, TrialRecord
 from bitbench.features.fleet.computing import machine_factor
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
+from bitbench.records.trial import InstanceRecord, TrialMetrics, TrialRecord
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.study import Count, Measure
+from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial, summarize
 
 STUDIES = 100

@@ -13,11 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, LoadLost, Vocabulary
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import Outcome, TrialRecord
+from bitbench.analysis.trial import measure
 from bitbench.features.fleet import load_fleet
 from bitbench.features.fleet.address import FixedRoster
 from bitbench.features.fleet.deliveries import pack
@@ -25,16 +21,20 @@ from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import Fleet
 from bitbench.features.fleet.messages import Message, encode, message
-from bitbench.ground.errors import FleetError
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.schedule import Schedule
-from bitbench.lab.study import Lab
-from bitbench.lab.trial import TrialDraft
-from bitbench.load.client import WorkerPart
-from bitbench.load.frames import Task
-from bitbench.planning.write_study import study_text
-from bitbench.statistics.trial import measure
-from bitbench.store.folder import StudyFolder
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.frames import Task
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.schedule import Schedule
+from bitbench.measure.study import Lab
+from bitbench.measure.trial import TrialDraft
+from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
+from bitbench.records.folder import StudyFolder
+from bitbench.records.lock import Lock
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.study import Study
+from bitbench.study.workload import Workload
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import FleetError
 from tests.features.fleet.scripted_nodes import HOST, Lie, load_results, rows_of, seat
 
 BLOCKS, TRIALS = 2, 2

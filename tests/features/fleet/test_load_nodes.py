@@ -15,10 +15,6 @@ import pytest
 
 import bitbench
 from bitbench import __version__
-from bitbench.core.asked.workload import Workload
-from bitbench.core.ports import Endpoint, LoadJob, LoadLost, Vocabulary
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.trial import ClockReading, Outcome
 from bitbench.features.fleet.address import FixedRoster, roster_of
 from bitbench.features.fleet.channel import NODE, Channel, Seat
 from bitbench.features.fleet.clocks import ClockComparison
@@ -28,15 +24,19 @@ from bitbench.features.fleet.messages import Message, message
 from bitbench.features.fleet.orders import LoadOrder
 from bitbench.features.fleet.part_report import SKETCHED
 from bitbench.features.fleet.types import LoadNodes
-from bitbench.ground.errors import FleetError, LoadError, UsageError
-from bitbench.lab.executors import load_client
-from bitbench.lab.observer import LogObserver
-from bitbench.load.client import WorkerPart, run_job
-from bitbench.load.frames import Task, decode_task, encode_task
-from bitbench.load.sketch import RELATIVE_ERROR
-from bitbench.load.verdict import judge
-from bitbench.load.workers import LoadWorkers
-from bitbench.rows.request_rows import RequestRows, statistic
+from bitbench.loadgen.client import WorkerPart, run_job
+from bitbench.loadgen.frames import Task, decode_task, encode_task
+from bitbench.loadgen.sketch import RELATIVE_ERROR
+from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.executors import load_client
+from bitbench.measure.observer import LogObserver
+from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.trial import ClockReading, Outcome
+from bitbench.study.workload import Workload
+from bitbench.util.errors import FleetError, LoadError, UsageError
 from tests.length import by_length
 from tests.unit.canary import KEY, traces
 from tests.unit.null_instance import running

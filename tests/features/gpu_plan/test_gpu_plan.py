@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.capability import Capability
-from bitbench.core.cell import Plan, Verdict
-from bitbench.core.found.model_cost import decode_cost
 from bitbench.features.gpu_plan import computing
 from bitbench.features.gpu_plan.classes import DEVICE_CLASSES
 from bitbench.features.gpu_plan.computing import (
@@ -19,11 +15,15 @@ from bitbench.features.gpu_plan.computing import (
 )
 from bitbench.features.gpu_plan.types import DeviceNeed, DevicePlan
 from bitbench.features.gpu_plan.use import DEFAULT_SHARE, device_use
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.study import Lab
+from bitbench.measure.compatibility import CompatibilityRow
+from bitbench.measure.study import Lab
 from bitbench.models.shapes import SHAPES
-from bitbench.planning.compatibility import CompatibilityRow
-from bitbench.planning.study_file import parse_study
+from bitbench.study.capability import Capability
+from bitbench.study.model_cost import decode_cost
+from bitbench.study.plan import Plan, Verdict
+from bitbench.study.study import EngineSetup
+from bitbench.study.study_file import parse_study
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 
 ROOT = Path(__file__).parents[3]
@@ -187,7 +187,7 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
         )
 
     monkeypatch.setattr(computing, "look_up", look_up)
-    monkeypatch.setattr("bitbench.planning.expand.look_up", look_up)
+    monkeypatch.setattr("bitbench.measure.expand.look_up", look_up)
     assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
     assert asked == {Capability(9, 0)}
     chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]

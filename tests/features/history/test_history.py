@@ -6,22 +6,22 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bitbench.core.asked.study import Count, Measure
-from bitbench.core.base import Json
-from bitbench.core.found.comparison import Verdict
-from bitbench.core.found.facts import Fact
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.analysis.results.comparison import Verdict
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.study_comparison import compare_studies
 from bitbench.features.history.chart import history_figure
 from bitbench.features.history.computing import find_cell, history
 from bitbench.features.history.types import History
 from bitbench.features.history.words import history_document, sparkline
-from bitbench.ground.errors import StoreError
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Chart, Table
-from bitbench.statistics.studies import compare_studies
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceFacts
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Chart, Table
+from bitbench.study.base import Json
+from bitbench.study.study import Count, Measure
+from bitbench.util.errors import StoreError
 from tests.command_line import bitbench
 from tests.unit.hostile import HOSTILE
 from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.found.crossover import Axis
-from bitbench.core.found.summary import StudySummary
+from bitbench.analysis.results.crossover import Axis
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.text import decoded
 from bitbench.features.interop.types import Starts, Tool
-from bitbench.ground.errors import StoreError, StudyFileError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.study import Lab
-from bitbench.planning.expand import expand
-from bitbench.report.document.model import Quantity, Table, Unit, plain_text
-from bitbench.report.sections.crossover import crossover_section
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.expand import expand
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.model import Quantity, Table, Unit, plain_text
+from bitbench.reports.sections.crossover import crossover_section
+from bitbench.util.errors import StoreError, StudyFileError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"

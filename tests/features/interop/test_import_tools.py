@@ -8,15 +8,15 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.core.asked.arrival import Arrival
-from bitbench.core.found.summary import CellSummary, StudySummary
+from bitbench.analysis.results.summary import CellSummary, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.types import ImportFileError, Starts, Tool
-from bitbench.lab.study import Lab
-from bitbench.planning.study_file import read_study
-from bitbench.report.document.terminal import render
-from bitbench.report.study import study_document
+from bitbench.measure.study import Lab
+from bitbench.reports.document.terminal import render
+from bitbench.reports.study import study_document
+from bitbench.study.arrival import Arrival
+from bitbench.study.study_file import read_study
 
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 

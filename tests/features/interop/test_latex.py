@@ -5,8 +5,8 @@ import re
 import pytest
 
 from bitbench.features.interop.latex import escape, latex_tables
-from bitbench.report.document import model as doc
-from bitbench.report.study import study_document
+from bitbench.reports.document import model as doc
+from bitbench.reports.study import study_document
 from tests.unit.hostile import HOSTILE, hostile_study
 
 COMMANDS = re.compile(r"\\(?:[a-zA-Z]+|.)")

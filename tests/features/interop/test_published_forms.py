@@ -9,18 +9,18 @@ from docutils.core import publish_doctree
 from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
-from bitbench.core.recorded.imported import ImportedFile, ImportSource
+from bitbench.api.forms import ReportedStudy, study_text
 from bitbench.features.interop import latex, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.rst import escape, grid_table
 from bitbench.features.interop.types import Starts, Tool
 from bitbench.features.interop.words import imported_section
-from bitbench.lab.forms import ReportedStudy, study_text
-from bitbench.lab.study import Lab
-from bitbench.report.document.markdown import section_parts
-from bitbench.report.study import study_document
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.markdown import section_parts
+from bitbench.reports.study import study_document
+from bitbench.study.imported import ImportedFile, ImportSource
 from tests.command_line import bitbench
 from tests.features.interop.test_import_seeds import DATA
 from tests.unit.eight_contenders import eight_contenders

@@ -12,8 +12,8 @@ from typing import NoReturn
 import pytest
 
 import bitbench.features.kernels
-from bitbench.core.base import Json
 from bitbench.features.kernels.case import Shape, Traits, WeightPool
+from bitbench.study.base import Json
 
 WORKER = Path(bitbench.features.kernels.__file__).parent / "workers" / "kernel_worker.py"
 

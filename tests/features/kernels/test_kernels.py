@@ -8,7 +8,6 @@ import altair as alt
 import pytest
 
 from bitbench import feature
-from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.feature import Feature
 from bitbench.features.kernels import bench, registry, runner
 from bitbench.features.kernels.case import Shape
@@ -17,12 +16,13 @@ from bitbench.features.kernels.computing import median, median_of_passes, ratio,
 from bitbench.features.kernels.shapes import parse_shapes
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.features.kernels.words import kernel_document
-from bitbench.ground.errors import KernelError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.probes.gpus import GpuSurvey
-from bitbench.report.charts.figure import numbers
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.markdown import markdown
+from bitbench.measure.machine.gpus import GpuSurvey
+from bitbench.reports.charts.figure import numbers
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.errors import KernelError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import write_tensors
 

@@ -1,6 +1,6 @@
 """A model of four layers whose tensors cost what is known: for tests of choosing types."""
 
-from bitbench.core.found.summary import Estimate, Interval, QualityEstimate, Ratio
+from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.choice import (
     Ceilings,

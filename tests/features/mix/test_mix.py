@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.recipe import TensorRule
-from bitbench.core.found.recommendation import Standing
-from bitbench.core.found.summary import QualityEstimate
-from bitbench.core.tensor_types import tensor_type
+from bitbench.analysis.results.recommendation import Standing
+from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.features.mix.choice import (
@@ -38,15 +36,17 @@ from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_type
 from bitbench.features.mix.swaps import plan_swaps, plan_uniform
 from bitbench.features.mix.types import Mixture, Predicted, TensorGroup
 from bitbench.features.mix.words import mixture_document
-from bitbench.ground.errors import RecipeError, UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import answer_schema, answer_text
 from bitbench.quality.material import cut
 from bitbench.quantize import catalog
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.html import page
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.terminal import render
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import page
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.terminal import render
+from bitbench.study.quality import Quality
+from bitbench.study.recipe import TensorRule
+from bitbench.study.tensor_types import tensor_type
+from bitbench.util.errors import RecipeError, UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.features.mix.mixtures import (
     HIDDEN,

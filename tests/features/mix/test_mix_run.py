@@ -13,27 +13,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.recipe import Backend, Recipe
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.recommendation import Standing
-from bitbench.core.ports import Observer
-from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
-from bitbench.core.recorded.trial import Outcome, TrialMetrics
-from bitbench.core.tensor_types import TENSOR_TYPES
+from bitbench.analysis.results.recommendation import Standing
 from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.features.mix.search import DECODE, mix
-from bitbench.ground.errors import QuantizeError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
+from bitbench.ports import Observer
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.gguf_header import read_tensors
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import CorpusFacts, QualityRecord
+from bitbench.records.trial import Outcome, TrialMetrics
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.recipe import Backend, Recipe
+from bitbench.study.source import StudySource
+from bitbench.study.tensor_types import TENSOR_TYPES
+from bitbench.util.errors import QuantizeError
+from bitbench.util.exit_codes import ExitCode
 from tests.features.mix.mixtures import TENSORS, WEIGHT_S, model_groups, true_divergence
 from tests.unit.quantize_stand_in import write_model
 from tests.unit.synthetic import make_lock, make_trial

@@ -10,7 +10,7 @@ from typing import Any
 
 from bitbench.features.objects.remote_folder import RemoteFolder, pull_study
 from bitbench.features.objects.store import ObjectStore
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
 from tests.gallery import TWINS
 
 TRIALS = 40  # of a study

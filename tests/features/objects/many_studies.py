@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bitbench.features.objects.catalog import TABLES, write_table
 from bitbench.features.objects.store import ObjectStore
-from bitbench.store.arrow_tables import study_table
-from bitbench.store.folder import StudyFolder
+from bitbench.records.arrow_tables import study_table
+from bitbench.records.folder import StudyFolder
 from tests.gallery import TWINS
 
 ROWS_EACH = 20

@@ -13,11 +13,11 @@ from bitbench.features.objects.catalog import TABLES, compact, write_tables
 from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
 from bitbench.features.objects.store import ObjectExistsError, ObjectStore
 from bitbench.features.query.studies import Studies
-from bitbench.ground.errors import StoreError, UsageError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.places import folder_at
-from bitbench.store.arrow_tables import study_table
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.places import folder_at
+from bitbench.records.arrow_tables import study_table
+from bitbench.records.folder import StudyFolder
+from bitbench.util.errors import StoreError, UsageError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.features.objects.killed_writers import kill_writers
 from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies

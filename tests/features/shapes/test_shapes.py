@@ -12,14 +12,14 @@ from bitbench.features.shapes.checkpoint import make_checkpoint
 from bitbench.features.shapes.names import find_shape, reference_to
 from bitbench.features.shapes.tokenizer import tokenizer_files
 from bitbench.features.shapes.weights import random_pieces
-from bitbench.ground.errors import ModelError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.ground.tensor_files import StoredTensor, read_headers
-from bitbench.lab.models import get_model
-from bitbench.lab.study import Lab
+from bitbench.measure.models import get_model
+from bitbench.measure.study import Lab
 from bitbench.models import library, shape_tensors
 from bitbench.models.shape_tensors import shards
 from bitbench.models.shapes import SHAPES, Shape
+from bitbench.util.errors import ModelError
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.tensor_files import StoredTensor, read_headers
 from tests.command_line import bitbench
 
 SMALL = MappingProxyType(

@@ -5,19 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.core.asked.study import Count, Measure, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import EngineMetrics, TrialMetrics
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.summarize import summarize
 from bitbench.features.speculation.computing import Counts, about_drafts, counts_of, draft_model, summarize_speculation
 from bitbench.features.speculation.types import Speculation, Speculations
 from bitbench.features.speculation.words import speculation_sentences
-from bitbench.report.document.markdown import markdown, phrase_text
-from bitbench.report.study import study_document
-from bitbench.statistics.summarize import summarize
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import EngineMetrics, TrialMetrics
+from bitbench.reports.document.markdown import markdown, phrase_text
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Count, Measure, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_records, make_trial
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'

@@ -3,8 +3,8 @@
 import pytest
 
 from bitbench.features.speculation.types import Speculation, Speculations
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
 from tests.chain.conftest import run_study_file
 
 # A draft of three gives 2.5 tokens for 1.6 steps, and to check it costs what four streams do: 1 + 3 × 0.2 steps. Long

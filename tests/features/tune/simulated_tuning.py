@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.core.cell import Contender
+from bitbench.analysis.budget_plan import measured_components, plan_confirmation
+from bitbench.analysis.interim_looks import Look, looks
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.pairs import PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
-from bitbench.statistics.budget_plan import measured_components, plan_confirmation
-from bitbench.statistics.log_speeds import LogSpeeds
-from bitbench.statistics.looks import Look, looks
-from bitbench.statistics.pairs import PairTable, paired_ratios
+from bitbench.study.plan import Contender
 from tests.unit.machine_simulation import Floats, Machine, Simulation, contenders
 from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
 

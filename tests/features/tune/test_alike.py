@@ -4,30 +4,30 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.study import Study
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.recommendation import Limits, Standing
-from bitbench.core.ports import Engine
-from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome, TrialMetrics
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.quality import RISE, baseline_of, summarize_quality
+from bitbench.analysis.recommend import recommend
+from bitbench.analysis.results.recommendation import Limits, Standing
+from bitbench.analysis.summarize import summarize
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.openvino import OpenvinoEngine
 from bitbench.engines.sglang import SglangEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.features.tune.alike import alike_setups
-from bitbench.lab.pace import OneBlock
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.schedule import DISTURBED_REPEATS, Progress, excused
-from bitbench.planning.study_file import parse_study
-from bitbench.report.document.markdown import markdown
-from bitbench.report.study import study_document
-from bitbench.statistics.quality import RISE, baseline_of, summarize_quality
-from bitbench.statistics.recommend import recommend
-from bitbench.statistics.summarize import summarize
+from bitbench.measure.budget import OneBlock
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import DISTURBED_REPEATS, Progress, excused
+from bitbench.ports import Engine
+from bitbench.records.quality import CorpusFacts, QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome, TrialMetrics
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.study import study_document
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.quality import Quality
+from bitbench.study.study import Study
+from bitbench.study.study_file import parse_study
+from bitbench.study.variant import Variant
 from tests.unit.synthetic import make_records, make_trial
 
 ENGINES: dict[str, Engine] = {

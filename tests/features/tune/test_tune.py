@@ -11,15 +11,14 @@ import yaml
 from rich.console import Console
 
 import bitbench as bitbench_module
-from bitbench.core.asked.study import EngineSetup, Measure, Study
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS
-from bitbench.core.cell import Contender
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.recommendation import Finding, Judged, Limits, Standing
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
-from bitbench.core.ports import Deployable, Launch, Load
-from bitbench.core.recorded.trial import Memory, TrialMetrics
-from bitbench.core.recorded.variant import ModelFacts, Variant
+from bitbench.analysis.budget_plan import Design, plan_confirmation
+from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.interim_looks import Look
+from bitbench.analysis.pairs import PairedRatio, PairTable
+from bitbench.analysis.results.recommendation import Finding, Judged, Limits, Standing
+from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.analysis.sequential import Headline, kept_back
+from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
 from bitbench.engines.vllm import VllmEngine
@@ -29,19 +28,20 @@ from bitbench.features.tune.draw import draw
 from bitbench.features.tune.race import Admission, admission, race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.features.tune.words import tuning_document
-from bitbench.ground.errors import StudyFileError
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.answers import answer_schema, answer_text
-from bitbench.planning.estimate import Estimator
-from bitbench.planning.study_file import parse_study, study_schema
-from bitbench.report.answers.deploy import command_lines
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.terminal import render
-from bitbench.statistics.budget_plan import Design, plan_confirmation
-from bitbench.statistics.components import VarianceComponents
-from bitbench.statistics.looks import Look
-from bitbench.statistics.pairs import PairedRatio, PairTable
-from bitbench.statistics.standing import Headline, kept_back
+from bitbench.measure.estimate import Estimator
+from bitbench.ports import Deployable, Launch, Load
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.reports.answers.deploy import command_lines
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.terminal import render
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Contender
+from bitbench.study.study import EngineSetup, Measure, Study
+from bitbench.study.study_file import parse_study, study_schema
+from bitbench.study.variant import ModelFacts, Variant
+from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.errors import StudyFileError
+from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.json_answer import read_answer
 from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial

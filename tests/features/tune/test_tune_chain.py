@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.util.exit_codes import ExitCode
 from tests.busy_machine import CALLS
 from tests.command_line import Answer, bitbench
 

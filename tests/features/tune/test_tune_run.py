@@ -9,29 +9,29 @@ import pyarrow as pa
 import pytest
 from scipy.special import stdtrit
 
-from bitbench.core.asked.study import Checkpoint
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.recommendation import QUALITY_LOSS, Finding, Standing
-from bitbench.core.ports import Observer
-from bitbench.core.recorded.quality import CorpusFacts, QualityRecord
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Finding, Standing
 from bitbench.features.tune.search import tune, tune_source
 from bitbench.features.tune.types import Tuning
 from bitbench.features.tune.window_plan import LEAST_TIMES, MOST_TIMES, windows_to_decide
 from bitbench.features.tune.words import tuning_document
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.pace import OneBlock
-from bitbench.lab.part import StudyPart
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.planning.expand import expand
-from bitbench.planning.schedule import Progress
+from bitbench.measure.budget import OneBlock
+from bitbench.measure.expand import expand
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.partial_run import StudyPart
+from bitbench.measure.progress import Progress
+from bitbench.measure.study import Lab
+from bitbench.ports import Observer
 from bitbench.quality.material import cut, rooms
-from bitbench.report.document.markdown import markdown
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import CorpusFacts, QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.source import StudySource
+from bitbench.study.study import Checkpoint
+from bitbench.study.variant import Variant
+from bitbench.util.exit_codes import ExitCode
 from tests.unit.synthetic import make_lock, make_trial
 
 WINDOWS, ROOM = 8, 4000

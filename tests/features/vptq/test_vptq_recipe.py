@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.core.asked.recipe import Recipe
 from bitbench.features.vptq.options import VptqOptions
-from bitbench.ground.errors import RecipeError
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
+from bitbench.study.recipe import Recipe
+from bitbench.util.errors import RecipeError
 
 
 def test_the_built_in_recipe_is_named_for_its_codebooks() -> None:

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.features.watch.server import LiveServer
-from bitbench.ground.errors import UsageError
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
-from bitbench.lab.watching import watched
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.measure.watching import watched
+from bitbench.records.folder import StudyFolder
+from bitbench.util.errors import UsageError
 
 STUDY = """
 name: seen

@@ -21,7 +21,7 @@ _VPTQ = "VptqLinear"  # bitbench.features.vptq.linear: with the native kernel it
 
 
 def kernel_choices(model: Any) -> list[dict[str, Any]]:
-    """As `core.recorded.trial.KernelChoice`: layers that are alike are one entry."""
+    """As `records.trial.KernelChoice`: layers that are alike are one entry."""
     counts = Counter(_choice(module) for module in model.modules() if _is_linear(module))
     attention = {
         "kind": "attention",
@@ -63,7 +63,7 @@ def _is_linear(module: Any) -> bool:
 
 
 def _choice(module: Any) -> tuple[str, str, str | None]:
-    """Kind of layer, kernel, and path as `core.recorded.trial.KernelPath` spells it; None where it is unknown."""
+    """Kind of layer, kernel, and path as `records.trial.KernelPath` spells it; None where it is unknown."""
     name, weight = type(module).__name__, getattr(module, "weight", None)
     if name == _VPTQ:
         return name, module.kind, "weight_only" if weight is None else "dequantized"

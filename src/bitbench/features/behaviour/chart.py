@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitbench.features.behaviour.types import Behaviour, Conversations, Survival
-from bitbench.report.charts import figure as fig
-from bitbench.report.charts.layer import Layer, channel, legend
-from bitbench.report.charts.style import MOST_SERIES
-from bitbench.report.document.numbers import percent
-from bitbench.report.labels import Labels
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.layer import Layer, channel, legend
+from bitbench.reports.charts.style import MOST_SERIES
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.labels import Labels
 
 HEIGHT = 280
 

@@ -13,17 +13,17 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import QualityEstimate
-from bitbench.core.recorded.quality import Condition, QualityRecord
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome
+from bitbench.analysis.divergence import Floats, Scores, divergence, scores_of
+from bitbench.analysis.intervals import Resampler, sample
+from bitbench.analysis.quality import baseline_of, same_text, window_means, with_interval
+from bitbench.analysis.results.summary import QualityEstimate
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
 from bitbench.features.behaviour.types import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor
-from bitbench.statistics.divergence import Floats, Scores, divergence, scores_of
-from bitbench.statistics.intervals import Resampler, sample
-from bitbench.statistics.quality import baseline_of, same_text, window_means, with_interval
+from bitbench.records.quality import Condition, QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.quality import Quality
 
 TOGETHER = "several requests at once"
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from bitbench.core.cell import Contender
-from bitbench.core.recorded.quality import Answer
+from bitbench.analysis.answers import first_difference
+from bitbench.analysis.holm import holm
 from bitbench.features.behaviour.types import Survival, SurvivalPair, SurvivalStep
-from bitbench.statistics.answers import first_difference
-from bitbench.statistics.holm import holm
+from bitbench.records.quality import Answer
+from bitbench.study.plan import Contender
 
 if TYPE_CHECKING:
     from scipy.stats import CensoredData  # a second of imports: only where a curve is drawn

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import StudySummary
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.behaviour.chart import turns_figure
 from bitbench.features.behaviour.types import Conversations, ConversationSurvival, Survival, TurnComparison
-from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import bullets, listing, names, plural, say, small_print, strong
-from bitbench.report.labels import Labels
-from bitbench.report.quantities import with_interval
+from bitbench.reports.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import bullets, listing, names, plural, say, small_print, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import with_interval
+from bitbench.study.plan import Contender
 
 TURNS = "turns"
 LONGEST_EXAMPLE = 80  # characters of an answer that broke a conversation

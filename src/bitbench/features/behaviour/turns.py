@@ -12,10 +12,9 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.found.summary import QualityEstimate
-from bitbench.core.recorded.quality import Condition, ConversationRecord
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.intervals import Resampler, sample
+from bitbench.analysis.quality import baseline_of, with_interval
+from bitbench.analysis.results.summary import QualityEstimate
 from bitbench.features.behaviour.equivalence import measured_under
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, survival
 from bitbench.features.behaviour.types import (
@@ -26,8 +25,9 @@ from bitbench.features.behaviour.types import (
     TurnFault,
     TurnVerdict,
 )
-from bitbench.statistics.intervals import Resampler, sample
-from bitbench.statistics.quality import baseline_of, with_interval
+from bitbench.records.quality import Condition, ConversationRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender, Plan
 
 # Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
 # told apart (6 against 0 of 24: p = 0.02); with fewer, not even that is.

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from bitbench.core.base import Record
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import QualityEstimate
+from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.study.base import Record
+from bitbench.study.plan import Contender
 
 
 class NoiseFloor(Record):

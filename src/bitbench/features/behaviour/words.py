@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import ContenderQuality, StudySummary
+from bitbench.analysis.results.summary import ContenderQuality, StudySummary
 from bitbench.features.behaviour.chart import survival_figure
 from bitbench.features.behaviour.types import Behaviour, Equivalence, Survival
-from bitbench.report.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
-from bitbench.report.labels import Labels
-from bitbench.report.quantities import with_interval
-from bitbench.report.sections.lead import MAX_NAMED, Lead
+from bitbench.reports.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import with_interval
+from bitbench.reports.sections.lead import MAX_NAMED, Lead
+from bitbench.study.plan import Contender
 
 NATS = "nats"
 SIGNIFICANT = 0.05

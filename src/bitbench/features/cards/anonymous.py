@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from bitbench.core.base import RECORDED, Json, Record
-from bitbench.core.quotation import HIDDEN
-from bitbench.core.secrets import is_secret, without_secret_options
+from bitbench.study.base import RECORDED, Json, Record
+from bitbench.study.secrets import is_secret, without_secret_options
+from bitbench.util.quotation import HIDDEN
 
 R = TypeVar("R", bound=Record)
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)

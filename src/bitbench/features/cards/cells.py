@@ -4,17 +4,17 @@ import json
 from collections.abc import Sequence
 from hashlib import sha256
 
-from bitbench.core.cell import Cell
-from bitbench.core.found.facts import Fact
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.summary import Estimate, StudySummary
-from bitbench.core.recorded.roof import CellRoof
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.comparability import CONTENDER_FACTS, kernels_of, tool_of
+from bitbench.analysis.intervals import estimate
+from bitbench.analysis.phases import step_sample
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.summary import Estimate, StudySummary
+from bitbench.analysis.roofline import cell_roofs
 from bitbench.features.cards.types import CardCell, CardCells, CardPhase
-from bitbench.statistics.comparability import CONTENDER_FACTS, kernels_of, tool_of
-from bitbench.statistics.intervals import estimate
-from bitbench.statistics.phases import step_sample
-from bitbench.statistics.roofline import cell_roofs
+from bitbench.records.roof import CellRoof
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Cell
 
 FIGURES = ("output_throughput", "ttft_s", "tpot_s", "latency_s", "peak_bytes")
 

@@ -5,17 +5,17 @@ from typing import Annotated
 
 import typer
 
+from bitbench.analysis.results.facts import Fact
 from bitbench.cli.options import AsJson, end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.core.base import Record
-from bitbench.core.found.facts import Fact
 from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.publish import publish as make
 from bitbench.features.cards.types import CardManifest
 from bitbench.features.cards.verify import verify as check
 from bitbench.features.cards.words import cards_document, verification_document
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.report.document.terminal import render_whole
+from bitbench.reports.document.terminal import render_whole
+from bitbench.study.base import Record
+from bitbench.util.exit_codes import ExitCode
 
 Signers = Annotated[
     Path | None, typer.Option("--signers", metavar="FILE", help="Refuse other keys: lines of a name and a key.")

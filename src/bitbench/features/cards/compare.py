@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from bitbench.core.found.facts import Fact
-from bitbench.core.recorded.host import HostFacts
+from bitbench.analysis.results.facts import Fact
 from bitbench.features.cards.file import read_first_part
 from bitbench.features.cards.publish import ENDING
 from bitbench.features.cards.types import (
@@ -21,8 +20,9 @@ from bitbench.features.cards.types import (
     NotCompared,
 )
 from bitbench.features.cards.verify import check_signature
-from bitbench.ground.errors import StoreError
-from bitbench.store.records import parse
+from bitbench.records.host import HostFacts
+from bitbench.records.strict_reader import parse
+from bitbench.util.errors import StoreError
 
 READERS = 8  # threads; each waits for a file, or for ssh-keygen
 MOST_CARDS = 100_000

@@ -21,9 +21,9 @@ from pydantic import ValidationError
 
 from bitbench.features.cards.signature import BEGIN, END, in_one_spelling
 from bitbench.features.cards.types import CARD_FORMAT, CardError, CardManifest, CardPart, PartName
-from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import open_to_read
-from bitbench.store.records import parse
+from bitbench.records.strict_reader import parse
+from bitbench.util.errors import StoreError
+from bitbench.util.safe_files import open_to_read
 
 MAGIC = b"bitbench-card"
 UNSIGNED = b"unsigned\n"

@@ -10,20 +10,20 @@ from typing import TypeVar
 import pyarrow as pa
 
 from bitbench import __version__
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
-from bitbench.core.secrets import secret_values
+from bitbench.analysis.summarize import summarize
 from bitbench.features.cards.anonymous import without_machine, without_secrets
 from bitbench.features.cards.cells import card_cells
 from bitbench.features.cards.file import LARGEST_CARD_BYTES, LARGEST_TEXT_BYTES, UNSIGNED, card_bytes
 from bitbench.features.cards.records import pack, unpack
 from bitbench.features.cards.signature import sign
 from bitbench.features.cards.types import CardError, CardManifest, PartName
-from bitbench.ground.errors import StoreError, UsageError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.statistics.summarize import summarize
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.lock import Lock
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.study.secrets import secret_values
+from bitbench.util.errors import StoreError, UsageError
+from bitbench.util.safe_files import SafeFolder
 
 ENDING = ".card"
 R = TypeVar("R", TrialRecord, InstanceRecord)

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterator
 
-from bitbench.core.base import Json, Record
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import TrialMetrics, TrialRecord
+from bitbench.analysis.objectives import judge_objectives
+from bitbench.analysis.trial import measure
+from bitbench.analysis.values import compare_values
 from bitbench.features.cards.types import Check, Checked
-from bitbench.ground.errors import RowsNotKeptError
-from bitbench.statistics.objectives import judge_objectives
-from bitbench.statistics.trial import measure
-from bitbench.statistics.values import compare_values
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.study.base import Json, Record
+from bitbench.util.errors import RowsNotKeptError
 
 SHOWN = 10  # differences that are named
 

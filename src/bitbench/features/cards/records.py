@@ -10,18 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bitbench.core.base import Record
-from bitbench.core.recorded.lock import LOCK_FORMAT, Lock
-from bitbench.core.recorded.profile import PROFILE_FORMAT, OperatorProfile
-from bitbench.core.recorded.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityRecord
-from bitbench.core.recorded.requests import REQUEST_COLUMNS, RequestColumn
-from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.features.cards.types import CardError, PartName
-from bitbench.ground.errors import RowsNotKeptError
-from bitbench.store.parquet_footer import group_sizes
-from bitbench.store.records import Line, R, arrow_schema, parse, read_from, refuse_strangers
+from bitbench.records.lock import LOCK_FORMAT, Lock
+from bitbench.records.parquet_footer import group_sizes
+from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
+from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityRecord
+from bitbench.records.requests import REQUEST_COLUMNS, RequestColumn
+from bitbench.records.roof import ROOF_FORMAT, MachineRoof
+from bitbench.records.strict_reader import Line, R, arrow_schema, parse, read_from, refuse_strangers
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.study.base import Record
+from bitbench.util.errors import RowsNotKeptError
 
 OWNER = "record"  # the column that says of which trial, or measurement, a row is
 GROUP_ROWS = 20_000  # of trials that share a row group: a card of many small ones stays small, and is read in pieces

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from bitbench.features.cards.types import CardError
-from bitbench.ground.child_environment import tool_environment
-from bitbench.ground.child_python import NOWHERE
-from bitbench.ground.errors import UsageError
-from bitbench.ground.safe_files import SafeFolder
+from bitbench.util.child_environment import tool_environment
+from bitbench.util.child_python import NOWHERE
+from bitbench.util.errors import UsageError
+from bitbench.util.safe_files import SafeFolder
 
 NAMESPACE = "bitbench-card"  # a signature for anything else, such as a commit, is no signature of a card
 BEGIN, END = b"-----BEGIN SSH SIGNATURE-----\n", b"-----END SSH SIGNATURE-----\n"

@@ -4,13 +4,13 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bitbench.core.base import Record
-from bitbench.core.found.facts import Fact
-from bitbench.core.found.summary import Estimate, Interval
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.profile import Phase
-from bitbench.ground.errors import StoreError
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.summary import Estimate, Interval
+from bitbench.records.host import HostFacts
+from bitbench.records.profile import Phase
+from bitbench.study.base import Record
+from bitbench.util.errors import StoreError
+from bitbench.util.exit_codes import ExitCode
 
 
 class CardError(StoreError):

@@ -4,18 +4,18 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome
+from bitbench.analysis.summarize import summarize
 from bitbench.features.cards.cells import card_cells
 from bitbench.features.cards.file import Card, CardHead, read_card
 from bitbench.features.cards.recompute import recompute, recompute_trials
 from bitbench.features.cards.records import unpack
 from bitbench.features.cards.signature import fingerprint, signer
 from bitbench.features.cards.types import CardError, Check, Checked, PartName, Verification
-from bitbench.ground.errors import StoreError
-from bitbench.planning.write_study import study_text
-from bitbench.statistics.summarize import summarize
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import StoreError
 
 REMARK = "Written by `bitbench verify --unpack` from an evidence card: it can be reported, not run."
 NAMED_GAPS = 5

@@ -4,9 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.metrics import find
-from bitbench.core.found.summary import Interval
-from bitbench.core.recorded.profile import Phase
+from bitbench.analysis.results.summary import Interval
 from bitbench.features.cards.types import (
     CardComparison,
     CardEntry,
@@ -16,11 +14,13 @@ from bitbench.features.cards.types import (
     NotCompared,
     Verification,
 )
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.report.document.model import Bullets, Document, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.words import Words, bullets, listing, names, paragraph, plural, say, strong
-from bitbench.report.quantities import with_interval
+from bitbench.records.profile import Phase
+from bitbench.reports.document.model import Bullets, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, plural, say, strong
+from bitbench.reports.quantities import with_interval
+from bitbench.study.metrics import find
+from bitbench.util.exit_codes import ExitCode
 
 MOST_NAMED = 5
 MOST_ROWS = 20

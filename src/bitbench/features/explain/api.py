@@ -4,8 +4,8 @@ from pathlib import Path
 
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.types import Explanation
-from bitbench.lab.study import default_home
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import default_home
+from bitbench.records.folder import StudyFolder
 
 
 def explain(

@@ -2,7 +2,7 @@
 
 from pydantic import Field, field_validator
 
-from bitbench.core.asked.study import StudySection
+from bitbench.study.study import StudySection
 
 
 class ProfileSpec(StudySection):

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from statistics import median
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.sides import PhaseSide, Side, Source
-from bitbench.core.found.summary import Interval, Ratio
-from bitbench.core.recorded.profile import OperatorProfile, Phase, ProfileGroup
-from bitbench.core.recorded.trial import KernelPath
+from bitbench.analysis.results.sides import PhaseSide, Side, Source
+from bitbench.analysis.results.summary import Interval, Ratio
 from bitbench.features.explain.types import Cause, Part, PhaseAccount
+from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.records.trial import KernelPath
+from bitbench.study.plan import Contender
 
 Seconds = dict[Cause, float]  # per step
 

@@ -10,10 +10,10 @@ from bitbench.cli.outcome import end_with_answer
 from bitbench.cli.terminal import Terminal
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.words import explanation_document
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.study import default_home
-from bitbench.report.document.terminal import render_whole
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import default_home
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.terminal import render_whole
+from bitbench.util.exit_codes import ExitCode
 
 
 def explain(

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.found.crossover import Axis, Crossover, Standing
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.model_cost import why_not
-from bitbench.core.found.sides import Side, Source
-from bitbench.core.recorded.profile import OperatorProfile, Phase
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.analysis.comparison import compare
+from bitbench.analysis.config_facts import TRIALS, side_of, variant_of
+from bitbench.analysis.crossover import find_crossovers
+from bitbench.analysis.intervals import estimate
+from bitbench.analysis.phases import phase_side, step_sample
+from bitbench.analysis.results.crossover import Axis, Crossover, Standing
+from bitbench.analysis.results.sides import Side, Source
+from bitbench.analysis.roofline import cell_roofs
+from bitbench.analysis.summarize import samples_by_cell, speeds_of
+from bitbench.analysis.trial import DEFINITIONS
 from bitbench.features.explain.attribution import account, pick_profiles
 from bitbench.features.explain.types import (
     Explanation,
@@ -23,14 +24,13 @@ from bitbench.features.explain.types import (
     ShortProfile,
     WorkloadSpeed,
 )
-from bitbench.statistics.comparison import compare
-from bitbench.statistics.crossover import find_crossovers
-from bitbench.statistics.intervals import estimate
-from bitbench.statistics.phases import phase_side, step_sample
-from bitbench.statistics.roofline import cell_roofs
-from bitbench.statistics.sides import TRIALS, side_of, variant_of
-from bitbench.statistics.summarize import samples_by_cell, speeds_of
-from bitbench.statistics.trial import DEFINITIONS
+from bitbench.records.profile import OperatorProfile, Phase
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.metrics import METRICS
+from bitbench.study.model_cost import why_not
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.workload import Workload
 
 OPERATORS_IN_REPORT = 8
 

@@ -5,10 +5,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bitbench.core.recorded.profile import Operator
+from bitbench.analysis.operator_groups import GroupTable
 from bitbench.features.explain.steps import Step
 from bitbench.features.explain.trace import ChromeTrace, DeviceMark, DeviceWork
-from bitbench.statistics.operator_groups import GroupTable
+from bitbench.records.profile import Operator
 
 _MICROSECOND = 1e-6
 # Of the device's time in the steps; where operators explain less of it, graphs were replayed.

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from bitbench.core.recorded.published import PublishedProfile
 from bitbench.features.explain.profile_words import profile_document
 from bitbench.features.explain.published import published_profile_document
-from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.report.document.markdown import markdown
-from bitbench.store.folder import StudyFolder
-from bitbench.store.published import read_published
+from bitbench.records.folder import StudyFolder
+from bitbench.records.published import PublishedProfile
+from bitbench.records.published_files import read_published
+from bitbench.reports.document.markdown import markdown
+from bitbench.util.errors import StoreError
+from bitbench.util.safe_files import SafeFolder
 
 
 def profile_markdown(folder: Path) -> str:

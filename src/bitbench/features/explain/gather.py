@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.recorded.host import TELLING_FACTS, HostFacts
-from bitbench.core.recorded.roof import MachineRoof
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.model_groups import field_of
 from bitbench.feature import offered
 from bitbench.features.explain.computing import explain, workload_speeds
 from bitbench.features.explain.types import Explanation
-from bitbench.ground.errors import BitbenchError, CannotExplainError, UsageError
-from bitbench.probes.busy import cores_in_use
-from bitbench.probes.host import collect_host_facts
-from bitbench.statistics.fields import field_of
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.machine.busy import cores_in_use
+from bitbench.measure.machine.host import collect_host_facts
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import TELLING_FACTS, HostFacts
+from bitbench.records.roof import MachineRoof
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.workload import Workload
+from bitbench.util.errors import BitbenchError, CannotExplainError, UsageError
 
 TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
 

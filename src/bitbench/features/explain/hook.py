@@ -4,11 +4,11 @@ import json
 from http import HTTPStatus
 from pathlib import Path
 
-from bitbench.core.ports import Endpoint
-from bitbench.core.quotation import quote
-from bitbench.exchange.connection import BadAnswer, PlainConnection
-from bitbench.exchange.limits import PLAIN_BYTES
-from bitbench.ground.errors import ProfileError
+from bitbench.ports import Endpoint
+from bitbench.util.errors import ProfileError
+from bitbench.util.http.connection import BadAnswer, PlainConnection
+from bitbench.util.http.limits import PLAIN_BYTES
+from bitbench.util.quotation import quote
 
 _START_LIMIT_S = 60.0
 # Writing a trace took vLLM half a second per decode step of a small model on a busy core.

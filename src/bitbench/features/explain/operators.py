@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.recorded.profile import GroupTime, Operator, ProfileGroup
+from bitbench.analysis.operator_groups import GroupTable
 from bitbench.features.explain.device_kernels import graph_kernels
 from bitbench.features.explain.steps import Step
 from bitbench.features.explain.trace import ChromeTrace, MemoryChange, Span
-from bitbench.statistics.operator_groups import GroupTable
+from bitbench.records.profile import GroupTime, Operator, ProfileGroup
 
 _MICROSECOND = 1e-6
 

@@ -10,15 +10,15 @@ import yaml
 from bitbench.cli.parsing import counts
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.core.asked.study import Argument
 from bitbench.features.explain.folders import write_profiles
 from bitbench.features.explain.profile_run import profile_alone
 from bitbench.features.explain.profile_study import profile_study
 from bitbench.features.explain.profile_words import profile_document
-from bitbench.ground.errors import UsageError
-from bitbench.lab.study import Lab
-from bitbench.report.document.terminal import render_whole
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.terminal import render_whole
+from bitbench.study.study import Argument
+from bitbench.util.errors import UsageError
 
 SHOWN_OPERATORS = 20
 

@@ -13,27 +13,27 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bitbench.core.asked.study import Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.ports import Endpoint, Instance, InstanceFailed, Load, Observer
-from bitbench.core.recorded.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
-from bitbench.core.recorded.trial import InstanceFacts
+from bitbench.analysis.operator_groups import built_in_table
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.hook import start_profile, stop_profile
 from bitbench.features.explain.operators import divide
 from bitbench.features.explain.steps import StepShape, decode_seconds, prefill_seconds, steps_in
 from bitbench.features.explain.trace import read_trace
-from bitbench.ground.errors import ProfileError
-from bitbench.ground.linux import require_linux
-from bitbench.lab.bench import Bench
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.trial import load_job
-from bitbench.lab.variants import Workshop
-from bitbench.load.workers import LoadWorkers
-from bitbench.statistics.operator_groups import built_in_table
-from bitbench.store.folder import StudyFolder, Writer
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.run_context import Bench
+from bitbench.measure.study import Lab
+from bitbench.measure.trial import load_job
+from bitbench.measure.variants import Workshop
+from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.source import StudySource
+from bitbench.study.study import Study
+from bitbench.study.workload import Workload
+from bitbench.util.errors import ProfileError
+from bitbench.util.linux import require_linux
 
 PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from bitbench.core.asked.study import Argument, EngineSetup, Study
-from bitbench.core.asked.workload import Workload
 from bitbench.features.explain.asked import ProfileSpec
-from bitbench.lab.checked import checked
+from bitbench.study.checked import checked
+from bitbench.study.study import Argument, EngineSetup, Study
+from bitbench.study.workload import Workload
 
 
 def profile_study(

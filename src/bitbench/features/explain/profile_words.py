@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.explain.computing import shorten
 from bitbench.features.explain.types import Profiles, ShortProfile
-from bitbench.report.document.model import (
+from bitbench.records.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
+from bitbench.reports.document.model import (
     Block,
     Document,
     Emphasis,
@@ -18,10 +18,10 @@ from bitbench.report.document.model import (
     Table,
     Unit,
 )
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.report.document.words import Words, bullets, paragraph, plural, say, small_print, strong
-from bitbench.report.quantities import ROUGH, number, seconds, share, size
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.reports.document.words import Words, bullets, paragraph, plural, say, small_print, strong
+from bitbench.reports.quantities import ROUGH, number, seconds, share, size
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",

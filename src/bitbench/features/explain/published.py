@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from bitbench.core.recorded.published import PublishedProfile
 from bitbench.features.explain.profile_words import operator_table
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Document, Name, Section
-from bitbench.report.document.words import Words, bullets, listing, paragraph, say
-from bitbench.report.quantities import seconds
-from bitbench.report.sections.imported import imported
+from bitbench.records.published import PublishedProfile
+from bitbench.reports.document.model import Document, Name, Section
+from bitbench.reports.document.words import Words, bullets, listing, paragraph, say
+from bitbench.reports.quantities import seconds
+from bitbench.reports.sections.imported import imported
+from bitbench.util.units import UNKNOWN
 
 
 def published_profile_document(profile: PublishedProfile) -> Document:

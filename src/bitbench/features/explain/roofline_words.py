@@ -1,12 +1,12 @@
 """How near each cell comes to what the machine can do: the roofline of the model."""
 
-from bitbench.core.found.summary import StudySummary
-from bitbench.core.recorded.roof import Bound, MachineRoof, Readings
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.explain.types import Roofline
-from bitbench.report.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.words import joined, plural, say, small_print
-from bitbench.report.quantities import number, share
+from bitbench.records.roof import Bound, MachineRoof, Readings
+from bitbench.reports.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.words import joined, plural, say, small_print
+from bitbench.reports.quantities import number, share
 
 COUNTED = (
     "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "

@@ -1,14 +1,14 @@
 """The sentences of an explanation."""
 
-from bitbench.core.found.sides import Side
-from bitbench.core.found.summary import Ratio
-from bitbench.core.recorded.profile import Phase
-from bitbench.core.recorded.trial import KernelPath
+from bitbench.analysis.results.sides import Side
+from bitbench.analysis.results.summary import Ratio
 from bitbench.features.explain.roofline_words import BOUNDS
 from bitbench.features.explain.types import Cause, Explanation, Gap, Missing, Part, PhaseAccount
-from bitbench.report.document.model import Name, Phrase, Quantity, Unit
-from bitbench.report.document.words import Words, joined, say
-from bitbench.report.quantities import mean_of, seconds, share, size, times, with_interval
+from bitbench.records.profile import Phase
+from bitbench.records.trial import KernelPath
+from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
+from bitbench.reports.document.words import Words, joined, say
+from bitbench.reports.quantities import mean_of, seconds, share, size, times, with_interval
 
 NOT_KNOWN = "What is not known"  # the section that says what would tell more
 CAUSE_NAMES = {

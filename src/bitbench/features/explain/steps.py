@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bitbench.core.recorded.profile import Phase
 from bitbench.features.explain.trace import ChromeTrace, Span
-from bitbench.ground.errors import ProfileError
+from bitbench.records.profile import Phase
+from bitbench.util.errors import ProfileError
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 _ARRIVING = 2  # full steps

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from bitbench.core.base import Json
-from bitbench.ground.errors import ProfileError
+from bitbench.study.base import Json
+from bitbench.util.errors import ProfileError
 
 _CHUNK = 1 << 20
 _EVENTS = '"traceEvents"'

@@ -5,13 +5,13 @@ Made by `computing`, printed by `words`. Whatever is said carries the records it
 
 from enum import StrEnum
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Record
-from bitbench.core.found.crossover import Crossover
-from bitbench.core.found.sides import PhaseSide, Side, Source
-from bitbench.core.found.summary import Estimate, Interval, MetricDefinition, Ratio
-from bitbench.core.recorded.profile import OperatorProfile, Phase
-from bitbench.core.recorded.roof import CellRoof, MachineRoof
+from bitbench.analysis.results.crossover import Crossover
+from bitbench.analysis.results.sides import PhaseSide, Side, Source
+from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.records.profile import OperatorProfile, Phase
+from bitbench.records.roof import CellRoof, MachineRoof
+from bitbench.study.base import Record
+from bitbench.study.workload import Workload
 
 
 class Cause(StrEnum):

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from bitbench.core.found.crossover import Crossover
-from bitbench.core.found.model_cost import StepCost
-from bitbench.core.found.sides import PhaseSide, Side, Source
+from bitbench.analysis.results.crossover import Crossover
+from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.features.explain import sentences
 from bitbench.features.explain.roofline_words import BOUNDS, COUNTED, roof_sentence
 from bitbench.features.explain.sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
 from bitbench.features.explain.types import Explanation, PhaseAccount
-from bitbench.report.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.report.document.numbers import shown
-from bitbench.report.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.report.document.words import Words, bullets, joined, say
-from bitbench.report.quantities import ROUGH, number, seconds, share, size, times
-from bitbench.report.sections.crossover import verdict
-from bitbench.report.sections.engine_metrics import TITLE, engine_blocks
-from bitbench.report.shape import shape
+from bitbench.reports.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.numbers import shown
+from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.reports.document.words import Words, bullets, joined, say
+from bitbench.reports.quantities import ROUGH, number, seconds, share, size, times
+from bitbench.reports.sections.crossover import verdict
+from bitbench.reports.sections.engine_metrics import TITLE, engine_blocks
+from bitbench.reports.shape import shape
+from bitbench.study.model_cost import StepCost
 
 MOST_NAMED = 3  # causes of a phase in the answer; the table has all
 LEAST_NAMED = 0.03  # of a step: less is not worth a sentence

@@ -8,8 +8,8 @@ import typer
 from bitbench.features.exports.content import exported
 from bitbench.features.exports.targets import exporter
 from bitbench.features.exports.types import ExportError, Target
-from bitbench.lab.study import Lab
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
 
 
 def export(

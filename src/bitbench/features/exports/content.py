@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell
-from bitbench.core.found.metrics import find
-from bitbench.core.found.summary import CellSummary, StudySummary
-from bitbench.core.recorded.host import TELLING_FACTS
-from bitbench.core.recorded.lock import Lock
+from bitbench.analysis.results.summary import CellSummary, StudySummary
 from bitbench.features.exports.types import ExportedCell, ExportedFigure, ExportedStudy
+from bitbench.records.host import TELLING_FACTS
+from bitbench.records.lock import Lock
+from bitbench.study.metrics import find
+from bitbench.study.plan import Cell
+from bitbench.study.workload import Workload
 
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 _HOST = (*(name for name in TELLING_FACTS if name != "cpu_flags"), "os", "python")

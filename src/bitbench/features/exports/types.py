@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bitbench.ground.errors import BitbenchError
+from bitbench.util.errors import BitbenchError
 
 
 class ExportError(BitbenchError):
@@ -24,7 +24,7 @@ class Target(StrEnum):
 class ExportedFigure:
     """In base units. `low` and `high` bound the interval; None where it is unknown or open."""
 
-    name: str  # as `core.found.metrics` spells it, without a unit: "ttft_p99"
+    name: str  # as `study.metrics` spells it, without a unit: "ttft_p99"
     unit: str
     meaning: str
     value: float

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.features.fleet.channel import NODE, Channel, PipeChannel, Roster, Seat
-from bitbench.ground.child_environment import bitbench_environment
-from bitbench.ground.child_python import own
-from bitbench.ground.errors import UsageError
+from bitbench.util.child_environment import bitbench_environment
+from bitbench.util.child_python import own
+from bitbench.util.errors import UsageError
 
 MOST_LOCAL = 64
 _LOCAL = re.compile(r"local:(\d{1,3})", re.ASCII)

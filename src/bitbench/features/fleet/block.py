@@ -9,26 +9,26 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bitbench import __version__
-from bitbench.core.cell import Cell, Contender, Group, Purpose
-from bitbench.core.recorded.quality import QualityMaterial, QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord
+from bitbench.analysis.sequential import baseline_of
 from bitbench.features.fleet.deliveries import MATERIALS, pack
 from bitbench.features.fleet.messages import Message
 from bitbench.features.fleet.orders import ORDER_FORMAT, Order, differences
 from bitbench.features.fleet.serving import Node
-from bitbench.ground.errors import FleetError, StoreError
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.lab.bench import Bench
-from bitbench.lab.group import Draft, GroupRunner
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.pace import StudyPace
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
-from bitbench.load.workers import LoadWorkers
-from bitbench.planning.schedule import Progress
-from bitbench.planning.write_study import study_text
-from bitbench.statistics.standing import baseline_of
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.budget import StudyPace
+from bitbench.measure.group import Draft, GroupRunner
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.progress import Progress
+from bitbench.measure.run_context import Bench
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
+from bitbench.records.quality import QualityMaterial, QualityRecord
+from bitbench.records.trial import InstanceRecord
+from bitbench.study.plan import Cell, Contender, Group, Purpose
+from bitbench.study.source import StudySource
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import FleetError, StoreError
+from bitbench.util.safe_files import SafeFolder, read_bytes
 
 
 class BlockJob:
@@ -117,7 +117,7 @@ class _Work:
 
 
 class _OrderPace:
-    """A `planning.schedule.Pace`: the driver decided, but for who fits into the memory of this machine."""
+    """A `measure.progress.Pace`: the driver decided, but for who fits into the memory of this machine."""
 
     def __init__(self, order: Order, memory: StudyPace) -> None:
         self._order, self._cells, self.memory = order, order.cells, memory

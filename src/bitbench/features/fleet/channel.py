@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from bitbench.core.quotation import quote
 from bitbench.features.fleet.messages import Message, decode, encode
-from bitbench.ground.child_python import NOWHERE
-from bitbench.ground.errors import FleetError
-from bitbench.ground.frames import read_frame, write_frame
+from bitbench.util.child_python import NOWHERE
+from bitbench.util.errors import FleetError
+from bitbench.util.frames import read_frame, write_frame
+from bitbench.util.quotation import quote
 
 NODE = "bitbench.features.fleet.node"  # the module of the node program
 _EXIT_TIMEOUT_S = 10.0  # to end an engine, which has some seconds to end by itself

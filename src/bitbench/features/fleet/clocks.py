@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from bitbench.core.recorded.trial import ClockReading
+from bitbench.records.trial import ClockReading
 
 _NS = 1e9
 

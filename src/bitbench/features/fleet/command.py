@@ -8,7 +8,7 @@ from bitbench.cli.options import InsecureCluster
 from bitbench.cli.terminal import Terminal
 from bitbench.features.fleet.view import fleet_at
 from bitbench.features.fleet.words import fleet_document
-from bitbench.report.document.terminal import render_whole
+from bitbench.reports.document.terminal import render_whole
 
 
 def fleet(

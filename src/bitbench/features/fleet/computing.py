@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 
-from bitbench.core.cell import Cell
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import LoadNode, TrialRecord
+from bitbench.analysis.sequential import Headline, headline_of
 from bitbench.features.fleet.types import LoadNodes, LoadNodeSummary, MachineFactor, MachinePart
-from bitbench.statistics.standing import Headline, headline_of
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import LoadNode, TrialRecord
+from bitbench.study.plan import Cell
 
 
 def machine_factor(of: StudyRecords) -> MachineFactor | None:

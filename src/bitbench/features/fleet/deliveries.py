@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from bitbench.core.recorded.quality import QualityMaterial
 from bitbench.features.fleet.messages import Message, message
-from bitbench.lab.group import Draft
-from bitbench.lab.quality import QualityDraft
-from bitbench.lab.trial import TrialDraft
+from bitbench.measure.group import Draft
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft
+from bitbench.records.quality import QualityMaterial
 
 MATERIALS = TypeAdapter(dict[str, QualityMaterial])  # by the name of a model
 

@@ -7,20 +7,20 @@ any moment goes on from its folder by the same command.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.cell import Cell, Contender
-from bitbench.core.ports import Observer
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import Failure, InstanceRecord, Outcome
 from bitbench.features.fleet.channel import RunLost, RunRefused
 from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
 from bitbench.features.fleet.orders import Order, make_order
-from bitbench.ground.errors import StoreError
-from bitbench.lab.group import Draft
-from bitbench.lab.loop import record_draft
-from bitbench.lab.quality import QualityDraft, new_draft, with_failure
-from bitbench.lab.schedule import Schedule
-from bitbench.lab.trial import TrialDraft, new_record, now
-from bitbench.store.folder import Writer
+from bitbench.measure.group import Draft
+from bitbench.measure.loop import record_draft
+from bitbench.measure.quality import QualityDraft, new_draft, with_failure
+from bitbench.measure.schedule import Schedule
+from bitbench.measure.trial import TrialDraft, new_record, now
+from bitbench.ports import Observer
+from bitbench.records.folder import Writer
+from bitbench.records.lock import Lock
+from bitbench.records.trial import Failure, InstanceRecord, Outcome
+from bitbench.study.plan import Cell, Contender
+from bitbench.util.errors import StoreError
 
 
 @dataclass

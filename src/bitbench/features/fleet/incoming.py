@@ -17,17 +17,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bitbench.core.asked.arrival import Trace
-from bitbench.core.asked.prompts import longest, shortest
-from bitbench.core.asked.workload import MOST_REQUESTS, Workload
-from bitbench.core.base import Json
-from bitbench.core.cell import Contender
-from bitbench.core.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
-from bitbench.core.recorded.requests import REQUEST_COLUMNS, REQUEST_STATUSES
-from bitbench.core.recorded.trial import (
+from bitbench.analysis.values import compare_values
+from bitbench.features.fleet.channel import RunLost
+from bitbench.features.fleet.messages import Message
+from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.part_report import SKETCHED, PartProgress, PartReport
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.requests import Slot, slots_of
+from bitbench.loadgen.verdict import CLOCK_STEP_S, judge
+from bitbench.measure.group import Draft
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft, figures_of, trial_seed
+from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
+from bitbench.records.host import HostFacts
+from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.requests import REQUEST_COLUMNS, REQUEST_STATUSES
+from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of, checked, rows_from
+from bitbench.records.trial import (
     NOT_THE_ENGINES,
     RECORD_FORMAT,
     InstanceRecord,
@@ -36,22 +45,13 @@ from bitbench.core.recorded.trial import (
     TrialRecord,
     WorkerHealth,
 )
-from bitbench.exchange.limits import AnswerLimits
-from bitbench.features.fleet.channel import RunLost
-from bitbench.features.fleet.messages import Message
-from bitbench.features.fleet.orders import Order
-from bitbench.features.fleet.part_report import SKETCHED, PartProgress, PartReport
-from bitbench.lab.group import Draft
-from bitbench.lab.quality import QualityDraft
-from bitbench.lab.trial import TrialDraft, figures_of, trial_seed
-from bitbench.load.client import WorkerPart
-from bitbench.load.progress import Snapshot
-from bitbench.load.requests import Slot, slots_of
-from bitbench.load.verdict import CLOCK_STEP_S, judge
-from bitbench.planning.schedule import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
-from bitbench.rows.request_rows import RequestRows
-from bitbench.statistics.values import compare_values
-from bitbench.store.records import LARGEST_WHOLE_NUMBER, cause_of, checked, rows_from
+from bitbench.study.arrival import Trace
+from bitbench.study.base import Json
+from bitbench.study.plan import Contender
+from bitbench.study.prompts import longest, shortest
+from bitbench.study.workload import MOST_REQUESTS, Workload
+from bitbench.util.http.limits import AnswerLimits
+from bitbench.util.quotation import quote
 
 # Two clocks that run: crystals differ by a ten-thousandth, those of virtual machines by more; and a moment of delay.
 CLOCK_SHARE, CLOCK_S = 0.01, 0.1

@@ -14,10 +14,6 @@ from uuid import uuid4
 import numpy as np
 
 from bitbench import __version__
-from bitbench.core.ports import LoadJob, LoadLost, LoadResult
-from bitbench.core.progress import LoadProgress
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.trial import ClockReading, LoadNode
 from bitbench.features.fleet.address import roster_of
 from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, Roster, RunLost, Seat
 from bitbench.features.fleet.clocks import ClockComparison
@@ -26,13 +22,17 @@ from bitbench.features.fleet.messages import PING_S, Message, message
 from bitbench.features.fleet.orders import LoadOrder
 from bitbench.features.fleet.part_report import PartReport, merged_times
 from bitbench.features.fleet.station import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
-from bitbench.ground.errors import FleetError, LoadError, UsageError
-from bitbench.ground.linux import require_linux
-from bitbench.load.client import WorkerPart
-from bitbench.load.frames import Task, encode_task
-from bitbench.load.inputs import hash_files
-from bitbench.load.progress import Snapshot, sum_of
-from bitbench.load.workers import merge
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.frames import Task, encode_task
+from bitbench.loadgen.inputs import hash_files
+from bitbench.loadgen.progress import Snapshot, sum_of
+from bitbench.loadgen.workers import merge
+from bitbench.ports import LoadJob, LoadLost, LoadResult
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.trial import ClockReading, LoadNode
+from bitbench.util.errors import FleetError, LoadError, UsageError
+from bitbench.util.linux import require_linux
+from bitbench.util.quotation import quote
 
 EXCHANGES = 50  # per reading of a clock: past that a bound hardly gets narrower, see docs/scale.md
 # From the moment at which all are ready to time zero; more where the way to a machine is long.

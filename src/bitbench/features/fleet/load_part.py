@@ -15,10 +15,10 @@ from bitbench.features.fleet.messages import Message, message
 from bitbench.features.fleet.orders import LOAD_ORDER_FORMAT, LoadOrder
 from bitbench.features.fleet.part_report import PartReport
 from bitbench.features.fleet.serving import Node
-from bitbench.ground.errors import FleetError
-from bitbench.ground.safe_files import SafeFolder, open_to_read
-from bitbench.load.frames import Task, decode_task
-from bitbench.load.inputs import hash_files
+from bitbench.loadgen.frames import Task, decode_task
+from bitbench.loadgen.inputs import hash_files
+from bitbench.util.errors import FleetError
+from bitbench.util.safe_files import SafeFolder, open_to_read
 
 PIECE_BYTES = 8 * 2**20  # of a file of rows on its way: a sign of life fits between two pieces
 _ROWS = "rows.parquet"

@@ -5,22 +5,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitbench.core.cell import Group, Member
-from bitbench.core.ports import Observer
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.quality import QualityMaterial
 from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
 from bitbench.features.fleet.deliveries import MATERIALS
 from bitbench.features.fleet.incoming import BlockResults, clock_s
 from bitbench.features.fleet.messages import PING_S, Message, message
 from bitbench.features.fleet.orders import Order
 from bitbench.features.fleet.station import HELLO_S, WAIT_S, Station, end_all
-from bitbench.ground.errors import FleetError
-from bitbench.lab.group import Draft
-from bitbench.lab.quality import QualityDraft
-from bitbench.lab.trial import TrialDraft
-from bitbench.store.folder import Writer
+from bitbench.measure.group import Draft
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft
+from bitbench.ports import Observer
+from bitbench.records.folder import Writer
+from bitbench.records.host import HostFacts
+from bitbench.records.quality import QualityMaterial
+from bitbench.study.plan import Group, Member
+from bitbench.util.errors import FleetError
+from bitbench.util.quotation import quote
 
 BUSY_S = 5.0  # another block runs there: asked again after this time
 

@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from bitbench.core.base import Record
-from bitbench.core.recorded.host import HostFacts
-from bitbench.ground.errors import FleetError
+from bitbench.records.host import HostFacts
+from bitbench.study.base import Record
+from bitbench.util.errors import FleetError
 
 PING_S = 5.0
 SILENCE_S = 60.0  # after which the other side is given up

@@ -9,11 +9,11 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench import __version__
-from bitbench.core.base import Record
-from bitbench.core.cell import Cell, Contender, Plan, Purpose
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.trial import NOT_THE_ENGINES, Memory, Outcome, TrialRecord
-from bitbench.planning.schedule import Pace
+from bitbench.measure.progress import Pace
+from bitbench.records.lock import Lock
+from bitbench.records.trial import NOT_THE_ENGINES, Memory, Outcome, TrialRecord
+from bitbench.study.base import Record
+from bitbench.study.plan import Cell, Contender, Plan, Purpose
 
 _HARMLESS = frozenset({Outcome.OK, *NOT_THE_ENGINES})
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bitbench.core.base import Record
-from bitbench.core.found.metrics import PROMISED
-from bitbench.core.ports import LoadResult
-from bitbench.core.recorded.trial import ClientHealth, SketchedTimes
-from bitbench.load.progress import Snapshot
-from bitbench.load.sketch import RELATIVE_ERROR, LatencySketch, SketchCounts
-from bitbench.rows.request_rows import RequestRows
+from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.sketch import RELATIVE_ERROR, LatencySketch, SketchCounts
+from bitbench.ports import LoadResult
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.trial import ClientHealth, SketchedTimes
+from bitbench.study.base import Record
+from bitbench.study.metrics import PROMISED
 
 SKETCHED = (*PROMISED, "itl")  # by their names in the registry of metrics
 

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs
 
 from bitbench.features.fleet.channel import NODE, Channel, ChannelClosed, Inbox, PipeChannel, Seat
 from bitbench.features.fleet.messages import Message, decode, encode
-from bitbench.ground.child_environment import bitbench_environment
-from bitbench.ground.child_python import NOWHERE, own
-from bitbench.ground.errors import FleetError, UsageError
+from bitbench.util.child_environment import bitbench_environment
+from bitbench.util.child_python import NOWHERE, own
+from bitbench.util.errors import FleetError, UsageError
 
 LISTEN_S = 5.0  # so long a call waits for something to arrive: an idle machine is asked twelve times a minute
 CALL_S = 20.0  # after which a call is given up and made again; whoever is silent for a minute is lost anyway

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 
-from bitbench.core.cell import Plan
-from bitbench.core.ports import Engine
-from bitbench.core.recorded.host import HostFacts
 from bitbench.features.fleet.address import roster_of
 from bitbench.features.fleet.channel import Roster
 from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.machines import Fleet
 from bitbench.features.fleet.view import FleetStatus
-from bitbench.ground.errors import NotComparableError, UsageError
-from bitbench.lab.executors import Executor
-from bitbench.lab.runner import StudyRun
+from bitbench.measure.executors import Executor
+from bitbench.measure.runner import StudyRun
+from bitbench.ports import Engine
+from bitbench.records.host import HostFacts
+from bitbench.study.plan import Plan
+from bitbench.util.errors import NotComparableError, UsageError
 
 
 def executor_at(where: str, *, without_token: bool) -> Executor:

@@ -15,12 +15,12 @@ from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES
 from bitbench.features.fleet.machine_lock import MachineBusy, MachineLock
 from bitbench.features.fleet.messages import SILENCE_S, Message, decode, encode, message
 from bitbench.features.fleet.part_report import PartProgress
-from bitbench.ground import machine_faults
-from bitbench.ground.errors import BitbenchError, FleetError
-from bitbench.ground.frames import read_frame, write_frame
-from bitbench.lab.study import Lab
-from bitbench.load.progress import Snapshot
-from bitbench.load.workers import LoadWorkers
+from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.study import Lab
+from bitbench.util import machine_faults
+from bitbench.util.errors import BitbenchError, FleetError
+from bitbench.util.frames import read_frame, write_frame
 
 END_S = 20.0  # to end an engine and the load client; what is left then ends with this process
 

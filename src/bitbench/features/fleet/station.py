@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from bitbench import __version__
-from bitbench.core.quotation import quote
-from bitbench.core.recorded.host import HostFacts
 from bitbench.features.fleet.channel import Channel, ChannelClosed, RunLost, Seat
 from bitbench.features.fleet.incoming import host_facts
 from bitbench.features.fleet.messages import PING_S, SILENCE_S, Message, message
+from bitbench.records.host import HostFacts
+from bitbench.util.quotation import quote
 
 HELLO_S = 60.0  # to start the node program and to hear its first word; imports take a second or two
 # A machine that was lost is left alone for this time, then for twice as long, and then for good, unless it completed a

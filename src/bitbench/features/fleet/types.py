@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from bitbench.core.base import Record
+from bitbench.study.base import Record
 
 FLEET_FORMAT: Literal[1] = 1
 # History of FLEET_FORMAT:

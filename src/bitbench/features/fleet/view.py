@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from bitbench.core.recorded.host import HostFacts
 from bitbench.features.fleet.address import roster_of
 from bitbench.features.fleet.driver import UnderWay
 from bitbench.features.fleet.machines import Fleet
 from bitbench.features.fleet.types import FLEET_FORMAT, FleetState, MachineState
-from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.ground.units import show_bytes
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.schedule import Schedule
-from bitbench.lab.trial import now
-from bitbench.store.folder import StudyFolder
-from bitbench.store.records import read_document
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.schedule import Schedule
+from bitbench.measure.trial import now
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import HostFacts
+from bitbench.records.strict_reader import read_document
+from bitbench.util.errors import StoreError
+from bitbench.util.safe_files import SafeFolder
+from bitbench.util.units import show_bytes
 
 _PLACE, _NAME = "fleet", "state.json"  # in a study folder
 

@@ -1,11 +1,11 @@
 """What a report says of several machines, and what `bitbench fleet` shows."""
 
-from bitbench.core.found.summary import StudySummary
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.fleet.types import FleetState, LoadNodes, MachineFactor
-from bitbench.ground.units import show_duration
-from bitbench.report.document.model import Document, Name, Paragraph, Quantity, Section, Unit
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.words import paragraph, plural, say, strong
+from bitbench.reports.document.model import Document, Name, Paragraph, Quantity, Section, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.words import paragraph, plural, say, strong
+from bitbench.util.units import show_duration
 
 # Of one class: turbo, memory modules and neighbours make tens of percent.
 MOST_APART = 2.0

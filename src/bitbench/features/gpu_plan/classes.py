@@ -5,8 +5,8 @@ the driver reports, which is less than the number in the name.
 """
 
 from bitbench.features.gpu_plan.types import DeviceClass
-from bitbench.ground.errors import UsageError
-from bitbench.ground.near_miss import did_you_mean
+from bitbench.util.errors import UsageError
+from bitbench.util.near_miss import did_you_mean
 
 _GB = 1e9
 _TERA = 1e12

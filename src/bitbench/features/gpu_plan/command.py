@@ -10,7 +10,7 @@ from bitbench.cli.plan import exit_code_of
 from bitbench.features.gpu_plan.classes import device_class as class_called
 from bitbench.features.gpu_plan.computing import answer_plan_gpu
 from bitbench.features.gpu_plan.words import show_plan_gpu
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
 
 
 def plan_gpu(

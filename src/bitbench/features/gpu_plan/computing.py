@@ -9,22 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bitbench.core.asked.prompts import typical
-from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan, QualityRefusal, Refusal, Verdict
-from bitbench.core.found.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
-from bitbench.core.recorded.variant import Variant
 from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer
 from bitbench.features.gpu_plan.use import device_use
-from bitbench.ground.units import show_bytes
-from bitbench.lab.amount import amount_of
-from bitbench.lab.readiness import Readiness
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import Workshop
-from bitbench.planning.compatibility import look_up
-from bitbench.planning.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
+from bitbench.measure.amount import amount_of
+from bitbench.measure.compatibility import look_up
+from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
+from bitbench.measure.readiness import Readiness
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import Workshop
+from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
+from bitbench.study.plan import Cell, Contender, Plan, QualityRefusal, Refusal, Verdict
+from bitbench.study.prompts import typical
+from bitbench.study.source import StudySource
+from bitbench.study.study import EngineSetup, Study
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
+from bitbench.util.units import show_bytes
 
 # Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
 ASSUMED_OVERHEAD_BYTES = 2 * 2**30

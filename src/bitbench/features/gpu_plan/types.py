@@ -1,9 +1,9 @@
 """Devices that are not in this machine, and what a plan needs of them."""
 
-from bitbench.core.base import Record
-from bitbench.core.capability import Capability, parse_capability
-from bitbench.core.cell import Contender
-from bitbench.lab.amount import PlanAnswer
+from bitbench.measure.amount import PlanAnswer
+from bitbench.study.base import Record
+from bitbench.study.capability import Capability, parse_capability
+from bitbench.study.plan import Contender
 
 
 class DeviceClass(Record):

@@ -1,8 +1,8 @@
 """How many devices a setup uses, and how much of each, from arguments that engines for GPUs spell alike."""
 
-from bitbench.core.asked.study import EngineSetup
 from bitbench.engines.options import spelled
 from bitbench.features.gpu_plan.types import DeviceUse
+from bitbench.study.study import EngineSetup
 
 _DEVICES = (("tensor-parallel-size", "tp-size", "tp"), ("pipeline-parallel-size", "pp-size"))
 _SHARE = ("gpu-memory-utilization", "mem-fraction-static")

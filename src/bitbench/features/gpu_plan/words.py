@@ -19,12 +19,12 @@ from bitbench.cli.plan import (
 )
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
-from bitbench.core.cell import Plan
 from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
-from bitbench.ground.units import UNKNOWN, show_about, show_bytes
-from bitbench.lab.amount import Amount
-from bitbench.lab.trust import Trust
-from bitbench.report.labels import Labels
+from bitbench.measure.amount import Amount
+from bitbench.measure.trust import Trust
+from bitbench.reports.labels import Labels
+from bitbench.study.plan import Plan
+from bitbench.util.units import UNKNOWN, show_about, show_bytes
 
 
 def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:

@@ -3,14 +3,14 @@
 from datetime import datetime
 
 from bitbench.features.history.types import History, HistoryPoint
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.charts import figure as fig
-from bitbench.report.charts.layer import channel, value
-from bitbench.report.document.numbers import Scale, scale_for, shown
-from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import counted
-from bitbench.report.labels import distinct
-from bitbench.report.quantities import estimated, times, unit_of
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.layer import channel, value
+from bitbench.reports.document.numbers import Scale, scale_for, shown
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import counted
+from bitbench.reports.labels import distinct
+from bitbench.reports.quantities import estimated, times, unit_of
+from bitbench.util.units import UNKNOWN
 
 HEIGHT = 300
 LENGTH_OF_DATE = len("2026-11-03")

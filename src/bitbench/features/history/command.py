@@ -9,9 +9,9 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.history.chart import history_figure
 from bitbench.features.history.computing import history_below
 from bitbench.features.history.words import history_document
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.report.charts.svg import svg
-from bitbench.report.document.terminal import render_whole
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.terminal import render_whole
+from bitbench.util.safe_files import SafeFolder
 
 
 def history(

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from bitbench.core.cell import Cell
-from bitbench.core.found.comparison import Difference, Verdict
-from bitbench.core.found.summary import Ratio
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.changes import Pair, changes_between
+from bitbench.analysis.comparability import differences
+from bitbench.analysis.gate import parse_metric
+from bitbench.analysis.intervals import estimate
+from bitbench.analysis.results.comparison import Difference, Verdict
+from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.study_comparison import SHAPE, compared_cells
+from bitbench.analysis.summarize import samples_by_cell, values_by_start
+from bitbench.analysis.trial import DEFINITIONS
 from bitbench.features.history.types import History, HistoryPoint
-from bitbench.ground.errors import StoreError
-from bitbench.statistics.changes import Pair, changes_between
-from bitbench.statistics.comparability import differences
-from bitbench.statistics.gate import parse_metric
-from bitbench.statistics.intervals import estimate
-from bitbench.statistics.studies import SHAPE, compared_cells
-from bitbench.statistics.summarize import samples_by_cell, values_by_start
-from bitbench.statistics.trial import DEFINITIONS
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Cell
+from bitbench.util.errors import StoreError
 
 LISTED_CELLS = 12  # in a message
 

@@ -1,9 +1,9 @@
 """One metric of one cell over past studies."""
 
-from bitbench.core.base import Record
-from bitbench.core.cell import Cell
-from bitbench.core.found.comparison import Difference, Verdict
-from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.comparison import Difference, Verdict
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.study.base import Record
+from bitbench.study.plan import Cell
 
 
 class HistoryPoint(Record):

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.facts import Fact
+from bitbench.analysis.results.facts import Fact
 from bitbench.features.history.chart import history_figure, when
 from bitbench.features.history.types import History, HistoryPoint
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Chart, Document, Name, Phrase, Section, Table
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import number_column, ratio_column, table, words_column
-from bitbench.report.document.words import Words, bullets, listing, names, paragraph, say
-from bitbench.report.quantities import estimated, number, times, unit_of
+from bitbench.reports.document.model import Chart, Document, Name, Phrase, Section, Table
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
+from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, say
+from bitbench.reports.quantities import estimated, number, times, unit_of
+from bitbench.util.units import UNKNOWN
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_CHANGES = 3  # in words; the rest is counted

@@ -11,7 +11,7 @@ FEATURE = Feature(
         ReportPart(
             "imported",
             ReportPlace.ANSWER,
-            type="bitbench.core.recorded.imported:ImportSource",
+            type="bitbench.study.imported:ImportSource",
             compute=".words:import_source",
             section=".words:imported_section",
         ),

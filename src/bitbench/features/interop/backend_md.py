@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.summary import CellSummary, Ranking, StudySummary
-from bitbench.lab.forms import ReportedStudy
-from bitbench.report.document.markdown import markdown
-from bitbench.report.document.model import Document, Name, Paragraph, Section, Table
-from bitbench.report.document.tables import ColumnOf, table, words_column
-from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import Words, paragraph, say, strong
-from bitbench.report.quantities import estimated
-from bitbench.report.sections.ranked import entry_of, in_order, outcomes_of, rank, titled
-from bitbench.report.shape import shape
+from bitbench.analysis.results.summary import CellSummary, Ranking, StudySummary
+from bitbench.api.forms import ReportedStudy
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.model import Document, Name, Paragraph, Section, Table
+from bitbench.reports.document.tables import ColumnOf, table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import Words, paragraph, say, strong
+from bitbench.reports.quantities import estimated
+from bitbench.reports.sections.ranked import entry_of, in_order, outcomes_of, rank, titled
+from bitbench.reports.shape import shape
 
 TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
 LEGEND = (

@@ -10,11 +10,11 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import Starts, Tool
-from bitbench.ground.exit_codes import ExitCode
-from bitbench.lab.folders import folder_report
-from bitbench.lab.study import Lab
-from bitbench.report.document.terminal import render
-from bitbench.report.document.text import plain
+from bitbench.measure.folders import folder_report
+from bitbench.measure.study import Lab
+from bitbench.reports.document.terminal import render
+from bitbench.reports.document.text import plain
+from bitbench.util.exit_codes import ExitCode
 
 
 def import_results(

@@ -6,21 +6,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from bitbench import __version__
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.imported import ImportedFile, ImportSource
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.profile import Operator
-from bitbench.core.recorded.published import PublishedKernels, PublishedProfile
+from bitbench.analysis.operator_groups import built_in_table
 from bitbench.features.interop.readers.reading import LONGEST_NAME, Reading, plain_name
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.records import ImportedStudy, as_study
 from bitbench.features.interop.types import ImportFileError, Starts, Tool
-from bitbench.ground.errors import StoreError
-from bitbench.planning.write_study import study_text
-from bitbench.report.document.text import plain
-from bitbench.statistics.operator_groups import built_in_table
-from bitbench.store.folder import StudyFolder
-from bitbench.store.published import write_published
+from bitbench.records.folder import StudyFolder
+from bitbench.records.host import HostFacts
+from bitbench.records.lock import Lock
+from bitbench.records.profile import Operator
+from bitbench.records.published import PublishedKernels, PublishedProfile
+from bitbench.records.published_files import write_published
+from bitbench.reports.document.text import plain
+from bitbench.study.imported import ImportedFile, ImportSource
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import StoreError
 
 REMARK = "Written by `bitbench import`: it can be reported, not run."
 LARGEST_FILE_BYTES = (

@@ -6,10 +6,10 @@ Nothing but the package booktabs is needed. Letters outside Latin alphabets need
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bitbench.lab.forms import ReportedStudy
-from bitbench.report.document import model as doc
-from bitbench.report.document.numbers import shown, text_cells
-from bitbench.report.document.text import MAX_NAME, inline, plain
+from bitbench.api.forms import ReportedStudy
+from bitbench.reports.document import model as doc
+from bitbench.reports.document.numbers import shown, text_cells
+from bitbench.reports.document.text import MAX_NAME, inline, plain
 
 HEAD = "% Tables of a bitbench report. They need \\usepackage{booktabs}; \\input this file, or copy a table out of it."
 _WRITTEN = str.maketrans(

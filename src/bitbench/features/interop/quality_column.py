@@ -1,9 +1,9 @@
 """One figure of quality beside speed, for tables that have room for one."""
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import StudySummary
-from bitbench.report.document.model import Quantity, Unit
-from bitbench.report.quantities import quality_of, unit_of
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.quantities import quality_of, unit_of
+from bitbench.study.plan import Contender
 
 PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a contender's quality estimates
 

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.recorded.imported import ImportSource
-from bitbench.core.recorded.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.core.recorded.variant import UNKNOWN_RECIPE, Variant
 from bitbench.features.interop.readers.reading import ImportedRun, Reading
 from bitbench.features.interop.types import Starts
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.study.imported import ImportSource
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.variant import UNKNOWN_RECIPE, Variant
+from bitbench.study.workload import Workload
 
 # By the first of these that the most cells have: speed before latency, as in a study of our own.
 HEADLINES = ("output_throughput", "tpot", "ttft", "latency")

@@ -4,10 +4,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document import model as doc
-from bitbench.report.document.numbers import shown, text_cells
-from bitbench.report.document.text import plain
+from bitbench.reports.document import model as doc
+from bitbench.reports.document.numbers import shown, text_cells
+from bitbench.reports.document.text import plain
+from bitbench.util.units import UNKNOWN
 
 WIDEST_TEXT = 44  # characters of a column of words
 

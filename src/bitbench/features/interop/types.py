@@ -2,8 +2,8 @@
 
 from enum import StrEnum
 
-from bitbench.ground.errors import BitbenchError
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.util.errors import BitbenchError
+from bitbench.util.exit_codes import ExitCode
 
 
 class ImportFileError(BitbenchError):

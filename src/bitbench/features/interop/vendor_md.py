@@ -6,22 +6,21 @@ interval, ties in the ranking, flagged outliers, and the cells that have no resu
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.core.found.summary import CellSummary, Estimate, Ranking, Run, StudySummary
-from bitbench.core.recorded.trial import Outcome
+from bitbench.analysis.results.summary import CellSummary, Estimate, Ranking, Run, StudySummary
+from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
-from bitbench.ground.units import UNKNOWN
-from bitbench.lab.forms import ReportedStudy
-from bitbench.report.document.markdown import code, phrase_text, section_parts
-from bitbench.report.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.report.document.text import plain
-from bitbench.report.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
-from bitbench.report.grouping import grouped
-from bitbench.report.quantities import ROUGH, estimated, plus_minus, unit_of
-from bitbench.report.sections.host import host_section
-from bitbench.report.sections.imported import source
-from bitbench.report.sections.ranked import (
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.markdown import code, phrase_text, section_parts
+from bitbench.reports.document.model import Block, Heading, Name, Paragraph, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.reports.document.text import plain
+from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.reports.grouping import grouped
+from bitbench.reports.quantities import ROUGH, estimated, plus_minus, unit_of
+from bitbench.reports.sections.host import host_section
+from bitbench.reports.sections.imported import source
+from bitbench.reports.sections.ranked import (
     entry_of,
     has_result,
     in_order,
@@ -31,7 +30,8 @@ from bitbench.report.sections.ranked import (
     rankings_by_model,
     titled,
 )
-from bitbench.report.shape import shape
+from bitbench.reports.shape import shape
+from bitbench.util.units import UNKNOWN
 
 ROUNDING = 1e-9  # what rounding leaves of equal values is below this
 DECIMALS = 2  # as in such records

@@ -6,25 +6,25 @@ Settings are a column, not footnotes; a cell that did not run has its row and it
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.core.asked.prompts import show_length
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Cell, Refusal
-from bitbench.core.found.summary import CellSummary, Estimate, StudySummary
-from bitbench.core.recorded.host import HostFacts
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.secrets import is_secret
+from bitbench.analysis.results.summary import CellSummary, Estimate, StudySummary
+from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.features.interop.rst import rst
-from bitbench.ground.units import UNKNOWN, show_bytes
-from bitbench.lab.forms import ReportedStudy
-from bitbench.report.document.model import Block, Document, Quantity, Section, Table, Unit
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.report.document.text import plain
-from bitbench.report.document.words import bullets, paragraph, plural, say
-from bitbench.report.grouping import grouped
-from bitbench.report.sections.ranked import memory_metric, outcomes_of
+from bitbench.records.host import HostFacts
+from bitbench.records.lock import Lock
+from bitbench.reports.document.model import Block, Document, Quantity, Section, Table, Unit
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.reports.document.text import plain
+from bitbench.reports.document.words import bullets, paragraph, plural, say
+from bitbench.reports.grouping import grouped
+from bitbench.reports.sections.ranked import memory_metric, outcomes_of
+from bitbench.study.plan import Cell, Refusal
+from bitbench.study.prompts import show_length
+from bitbench.study.secrets import is_secret
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
+from bitbench.util.units import UNKNOWN, show_bytes
 
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
 DECIMALS = 2  # as in such tables

@@ -6,20 +6,20 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.roof import MachineRoof
-from bitbench.environments.installed import python_of
+from bitbench.engines.environments.installed import python_of
 from bitbench.features.kernels import registry, runner
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.instruction_sets import usable_isas
 from bitbench.features.kernels.shapes import parse_shapes
 from bitbench.features.kernels.types import KernelRun, KernelSummary
-from bitbench.ground.errors import KernelError, StoreError
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.lab.trial import now
+from bitbench.measure.machine.gpus import survey_gpus
+from bitbench.measure.machine.host import collect_host_facts
+from bitbench.measure.trial import now
 from bitbench.models import library
-from bitbench.probes.gpus import survey_gpus
-from bitbench.probes.host import collect_host_facts
+from bitbench.records.roof import MachineRoof
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.errors import KernelError, StoreError
+from bitbench.util.safe_files import SafeFolder, read_bytes
 
 ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
 BASELINES = ("torch-linear", "torch-mv")

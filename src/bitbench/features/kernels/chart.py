@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary
 from bitbench.features.kernels.words import roof_quantities
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.charts import figure as fig
-from bitbench.report.charts.layer import Layer, channel, legend, value
-from bitbench.report.document.model import Unit
-from bitbench.report.document.numbers import shown
-from bitbench.report.labels import distinct
-from bitbench.report.quantities import median_and_extremes
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.layer import Layer, channel, legend, value
+from bitbench.reports.document.model import Unit
+from bitbench.reports.document.numbers import shown
+from bitbench.reports.labels import distinct
+from bitbench.reports.quantities import median_and_extremes
+from bitbench.util.units import UNKNOWN
 
 HEIGHT = 340
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there

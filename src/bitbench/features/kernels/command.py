@@ -8,11 +8,11 @@ from rich.text import Text
 
 from bitbench.cli.parsing import counts, words
 from bitbench.cli.terminal import Terminal
-from bitbench.core.asked.kernel_device import KernelDevice
 from bitbench.features.kernels.bench import BASELINES, KernelOptions, measure_kernels
 from bitbench.features.kernels.folders import write_kernels
-from bitbench.lab.study import default_home
-from bitbench.report.document.terminal import render
+from bitbench.measure.study import default_home
+from bitbench.reports.document.terminal import render
+from bitbench.study.kernel_device import KernelDevice
 
 
 def kernels(

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bitbench.analysis.distributions import fair_coin_quantile
 from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
-from bitbench.statistics.distributions import fair_coin_quantile
 
 CONFIDENCE = 0.95
 

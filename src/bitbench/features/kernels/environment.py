@@ -5,7 +5,7 @@ The kernel bench itself runs where an engine has its torch.
 
 from pathlib import Path
 
-from bitbench.core.environment import Environment
+from bitbench.study.environment import Environment
 
 TRITON = Environment(
     name="triton",

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from bitbench.core.recorded.published import PublishedKernels
 from bitbench.features.kernels.bench import RECORDS_FILE, kernel_records, read_kernels
 from bitbench.features.kernels.published import published_kernel_document
 from bitbench.features.kernels.types import KernelSummary
 from bitbench.features.kernels.words import kernel_document
-from bitbench.ground.errors import StoreError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.lab.folders import FolderReport
-from bitbench.report.document.markdown import FIGURES, markdown
-from bitbench.report.document.model import Document
-from bitbench.store.published import read_published
+from bitbench.measure.folders import FolderReport
+from bitbench.records.published import PublishedKernels
+from bitbench.records.published_files import read_published
+from bitbench.reports.document.markdown import FIGURES, markdown
+from bitbench.reports.document.model import Document
+from bitbench.util.errors import StoreError
+from bitbench.util.safe_files import SafeFolder
 
 TABLE_FILE = "kernels.md"
 
@@ -25,7 +25,7 @@ def kernel_report(folder: Path) -> FolderReport:
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     """kernels.md in `folder`, and the figure that it shows."""
     from bitbench.features.kernels.chart import WIDTH, roofline_figure  # drawing: a second to import
-    from bitbench.report.charts.svg import svg
+    from bitbench.reports.charts.svg import svg
 
     figure = roofline_figure(summary)
     document = kernel_document(summary, figure)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from bitbench.core.recorded.published import PublishedKernel, PublishedKernels
 from bitbench.features.kernels.words import label_column, shape_columns, time_column
-from bitbench.report.document.model import Document, Name, Phrase, Quantity, Section, Unit
-from bitbench.report.document.tables import ColumnOf, number_column, table
-from bitbench.report.document.words import bullets, listing, plural, say
-from bitbench.report.sections.imported import imported
+from bitbench.records.published import PublishedKernel, PublishedKernels
+from bitbench.reports.document.model import Document, Name, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.tables import ColumnOf, number_column, table
+from bitbench.reports.document.words import bullets, listing, plural, say
+from bitbench.reports.sections.imported import imported
 
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bitbench.feature import Offer, offered
-from bitbench.ground.errors import KernelError
-from bitbench.ground.plugins import warn_of_plugin
+from bitbench.util.errors import KernelError
+from bitbench.util.plugins import warn_of_plugin
 
 GROUP = "kernel_cases"
 

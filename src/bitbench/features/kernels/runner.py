@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.base import Json
-from bitbench.core.recorded.roof import ROOF_FORMAT, MachineRoof
 from bitbench.features.kernels.case import Shape
 from bitbench.features.kernels.registry import CaseSource, native_module, package_folders
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
-from bitbench.ground.errors import KernelError
-from bitbench.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.records.roof import ROOF_FORMAT, MachineRoof
+from bitbench.study.base import Json
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.errors import KernelError
+from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
 
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
 # More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bitbench.features.kernels.case import Shape
-from bitbench.ground.errors import KernelError
-from bitbench.ground.tensor_files import read_headers
+from bitbench.util.errors import KernelError
+from bitbench.util.tensor_files import read_headers
 
 SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
 SEED_OUTPUTS = (1024, 4096, 8192, 14336, 28672, 53248)

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.base import Record
+from bitbench.study.base import Record
+from bitbench.study.kernel_device import KernelDevice
 
 KERNEL_FORMAT = 1  # 1: first published form
 

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bitbench.core.asked.kernel_device import KernelDevice
-from bitbench.core.recorded.published import PublishedKernel
 from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
-from bitbench.ground.units import UNKNOWN
-from bitbench.report.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
-from bitbench.report.document.words import Words, bullets, paragraph, say, small_print
-from bitbench.report.grouping import grouped
-from bitbench.report.quantities import median_and_extremes, number
+from bitbench.records.published import PublishedKernel
+from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
+from bitbench.reports.document.words import Words, bullets, paragraph, say, small_print
+from bitbench.reports.grouping import grouped
+from bitbench.reports.quantities import median_and_extremes, number
+from bitbench.study.kernel_device import KernelDevice
+from bitbench.util.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from bitbench.report.charts.figure import Figure
+    from bitbench.reports.charts.figure import Figure
 
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median

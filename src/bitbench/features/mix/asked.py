@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.core.asked.study import Name
-from bitbench.core.base import Fraction, Spec
-from bitbench.core.tensor_types import tensor_type
+from bitbench.study.base import Fraction, Spec
+from bitbench.study.study import Name
+from bitbench.study.tensor_types import tensor_type
 
 REFERENCE = "gguf-q4_k_m"  # what llama.cpp's users run most
 DENSE_BITS = 16  # from here on a type is not quantized

@@ -4,10 +4,10 @@ mixes of types cost in divergence and time."""
 from math import sqrt
 
 from bitbench.features.mix.types import GroupChoice, Mixture
-from bitbench.report.charts import figure as fig
-from bitbench.report.charts.layer import Layer, channel
-from bitbench.report.document.model import Quantity, Unit
-from bitbench.report.document.numbers import Scale, scale_for, shown
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.layer import Layer, channel
+from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.numbers import Scale, scale_for, shown
 
 SENSITIVITY, MIXES = "sensitivity", "mixes"
 HEIGHT = 300

@@ -19,18 +19,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import Finding, Standing
-from bitbench.core.found.summary import QualityEstimate, Ratio
-from bitbench.core.recorded.quality import Condition
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.tensor_types import tensor_type
+from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.intervals import Resampler, sample
+from bitbench.analysis.quality import window_means, with_interval
+from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.summary import QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
-from bitbench.ground.errors import UsageError
-from bitbench.statistics.divergence import divergence, scores_of
-from bitbench.statistics.intervals import Resampler, sample
-from bitbench.statistics.quality import window_means, with_interval
+from bitbench.records.quality import Condition
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender
+from bitbench.study.tensor_types import tensor_type
+from bitbench.util.errors import UsageError
 
 DIVERGENCE, TIME, BITS = "divergence", "time", "bits"
 FRONT_POINTS = 16

@@ -13,8 +13,8 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.mix.asked import Mix, parse_limits
 from bitbench.features.mix.search import mix as find_mix
 from bitbench.features.mix.words import mixture_document
-from bitbench.lab.checked import checked
-from bitbench.lab.study import Lab
+from bitbench.measure.study import Lab
+from bitbench.study.checked import checked
 
 
 def mix(

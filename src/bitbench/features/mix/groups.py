@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from bitbench.core.asked.recipe import Backend, Recipe, TensorRule
-from bitbench.core.tensor_types import tensor_type
 from bitbench.features.mix.types import TensorGroup
-from bitbench.ground.errors import RecipeError
 from bitbench.quantize.gguf_header import GgufTensor
+from bitbench.study.recipe import Backend, Recipe, TensorRule
+from bitbench.study.tensor_types import tensor_type
+from bitbench.util.errors import RecipeError
 
 # Matrices that read the same vector: engines fuse them, or compute them in one pass.
 _FUSED = {

@@ -10,16 +10,11 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
-from bitbench.core.asked.quality import Quality
-from bitbench.core.asked.recipe import Recipe
-from bitbench.core.asked.study import Count, EngineSetup, Measure, Schedule, Study
-from bitbench.core.asked.workload import Workload
-from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import Finding
-from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio, StudySummary
-from bitbench.core.ports import Observer
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import Outcome
+from bitbench.analysis.quality import KL, summarize_quality
+from bitbench.analysis.results.recommendation import Finding
+from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio, StudySummary
+from bitbench.analysis.sequential import headline_of, pair_tables
+from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.asked import Mix
 from bitbench.features.mix.choice import (
     Measured,
@@ -40,22 +35,27 @@ from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_type
 from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, MixSide, Mixture, TensorGroup, TypeTime
 from bitbench.features.mix.words import mixture_document
-from bitbench.ground.errors import LoadError, QualityError, QuantizeError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.ground.units import show_bytes
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.lab.variants import make_variant, order_variant
+from bitbench.measure.expand import no_quality_of_random_weights
+from bitbench.measure.study import Lab
+from bitbench.measure.variants import make_variant, order_variant
 from bitbench.models import library
-from bitbench.planning.expand import no_quality_of_random_weights
+from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.gguf_header import GgufTensor, read_tensors
-from bitbench.report import files
-from bitbench.report.document.vega import vega_bundle
-from bitbench.statistics.quality import KL, summarize_quality
-from bitbench.statistics.standing import headline_of, pair_tables
-from bitbench.statistics.summarize import summarize
-from bitbench.store.folder import StudyFolder
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.reports import files
+from bitbench.reports.document.vega import vega_bundle
+from bitbench.study.plan import Contender
+from bitbench.study.quality import Quality
+from bitbench.study.recipe import Recipe
+from bitbench.study.source import StudySource
+from bitbench.study.study import Count, EngineSetup, Measure, Schedule, Study
+from bitbench.study.workload import Workload
+from bitbench.util.errors import LoadError, QualityError, QuantizeError
+from bitbench.util.safe_files import SafeFolder
+from bitbench.util.units import show_bytes
 
 ENGINE = "llamacpp"
 DENSE = "gguf-bf16"  # what every divergence is measured from

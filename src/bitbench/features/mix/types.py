@@ -3,11 +3,11 @@ says of the whole."""
 
 from pydantic import Field
 
-from bitbench.core.base import Record
-from bitbench.core.found.recommendation import Finding, Standing
-from bitbench.core.found.summary import Estimate, QualityEstimate, Ratio
+from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.study.base import Record
+from bitbench.util.exit_codes import ExitCode
 
 
 class TensorGroup(Record):

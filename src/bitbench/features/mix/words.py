@@ -4,14 +4,12 @@ tensors are sensitive."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.recommendation import Finding, Standing
-from bitbench.core.found.summary import Estimate, MetricDefinition, QualityEstimate
-from bitbench.core.tensor_types import tensor_type
+from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, QualityEstimate
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
-from bitbench.report.answers.recommend import finding_quantity
-from bitbench.report.document.model import (
+from bitbench.reports.answers.recommend import finding_quantity
+from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
     Document,
@@ -23,11 +21,13 @@ from bitbench.report.document.model import (
     Section,
     Unit,
 )
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import number_column, table, words_column
-from bitbench.report.document.words import bullets, joined, paragraph, plural, say, small_print, strong
-from bitbench.report.quantities import ROUGH, estimated, quality_of, times
-from bitbench.report.sections.quality import rounded_sentences
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.words import bullets, joined, paragraph, plural, say, small_print, strong
+from bitbench.reports.quantities import ROUGH, estimated, quality_of, times
+from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.study.metrics import METRICS
+from bitbench.study.tensor_types import tensor_type
 
 STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])

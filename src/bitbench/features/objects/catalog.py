@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore, StoredObject
-from bitbench.ground.errors import StoreError
-from bitbench.store.arrow_tables import table_schema
+from bitbench.records.arrow_tables import table_schema
+from bitbench.util.errors import StoreError
 
 TABLES = ("studies", "trials", "instances", "quality")
 FOLDER = ".catalog"

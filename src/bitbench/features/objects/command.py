@@ -7,7 +7,7 @@ import typer
 
 from bitbench.cli.terminal import Terminal
 from bitbench.features.objects.remote_folder import pull_study
-from bitbench.report.document.words import plural
+from bitbench.reports.document.words import plural
 
 
 def pull(

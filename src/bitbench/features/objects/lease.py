@@ -16,10 +16,10 @@ from types import TracebackType
 
 from pydantic import Field
 
-from bitbench.core.base import Record
 from bitbench.features.objects.store import ObjectChangedError, ObjectExistsError, ObjectStore
-from bitbench.ground.errors import StoreError
-from bitbench.store.records import parse
+from bitbench.records.strict_reader import parse
+from bitbench.study.base import Record
+from bitbench.util.errors import StoreError
 
 NAME = "writer.json"
 LEASE_FORMAT = 1  # 1: first published form

@@ -22,15 +22,15 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from bitbench.core.base import Record
-from bitbench.core.recorded.profile import OperatorProfile
 from bitbench.features.objects.catalog import TABLES, write_tables
 from bitbench.features.objects.lease import LASTS_S, Lease
 from bitbench.features.objects.store import SCHEME, ObjectChangedError, ObjectExistsError, ObjectStore
-from bitbench.ground.errors import StoreError, UsageError
-from bitbench.ground.safe_files import SafeFolder, read_bytes
-from bitbench.store.arrow_tables import study_table
-from bitbench.store.folder import StudyFolder, Writer
+from bitbench.records.arrow_tables import study_table
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.profile import OperatorProfile
+from bitbench.study.base import Record
+from bitbench.util.errors import StoreError, UsageError
+from bitbench.util.safe_files import SafeFolder, read_bytes
 
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
 _RECORD = re.compile(r"(trials/t|instances/i|quality/q)\d{4,9}\.json", re.ASCII)

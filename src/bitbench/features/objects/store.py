@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bitbench.ground.errors import StoreError
+from bitbench.util.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,11 +16,11 @@ from rich.text import Text
 from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
 from bitbench.features.query.tables import TABLES, sql_type
-from bitbench.ground.errors import UsageError
-from bitbench.ground.units import UNKNOWN, significant
-from bitbench.report.document.model import plain_text
-from bitbench.report.document.text import plain
-from bitbench.report.document.words import listing, plural
+from bitbench.reports.document.model import plain_text
+from bitbench.reports.document.text import plain
+from bitbench.reports.document.words import listing, plural
+from bitbench.util.errors import UsageError
+from bitbench.util.units import UNKNOWN, significant
 
 MOST_PLACES = 5  # damaged lines that a warning names
 

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from bitbench.core.base import Record
-from bitbench.core.recorded.quality import QUALITY_FORMAT, QualityRecord
-from bitbench.core.recorded.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
-from bitbench.ground.errors import StoreError
-from bitbench.store.records import parse
+from bitbench.records.quality import QUALITY_FORMAT, QualityRecord
+from bitbench.records.strict_reader import parse
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.study.base import Record
+from bitbench.util.errors import StoreError
 
 _KINDS: dict[str, tuple[type[Record], int]] = {
     "trials": (TrialRecord, RECORD_FORMAT),

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from bitbench.core.recorded.requests import REQUEST_COLUMNS
-from bitbench.store.records import arrow_schema
+from bitbench.records.requests import REQUEST_COLUMNS
+from bitbench.records.strict_reader import arrow_schema
 
 
 class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types

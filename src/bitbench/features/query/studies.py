@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
 
-from bitbench.core.recorded.trial import Memory, TrialMetrics
 from bitbench.feature import offered
 from bitbench.features.query.damage import damaged_lines, damaged_rows
 from bitbench.features.query.request_dataset import request_dataset
 from bitbench.features.query.tables import TABLES, no_rows, sql_value
-from bitbench.ground.errors import StoreError
-from bitbench.ground.near_miss import did_you_mean
-from bitbench.store.tables import StudyTable
+from bitbench.records.tables import StudyTable
+from bitbench.records.trial import Memory, TrialMetrics
+from bitbench.util.errors import StoreError
+from bitbench.util.near_miss import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,7 +225,7 @@ class Studies:
         return _with_workload(self._without_lost(read)) if name == "trials" else _with_study(f"({read})")
 
     def _without_lost(self, read: str) -> str:
-        """As `store.lost` has it: what a block had before its machine was lost does not count. Ids count upwards."""
+        """As `records.lost` has it: what a block had before its machine was lost does not count. Ids count upwards."""
         pattern = f"{self._place}/**/{TABLES['instances'].files}"
         if not self._has(pattern):
             return read

@@ -1,7 +1,7 @@
 """The tables that `bitbench query` offers: those of studies and that of kernel benches, in DuckDB's words."""
 
-from bitbench.store import tables
-from bitbench.store.tables import StudyTable, TableColumn
+from bitbench.records import tables
+from bitbench.records.tables import StudyTable, TableColumn
 
 # How DuckDB spells the types of columns.
 _TYPES = {

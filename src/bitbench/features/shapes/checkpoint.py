@@ -8,14 +8,14 @@ from pathlib import Path
 
 from bitbench.features.shapes.names import folder_name, reference_to
 from bitbench.features.shapes.tokenizer import tokenizer_files
-from bitbench.ground.errors import ModelError
-from bitbench.ground.safe_files import SafeFolder
-from bitbench.ground.tensor_files import header_bytes
-from bitbench.ground.units import show_bytes
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub import OnProgress
 from bitbench.models.shape_tensors import shards, tensor_bytes
 from bitbench.models.shapes import Shape
+from bitbench.util.errors import ModelError
+from bitbench.util.safe_files import SafeFolder
+from bitbench.util.tensor_files import header_bytes
+from bitbench.util.units import show_bytes
 
 _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20  # the tokenizer
 _UNFINISHED = ".making-"

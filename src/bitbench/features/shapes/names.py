@@ -1,8 +1,8 @@
 """How a shape is named: in studies, and on disk."""
 
-from bitbench.ground.errors import ModelError
-from bitbench.ground.near_miss import did_you_mean
 from bitbench.models.shapes import SHAPES, Shape
+from bitbench.util.errors import ModelError
+from bitbench.util.near_miss import did_you_mean
 
 _PREFIX = "shape:"
 

@@ -25,19 +25,19 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.summary import Interval, Ratio
-from bitbench.core.recorded.study import StudyRecords
-from bitbench.core.recorded.trial import TrialRecord
-from bitbench.core.recorded.variant import Variant
+from bitbench.analysis.comparison import compare, compare_speed
+from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
+from bitbench.analysis.pairs import PairTable
+from bitbench.analysis.results.summary import Interval, Ratio
+from bitbench.analysis.sequential import Headline, pair_tables
 from bitbench.features.speculation.types import Speculation, Speculations
-from bitbench.statistics.comparison import compare, compare_speed
-from bitbench.statistics.intervals import Resampler, Sample, estimate, sample
-from bitbench.statistics.pairs import PairTable
-from bitbench.statistics.standing import Headline, pair_tables
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialRecord
+from bitbench.study.base import Json
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.study import Argument, EngineSetup
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Workload
 
 STEP = Headline("tpot_s", higher_is_better=False)
 # How arguments about drafts begin, whatever the engine: vLLM's speculative-config, llama.cpp's spec-type and others.

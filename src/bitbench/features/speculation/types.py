@@ -1,8 +1,8 @@
 """What drafting tokens ahead gains, in numbers."""
 
-from bitbench.core.base import Record
-from bitbench.core.cell import Contender
-from bitbench.core.found.summary import Estimate, Interval, Ratio
+from bitbench.analysis.results.summary import Estimate, Interval, Ratio
+from bitbench.study.base import Record
+from bitbench.study.plan import Contender
 
 
 class Speculation(Record):

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from bitbench.core.found.summary import Interval, Ratio, StudySummary
+from bitbench.analysis.results.summary import Interval, Ratio, StudySummary
 from bitbench.features.speculation.types import Speculation, Speculations
-from bitbench.report.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.report.document.tables import number_column, ratio_column, table, words_column
-from bitbench.report.document.text import MAX_NAME
-from bitbench.report.document.words import bullets, listing, names, say, small_print, strong
-from bitbench.report.labels import Labels
-from bitbench.report.quantities import times, with_interval
+from bitbench.reports.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import bullets, listing, names, say, small_print, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import times, with_interval
 
 WIDE = 110  # characters of a terminal from which there is room for what explains the gain
 

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from bitbench.core.asked.study import EngineSetup, Study
-from bitbench.core.ports import Engine
-from bitbench.planning.kv_cache import as_arguments
+from bitbench.measure.kv_cache import as_arguments
+from bitbench.ports import Engine
+from bitbench.study.study import EngineSetup, Study
 
 
 def alike_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from bitbench.core.ports import Observer
 from bitbench.features.tune.search import tune as search
 from bitbench.features.tune.search import tune_source
 from bitbench.features.tune.types import Tuning
-from bitbench.ground.units import parse_seconds
-from bitbench.lab.checked import checked
-from bitbench.lab.observer import LogObserver
-from bitbench.lab.study import Lab
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.ports import Observer
+from bitbench.study.checked import checked
+from bitbench.util.units import parse_seconds
 
 
 def tune(

@@ -5,11 +5,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bitbench.core.asked.study import Study, StudySection
-from bitbench.core.base import Bytes, Fraction
-from bitbench.core.cell import Plan
-from bitbench.core.ports import Engine
 from bitbench.features.tune.alike import alike_setups
+from bitbench.ports import Engine
+from bitbench.study.base import Bytes, Fraction
+from bitbench.study.plan import Plan
+from bitbench.study.study import Study, StudySection
 
 
 class Goal(StrEnum):

@@ -38,7 +38,7 @@ def tune(
     from bitbench.features.tune.search import tune as search
     from bitbench.features.tune.search import tune_source
     from bitbench.features.tune.words import tuning_document
-    from bitbench.lab.study import Lab
+    from bitbench.measure.study import Lab
 
     lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
     source = tune_source(study, None if budget is None else seconds(budget, "--budget"))

@@ -4,19 +4,19 @@ the budget. All of it is fixed before the first start."""
 from dataclasses import dataclass
 from math import floor
 
-from bitbench.core.asked.quality import MOST_WINDOWS, Quality
-from bitbench.core.asked.study import Count, Measure, Study
-from bitbench.core.cell import Contender, Plan
-from bitbench.core.recorded.lock import Lock
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
+from bitbench.analysis.model_groups import fields_of, log_speeds_of
+from bitbench.analysis.quality import losses_of
 from bitbench.features.tune.asked import Tune
 from bitbench.features.tune.window_plan import windows_to_decide
-from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
-from bitbench.planning.estimate import Estimator
-from bitbench.statistics.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
-from bitbench.statistics.fields import fields_of, log_speeds_of
-from bitbench.statistics.quality import losses_of
+from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.measure.estimate import Estimator
+from bitbench.records.lock import Lock
+from bitbench.records.quality import QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.quality import MOST_WINDOWS, Quality
+from bitbench.study.study import Count, Measure, Study
 
 QUALITY_SHARE = 0.5  # of the time that is left, at most
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from bitbench.core.cell import Contender, Plan
+from bitbench.study.plan import Contender, Plan
 
 FEWEST = 2  # there is nothing to choose from one
 

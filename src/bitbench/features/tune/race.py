@@ -21,13 +21,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import Finding, Judged, Standing
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.interim_looks import Look
+from bitbench.analysis.pairs import PairTable
+from bitbench.analysis.results.recommendation import Finding, Judged, Standing
+from bitbench.analysis.sequential import Headline, baseline_of, looks_taken, pair_tables
 from bitbench.features.tune.types import RaceEnd
-from bitbench.statistics.looks import Look
-from bitbench.statistics.pairs import PairTable
-from bitbench.statistics.standing import Headline, baseline_of, looks_taken, pair_tables
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Contender
 
 
 @dataclass(frozen=True)

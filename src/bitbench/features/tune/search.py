@@ -6,32 +6,32 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from bitbench.core.asked.study import STARTS_OF_A_BUDGET, Study
-from bitbench.core.cell import Cell, Contender, Plan
-from bitbench.core.found.metrics import METRICS
-from bitbench.core.found.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, Standing
-from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio, StudySummary
-from bitbench.core.ports import Observer
-from bitbench.core.recorded.study import StudyRecords
+from bitbench.analysis.elapsed import block_ends
+from bitbench.analysis.pairs import PairTable
+from bitbench.analysis.quality import baseline_of as quality_baseline
+from bitbench.analysis.recommend import MEMORIES, recommend
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, Standing
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
+from bitbench.analysis.sequential import Headline, baseline_of, headline_of, pair_tables
+from bitbench.analysis.summarize import summarize
+from bitbench.api.deploy import deploy_words
 from bitbench.features.tune.asked import Goal, Tune
 from bitbench.features.tune.confirmation import Confirmation, ConfirmationPlanner
 from bitbench.features.tune.draw import draw
 from bitbench.features.tune.race import Race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Tried, Tuning
-from bitbench.ground.errors import StudyFileError, UsageError
-from bitbench.lab.deploy import deploy_words
-from bitbench.lab.pace import PROBE_AND_TOUCH_S, STOP_S
-from bitbench.lab.part import StudyPart
-from bitbench.lab.source import StudySource
-from bitbench.lab.study import Lab
-from bitbench.report.document.words import plural
-from bitbench.statistics.elapsed import block_ends
-from bitbench.statistics.pairs import PairTable
-from bitbench.statistics.quality import baseline_of as quality_baseline
-from bitbench.statistics.recommend import MEMORIES, recommend
-from bitbench.statistics.standing import Headline, baseline_of, headline_of, pair_tables
-from bitbench.statistics.summarize import summarize
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.measure.partial_run import StudyPart
+from bitbench.measure.study import Lab
+from bitbench.ports import Observer
+from bitbench.records.folder import StudyFolder
+from bitbench.records.study_records import StudyRecords
+from bitbench.reports.document.words import plural
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.source import StudySource
+from bitbench.study.study import STARTS_OF_A_BUDGET, Study
+from bitbench.util.errors import StudyFileError, UsageError
 
 SCREENINGS = STARTS_OF_A_BUDGET.min  # of every contender before one may be dropped
 _FATES = list(Fate)

@@ -2,12 +2,12 @@
 
 from enum import StrEnum
 
-from bitbench.core.base import Record
-from bitbench.core.cell import Contender, Refusal
-from bitbench.core.found.recommendation import Cost, Finding, Limits, Standing, standing_of
-from bitbench.core.found.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.recommendation import Cost, Finding, Limits, Standing, standing_of
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.features.tune.asked import Goal
-from bitbench.ground.exit_codes import ExitCode
+from bitbench.study.base import Record
+from bitbench.study.plan import Contender, Refusal
+from bitbench.util.exit_codes import ExitCode
 
 
 class RaceEnd(StrEnum):

@@ -12,7 +12,7 @@ from math import ceil, inf, log1p
 
 import numpy as np
 
-from bitbench.statistics.distributions import normal_quantile
+from bitbench.analysis.distributions import normal_quantile
 
 POWER = 0.9
 # Of the windows that were scored before. Few of them know their own distance from the limit badly, so that a plan by

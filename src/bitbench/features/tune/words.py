@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from bitbench.core.cell import Contender
-from bitbench.core.found.recommendation import QUALITY_LOSS, Cost, Finding, Standing
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Cost, Finding, Standing
 from bitbench.features.tune.asked import Goal
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
-from bitbench.ground.units import show_duration
-from bitbench.report.answers.deploy import deployment_section
-from bitbench.report.answers.recommend import MARKS, asked_for, finding_quantity, limit_text
-from bitbench.report.document.model import (
+from bitbench.reports.answers.deploy import deployment_section
+from bitbench.reports.answers.recommend import MARKS, asked_for, finding_quantity, limit_text
+from bitbench.reports.document.model import (
     Document,
     Mark,
     Name,
@@ -21,12 +19,14 @@ from bitbench.report.document.model import (
     Table,
     Unit,
 )
-from bitbench.report.document.numbers import percent
-from bitbench.report.document.tables import number_column, ratio_column, table, words_column
-from bitbench.report.document.text import MAX_NAME, plain
-from bitbench.report.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
-from bitbench.report.labels import Labels
-from bitbench.report.quantities import ROUGH, estimated, number, times, unit_of
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import ROUGH, estimated, number, times, unit_of
+from bitbench.study.plan import Contender
+from bitbench.util.units import show_duration
 
 MAX_CAUSE = 160
 _ADVICE = say(

@@ -3,15 +3,15 @@
 import time
 from pathlib import Path
 
-from bitbench.core.base import Json
 from bitbench.features.vptq.options import VptqOptions
-from bitbench.ground.errors import QuantizeError
-from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.study.base import Json
+from bitbench.util.errors import QuantizeError
+from bitbench.util.safe_files import SafeFolder
 
 _WORKER = Path(__file__).with_name("workers") / "vptq_worker.py"
 

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from bitbench.core.asked.recipe import BackendOptions
-from bitbench.core.base import Fraction
+from bitbench.study.base import Fraction
+from bitbench.study.recipe import BackendOptions
 
 
 class VptqOptions(BackendOptions):

@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from bitbench.core.cell import Cell, Contender, Group, Plan
-from bitbench.core.ports import Observer
-from bitbench.core.progress import LoadProgress
-from bitbench.core.recorded.quality import QualityRecord
-from bitbench.core.recorded.trial import InstanceRecord, TrialRecord
 from bitbench.features.watch.server import LiveServer
 from bitbench.features.watch.types import Questions, RunProgress
 from bitbench.features.watch.words import REFRESH_S, live_page, questions
-from bitbench.lab.study import Lab
-from bitbench.report.document.html import page
-from bitbench.report.document.vega import vega_bundle
-from bitbench.store.folder import StudyFolder
+from bitbench.measure.study import Lab
+from bitbench.ports import Observer
+from bitbench.records.folder import StudyFolder
+from bitbench.records.load_progress import LoadProgress
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.reports.document.html import page
+from bitbench.reports.document.vega import vega_bundle
+from bitbench.study.plan import Cell, Contender, Group, Plan
 
 
 @contextmanager

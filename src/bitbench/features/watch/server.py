@@ -8,7 +8,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, cast
 
-from bitbench.ground.errors import UsageError
+from bitbench.util.errors import UsageError
 
 HOST = "127.0.0.1"
 _SLOWEST_REQUEST_S = 5.0

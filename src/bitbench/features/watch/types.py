@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bitbench.ground.units import show_duration
+from bitbench.util.units import show_duration
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from functools import cache
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bitbench.core.found.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
+from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
 from bitbench.features.watch.types import Questions, RunProgress
-from bitbench.report.charts.style import DARK, LIGHT, css
-from bitbench.report.document.text import plain
-from bitbench.report.labels import Labels
+from bitbench.reports.charts.style import DARK, LIGHT, css
+from bitbench.reports.document.text import plain
+from bitbench.reports.labels import Labels
 
 REFRESH_S = 5
 NONE = "–"
@@ -39,7 +39,7 @@ def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, 
 @cache
 def _template() -> tuple[Template, Markup]:
     """Read once: a page is made before each trial."""
-    loader = ChoiceLoader([PackageLoader("bitbench.features.watch"), PackageLoader("bitbench.report.document")])
+    loader = ChoiceLoader([PackageLoader("bitbench.features.watch"), PackageLoader("bitbench.reports.document")])
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     style = environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))
     return environment.get_template("live.html"), Markup(style)

@@ -6,7 +6,7 @@ Imports nothing of bitbench. Weights that were packed in 4 bits keep the values 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, run  # type: ignore[import-not-found]
 
 

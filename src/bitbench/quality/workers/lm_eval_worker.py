@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
 
 WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities

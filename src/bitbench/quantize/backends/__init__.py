@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.core.asked.recipe import Backend, BackendOptions, Recipe
 from bitbench.feature import offered
-from bitbench.ground.errors import QuantizeError
 from bitbench.quantize.backends import gguf, llmcompressor, openvino
 from bitbench.quantize.environment import QUANTIZE
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, Work
+from bitbench.study.recipe import Backend, BackendOptions, Recipe
+from bitbench.util.errors import QuantizeError
 
 
 @dataclass(frozen=True)

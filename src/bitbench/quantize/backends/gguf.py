@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from bitbench.core.base import Json
-from bitbench.ground.errors import QuantizeError
-from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.study.base import Json
+from bitbench.util.errors import QuantizeError
+from bitbench.util.safe_files import SafeFolder
 
 _WORKER = Path(__file__).parents[1] / "workers" / "gguf_worker.py"
 _FILE = "model.gguf"

@@ -3,12 +3,12 @@
 import time
 from pathlib import Path
 
-from bitbench.core.asked.recipe import Step
-from bitbench.core.base import Json
-from bitbench.ground.safe_files import SafeFolder
 from bitbench.quantize.backends.worker import run_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.study.base import Json
+from bitbench.study.recipe import Step
+from bitbench.util.safe_files import SafeFolder
 
 _WORKER = Path(__file__).parents[1] / "workers" / "llmcompressor_worker.py"
 # Processor seconds of a step on SmolLM2-135M with 64 samples of 512 tokens; only their ratios are used. Those of

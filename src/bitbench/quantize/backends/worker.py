@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from bitbench.core.base import Json
-from bitbench.ground.errors import QuantizeError
-from bitbench.isolated.job_process import WorkerFailed, run_job
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.work import Work
+from bitbench.study.base import Json
+from bitbench.util.errors import QuantizeError
+from bitbench.util.isolated.job_process import WorkerFailed, run_job
 
 
 def run_worker(

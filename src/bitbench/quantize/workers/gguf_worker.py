@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, die_with, run  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")

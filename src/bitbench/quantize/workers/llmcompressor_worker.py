@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # Run in isolated mode, python looks nowhere else.
-sys.path += [str(Path(__file__).parents[2] / "isolated"), str(Path(__file__).parent)]
+sys.path += [str(Path(__file__).parents[2] / "util" / "isolated"), str(Path(__file__).parent)]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
 from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
 

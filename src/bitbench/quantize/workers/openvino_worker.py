@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
 
 REPORTED_PACKAGES = ("nncf", "openvino", "optimum-intel", "torch", "transformers")

@@ -1,9 +1,5 @@
 """`aiperf profile`: profile_export_aiperf.json, one block `{unit, avg, p50, …}` per metric."""
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.base import Json
-from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
@@ -14,6 +10,10 @@ from bitbench.features.interop.readers.reading import (
     words,
     workload,
 )
+from bitbench.records.trial import TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.plan import UNKNOWN_ENGINE
+from bitbench.study.study import EngineSetup
 
 TOOL = "aiperf"
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}

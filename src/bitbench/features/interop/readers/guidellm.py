@@ -1,10 +1,5 @@
 """`guidellm benchmark --output-path benchmarks.json`: a report with one benchmark per load that was tried."""
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
@@ -15,6 +10,11 @@ from bitbench.features.interop.readers.reading import (
     words,
     workload,
 )
+from bitbench.records.trial import TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.plan import UNKNOWN_ENGINE
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
 
 TOOL = "guidellm"
 MILLISECOND = 1e-3

@@ -7,9 +7,6 @@ one start.
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
@@ -21,6 +18,9 @@ from bitbench.features.interop.readers.reading import (
     words,
     workload,
 )
+from bitbench.records.trial import InstanceFacts, TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.study import Argument, EngineSetup
 
 TOOL = "llama-bench"
 NANOSECOND = 1e-9

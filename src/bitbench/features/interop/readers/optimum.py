@@ -5,9 +5,6 @@ Prefill and decode are timed in separate passes, so what belongs to one iteratio
 
 from itertools import zip_longest
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
@@ -19,6 +16,9 @@ from bitbench.features.interop.readers.reading import (
     words,
     workload,
 )
+from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.study import Argument, EngineSetup
 
 TOOL = "optimum-benchmark"
 MEGABYTE = 10**6

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from bitbench.core.asked.arrival import AnyArrival, Batch, ClosedLoop
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
-from bitbench.core.base import Json
-from bitbench.core.recorded.published import PublishedKernel
-from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.features.interop.readers.text import measurable
 from bitbench.features.interop.readers.vendor_profile import ProfileTable
 from bitbench.features.interop.types import ImportFileError
+from bitbench.records.published import PublishedKernel
+from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.study.arrival import AnyArrival, Batch, ClosedLoop
+from bitbench.study.base import Json
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
 
 LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")

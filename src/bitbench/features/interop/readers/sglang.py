@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import InstanceFacts
 from bitbench.features.interop.readers.reading import ImportedRun, Reading, at, number, objects, whole, words
 from bitbench.features.interop.readers.vllm import served_metrics, served_shape
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.base import Json
+from bitbench.study.study import EngineSetup
 
 TOOL = "sglang.bench_serving"
 

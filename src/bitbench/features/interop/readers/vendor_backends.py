@@ -2,12 +2,12 @@
 
 import re
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.recorded.trial import InstanceFacts, TrialMetrics
 from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
 from bitbench.features.interop.readers.text import measurable, table_row
 from bitbench.features.interop.readers.vendor_profile import read_profile
-from bitbench.ground.units import UNKNOWN, parse_seconds
+from bitbench.records.trial import InstanceFacts, TrialMetrics
+from bitbench.study.study import EngineSetup
+from bitbench.util.units import UNKNOWN, parse_seconds
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
 _INTERVAL = re.compile(r"\[[^]]*\]")

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.core.asked.study import Argument, EngineSetup
-from bitbench.core.recorded.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
 from bitbench.features.interop.readers.text import figure, table_row
+from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
+from bitbench.study.study import Argument, EngineSetup
 
 _TITLE = re.compile(r"^-\s+(\S+) \((\S+)\)\s*$")
 _SETTING = re.compile(r"^\s*\*\s*\[(.+?)\]=\((.+)\)")

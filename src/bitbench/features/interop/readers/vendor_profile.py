@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from bitbench.ground.units import parse_bytes, parse_seconds
+from bitbench.util.units import parse_bytes, parse_seconds
 
 _TOTAL = re.compile(r"Self (CPU|CUDA) time total: (\S+)")
 _DEVICE = re.compile(r"^- Device: (.+)$")

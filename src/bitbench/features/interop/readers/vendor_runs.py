@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.cell import UNKNOWN_ENGINE
-from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.features.interop.readers.reading import ImportedRun, Reading, plain_name, workload
 from bitbench.features.interop.readers.text import figure
+from bitbench.records.trial import TrialMetrics
+from bitbench.study.plan import UNKNOWN_ENGINE
+from bitbench.study.study import EngineSetup
 
 _CONFIGURATION = re.compile(r"^## Configuration: batch_size=(\d+), input_len=(\d+), output_len=(\d+)")
 _MODEL = re.compile(r"^#### (.+)")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from bitbench.core.asked.study import EngineSetup
-from bitbench.core.asked.workload import Workload
-from bitbench.core.base import Json
-from bitbench.core.recorded.trial import TrialMetrics
 from bitbench.features.interop.readers.reading import ImportedRun, Reading, number, objects, whole, words, workload
+from bitbench.records.trial import TrialMetrics
+from bitbench.study.base import Json
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
 
 TOOL = "vllm bench serve"
 MILLISECOND = 1e-3

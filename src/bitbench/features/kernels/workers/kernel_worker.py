@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[3] / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from bitbench_package import load  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run, sentence  # type: ignore[import-not-found]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 # Run in isolated mode, python looks nowhere else.
-sys.path += [str(Path(__file__).parents[3] / place) for place in ("isolated", "quantize/workers")]
+sys.path += [str(Path(__file__).parents[3] / place) for place in ("util/isolated", "quantize/workers")]
 sys.path.append(str(Path(__file__).parent))
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]

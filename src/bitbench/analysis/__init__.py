@@ -1,0 +1,1 @@
+"""Every number that follows from records, pure: no I/O, no clock, and the same seed gives the same digits."""

@@ -1,0 +1,128 @@
+"""What may be claimed about the contenders of a workload, with 95 % confidence for all claims of a kind at once.
+
+Three questions, each a family of its own with its own allowed error:
+
+1. Against the baseline: which contenders are faster, which slower? Holm over the C − 1 ratios.
+2. Which may be the best? A contender is out when some other is above it at a one-sided α / (C − 1) (Hsu 1984, by the
+   union bound); the set contains the true best.
+3. The full ranking: Holm over all pairs.
+
+**Equal within a margin.** Where that is asked for, a ratio whose whole interval lies within the margin is closed as
+equal. Each ratio could then be claimed wrongly in one way or another, whatever is true, so Holm's later and easier
+steps have no ground to stand on: families 1 and 3 use Bonferroni's level for all their claims.
+
+A claim that was made at an earlier look stays (see `looks`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import log
+
+from bitbench.analysis.holm import holm
+from bitbench.analysis.pairs import PairedRatio, PairTable
+from bitbench.analysis.results.summary import AgainstBaseline
+from bitbench.study.plan import Contender
+
+Ordered = tuple[Contender, Contender]  # (faster, slower)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that is claimed about one workload so far."""
+
+    contenders: tuple[Contender, ...]
+    against_baseline: Mapping[Contender, AgainstBaseline]  # of all but the baseline; empty without one
+    possible_bests: frozenset[Contender]
+    told_apart: frozenset[Ordered]
+    equal_pairs: frozenset[frozenset[Contender]] = field(default_factory=frozenset)
+
+    @property
+    def ordered(self) -> frozenset[Ordered]:
+        """What families 2 and 3 say together: where one possible best is left, it is faster than each other."""
+        if len(self.possible_bests) != 1:
+            return self.told_apart
+        (best,) = self.possible_bests
+        others = {other for other in self.contenders if other != best and (other, best) not in self.told_apart}
+        return self.told_apart | {(best, other) for other in others}
+
+
+def nothing_claimed(contenders: Sequence[Contender], baseline: Contender | None) -> Claims:
+    others = [contender for contender in contenders if contender != baseline] if baseline in contenders else []
+    return Claims(
+        contenders=tuple(contenders),
+        against_baseline=dict.fromkeys(others, AgainstBaseline.UNDECIDED),
+        possible_bests=frozenset(contenders),
+        told_apart=frozenset(),
+    )
+
+
+def claim(
+    table: PairTable,
+    baseline: Contender | None,
+    alpha: float,
+    *,
+    equal_within: float | None = None,
+    earlier: Claims | None = None,
+) -> Claims:
+    """`alpha`: what each family may spend at this look. `equal_within`: 0.1 stands for 10 %."""
+    before = earlier or nothing_claimed(table.contenders, baseline)
+    pairs = list(combinations(before.contenders, 2))
+    apart, equal = _claimed([table.between(*pair) for pair in pairs], alpha, equal_within)
+    return Claims(
+        contenders=before.contenders,
+        against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
+        possible_bests=_possible_bests(table, before, alpha),
+        told_apart=before.told_apart | {_ordered(pair) for pair in apart if not _is_closed(pair, before)},
+        equal_pairs=before.equal_pairs
+        | {frozenset((pair.first, pair.second)) for pair in equal if not _is_closed(pair, before)},
+    )
+
+
+def _against_baseline(
+    table: PairTable, baseline: Contender | None, before: Claims, alpha: float, equal_within: float | None
+) -> dict[Contender, AgainstBaseline]:
+    if baseline is None:
+        return dict(before.against_baseline)
+    asked = [table.between(contender, baseline) for contender in before.against_baseline]
+    apart, equal = _claimed(asked, alpha, equal_within)
+    new = {pair.first: AgainstBaseline.EQUAL for pair in equal}
+    new |= {pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER for pair in apart}
+    return {
+        contender: new.get(contender, said) if said is AgainstBaseline.UNDECIDED else said
+        for contender, said in before.against_baseline.items()
+    }
+
+
+def _claimed(
+    asked: Sequence[PairedRatio | None], alpha: float, equal_within: float | None
+) -> tuple[list[PairedRatio], list[PairedRatio]]:
+    """Pairs that differ, and pairs that are equal. One that cannot be compared counts as asked all the same."""
+    if equal_within is None:
+        adjusted = holm([1.0 if pair is None else pair.p_value for pair in asked])
+        return [pair for pair, p_value in zip(asked, adjusted, strict=True) if pair and p_value < alpha], []
+    level = alpha / max(len(asked), 1)
+    known = [pair for pair in asked if pair]
+    apart = [pair for pair in known if pair.p_value < level]
+    near = [pair for pair in known if pair.p_value >= level and _is_within(pair, equal_within, 1 - level)]
+    return apart, near
+
+
+def _is_within(pair: PairedRatio, margin: float, confidence: float) -> bool:
+    return abs(pair.log_mean) + pair.half_width(confidence) <= log(1 + margin)
+
+
+def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Contender]:
+    level = alpha / max(len(before.contenders) - 1, 1)
+    beaten = {_ordered(pair)[1] for pair in table.pairs if pair.p_value / 2 < level}
+    # Claims of two looks may contradict each other, once in a while; there always is a best.
+    return (before.possible_bests - beaten) or before.possible_bests
+
+
+def _ordered(pair: PairedRatio) -> Ordered:
+    return (pair.first, pair.second) if pair.log_mean > 0 else (pair.second, pair.first)
+
+
+def _is_closed(pair: PairedRatio, claims: Claims) -> bool:
+    both = (pair.first, pair.second)
+    return both in claims.told_apart or both[::-1] in claims.told_apart or frozenset(both) in claims.equal_pairs

@@ -1,0 +1,117 @@
+"""A limit such as `output_throughput < -3%`, and whether a change exceeds it, meets it, or is inconclusive.
+
+Several cells may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
+chance that any of equal cells is called broken stays below 1 − c. An interval that rests on one start knows nothing of
+the next one, and decides nothing. Of a server that bitbench did not start no start is in question: it is judged by its
+trials, and what is found does not cover a restart.
+"""
+
+import re
+from dataclasses import dataclass
+from math import log, sqrt
+
+from bitbench.analysis.changes import Change
+from bitbench.analysis.distributions import t_reach
+from bitbench.analysis.quality import PERPLEXITY
+from bitbench.analysis.results.comparison import GateOutcome, Replicate
+from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.trial import RECORDED
+from bitbench.study.metrics import find
+from bitbench.util.errors import UsageError
+from bitbench.util.near_miss import did_you_mean
+
+MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
+FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
+FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
+
+_CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Broken when the change of `metric`, relative to the baseline, is below (`<`) or above (`>`) `change`."""
+
+    text: str
+    metric: str
+    is_below: bool
+    change: float
+
+    @property
+    def limit(self) -> float:
+        """As a ratio."""
+        return 1 + self.change
+
+
+def parse_metric(name: str) -> str:
+    """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
+    metric = find(name)
+    if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
+        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
+        raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
+    return metric.column
+
+
+def parse_condition(text: str) -> Condition:
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
+    name, sign, minus, amount, percent = match.groups()
+    metric = parse_metric(name)
+    if not percent and float(amount):
+        shown = [f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))]
+        raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")
+    change = float(amount) / 100 * (-1 if minus == "-" else 1)
+    if change <= -1:
+        raise UsageError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
+    return Condition(" ".join(text.split()), metric, sign == "<", change)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    outcome: GateOutcome
+    ratio: Ratio | None
+    reason: str = ""
+    needed: int | None = None
+    unit: Replicate = Replicate.STARTS
+
+
+def judge(condition: Condition, change: Change, confidence: float, asked: int) -> Judgement:
+    """`asked`: how many cells and conditions are judged at once."""
+    single = 1 - (1 - confidence) / asked
+    ratio = change.ratio(single)
+    if ratio is None:
+        return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
+    if (lacking := _lacking(change)) is not None or ratio.interval is None:
+        fewest = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
+        return Judgement(GateOutcome.UNSURE, ratio, lacking or "too few trials for an interval", fewest, change.unit)
+    low, high, limit = ratio.interval.low, ratio.interval.high, condition.limit
+    if (high < limit) if condition.is_below else (low > limit):
+        return Judgement(GateOutcome.FAILED, ratio, unit=change.unit)
+    if (low >= limit) if condition.is_below else (high <= limit):
+        return Judgement(GateOutcome.PASSED, ratio, unit=change.unit)
+    needed = repetitions_needed(change, log(ratio.value) - log(limit), single)
+    reason = "the interval contains the limit" if needed else "the change equals the limit"
+    return Judgement(GateOutcome.UNSURE, ratio, reason, needed, change.unit)
+
+
+def _lacking(change: Change) -> str | None:
+    """Why so few repetitions decide nothing, whatever their interval is."""
+    if change.unit is Replicate.TRIALS:
+        return f"one side has fewer than {FEWEST_TRIALS} trials" if change.fewest < FEWEST_TRIALS else None
+    return "one side has a single start, which does not cover a restart" if change.fewest < 2 else None
+
+
+def repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
+    """Of each side until the interval would leave the limit, if means and spread stay as they are.
+
+    `distance` of the log ratio to the limit. None: more than MOST_REPETITIONS. The standard error of a mean falls with
+    the root of their number.
+    """
+    variance = change.variance_of_one
+    if variance is None:
+        return None
+    for count in range(change.fewest + 1, MOST_REPETITIONS + 1):
+        quantile = t_reach(change.degrees_of_freedom(count), confidence)
+        if quantile * sqrt(variance / count) < abs(distance):
+            return count
+    return None

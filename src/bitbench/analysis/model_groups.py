@@ -1,0 +1,71 @@
+"""Who is compared with whom: the contenders of one model. A small model is faster than a large one, and no finding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.sequential import Standing, baseline_of, headline_of, standing
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.study.plan import Contender, Plan
+
+
+@dataclass(frozen=True, eq=False)  # a key by identity: plans are large
+class Field:
+    """One model of a study: `plan` has its contenders alone, `baseline` is what they are compared with."""
+
+    model: str
+    plan: Plan
+    baseline: Contender | None
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """Those that were refused as well."""
+        return _contenders(self.plan)
+
+    def standing(
+        self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
+    ) -> Standing:
+        """`trials`, `others`: all of the study, since its time is what all of them took."""
+        return standing(self.plan, trials, others, headline_of(self.plan), self.baseline)
+
+
+def fields_of(plan: Plan) -> tuple[Field, ...]:
+    """In the order of the study."""
+    chosen = baseline_of(plan)
+    fields = []
+    for model in plan.models:
+        own = plan.of_model(model)
+        fields.append(Field(model, own, _baseline(plan, own, chosen) if chosen else None))
+    return tuple(fields)
+
+
+def log_speeds_of(found: Mapping[Field, Standing]) -> dict[str, LogSpeeds]:
+    """Of every workload of every model."""
+    return {
+        f"{field.model} {workload}": speeds
+        for field, standing_ in found.items()
+        for workload, speeds in standing_.speeds.items()
+    }
+
+
+def field_of(plan: Plan, contender: Contender) -> Field:
+    return next(field for field in fields_of(plan) if contender in field.contenders)
+
+
+def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:
+    """The study's; for another model the same recipe on the same engine, else the first on that engine, else the
+    first."""
+    recipes = {variant.name: variant.recipe for variant in plan.variants}
+
+    def likeness(contender: Contender) -> tuple[bool, bool, bool]:
+        same_engine = contender.engine == chosen.engine
+        same_recipe = recipes.get(contender.variant) == recipes.get(chosen.variant)
+        return contender == chosen, same_engine and same_recipe, same_engine
+
+    return max(_contenders(own), key=likeness, default=None)
+
+
+def _contenders(plan: Plan) -> tuple[Contender, ...]:
+    refused = (refusal.cell.contender for refusal in plan.refusals)
+    return tuple(dict.fromkeys([*plan.contenders, *refused]))

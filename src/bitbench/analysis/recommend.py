@@ -1,0 +1,304 @@
+"""Which contender to run: the best by the headline among those that meet every limit with confidence.
+
+A limit is held against the interval, never against the mean alone: within it as a whole is met, beyond it as a whole
+is broken, anything else is inconclusive. An interval that rests on one start knows nothing of the next one and decides
+nothing, as in `gate`. A figure that was not measured meets no limit.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from bitbench.analysis.quality import RISE
+from bitbench.analysis.results.recommendation import (
+    MEMORY,
+    QUALITY_LOSS,
+    Choice,
+    Cost,
+    Finding,
+    Judged,
+    Limits,
+    Recommendation,
+    Standing,
+)
+from bitbench.analysis.results.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
+from bitbench.analysis.service_levels import CONTAINS, ONE_START, judge_objective
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
+from bitbench.study.plan import Contender
+from bitbench.util.errors import UsageError
+
+MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
+STANDINGS = {
+    ObjectiveVerdict.MET: Standing.MET,
+    ObjectiveVerdict.MISSED: Standing.BROKEN,
+    ObjectiveVerdict.INCONCLUSIVE: Standing.UNSURE,
+}
+
+
+def recommend(
+    summary: StudySummary,
+    limits: Limits,
+    *,
+    workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
+    price_per_hour: float | None = None,
+) -> Recommendation:
+    """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
+    on_engine = _on_engines(summary, engines)
+    memory = next((name for name in MEMORIES if any(name in cell.metrics for cell in summary.cells)), MEMORIES[-1])
+    choices = []
+    for part in summary.by_model:
+        for ranking in _wanted(part, workloads):
+            judged = [
+                _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
+                for cell in _in_order(part, ranking)
+                if cell.cell.contender in on_engine
+            ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
+            choices.append(_choose(part, ranking, judged))
+    return Recommendation(
+        study=summary.study.name,
+        limits=limits,
+        headline=summary.definitions[summary.headline],
+        memory_name=summary.definitions[memory].name,
+        price_per_hour=price_per_hour,
+        choices=tuple(choices),
+        for_all=() if summary.models else _for_all(choices),
+        notes=tuple(_notes(summary, limits, choices)),
+    )
+
+
+def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
+    known = {ranking.workload: ranking for ranking in summary.rankings}
+    missing = [name for name in workloads if name not in known]
+    if missing:
+        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known) or 'none'}")
+    return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
+
+
+def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Contender]:
+    tried = [cell.cell.contender for cell in summary.cells]
+    contenders = {*tried, *(refusal.cell.contender for refusal in summary.refusals)}
+    setups = summary.study.engines
+    missing = [name for name in engines if not any(name in (one.name, one.engine) for one in setups)]
+    if missing:
+        known = ", ".join(one.name for one in setups)
+        raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
+    wanted = {one.name for one in setups if not engines or one.name in engines or one.engine in engines}
+    return {one for one in contenders if one.engine in wanted}
+
+
+def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+
+
+def _judge(
+    summary: StudySummary,
+    cell: CellSummary,
+    ranking: Ranking,
+    limits: Limits,
+    *,
+    memory: str,
+    price: float | None,
+) -> Judged:
+    contender = cell.cell.contender
+    entry = next((one for one in ranking.entries if one.contender == contender), None)
+    failed = [run for run in cell.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
+    if entry is None:
+        causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in cell.failures)
+        why = "; ".join(causes) or "not run yet"
+        return Judged(
+            contender=contender, figure=None, trials=len(cell.runs), failed_trials=len(failed), why_no_result=why
+        )
+    speed = cell.metrics.get("output_throughput")
+    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.contender == contender else None
+    reserve = next(one.memory.kv_cache_bytes for one in summary.contenders if one.contender == contender)
+    return Judged(
+        contender=contender,
+        figure=cell.metrics[ranking.metric],
+        ratio_to_baseline=entry.ratio_to_baseline,
+        confirmed_ratio=confirmed.ratio if confirmed else None,
+        memory=cell.metrics.get(memory),
+        kv_cache_bytes=reserve.mean if reserve else None,
+        findings=tuple(_findings(summary, cell, limits, memory)),
+        cost=_cost(speed, price) if speed is not None and price is not None else None,
+        trials=len(cell.runs),
+        failed_trials=len(failed),
+        quality_doubt=_quality_doubt(summary, contender),
+        is_flagged=any(one.flagged for one in summary.quality if one.contender == contender),
+    )
+
+
+def _quality_doubt(summary: StudySummary, contender: Contender) -> str:
+    """What is to be known beside a speed, also where no limit was asked for."""
+    if next(one.is_reference for one in summary.contenders if one.contender == contender):
+        return ""
+    found = next((one for one in summary.quality if one.contender == contender), None)
+    if found is not None and found.flagged:
+        return f"is flagged: {found.reason}"
+    if found is not None and found.is_known:
+        return ""
+    return "is unknown" if summary.quality or summary.imported_from else "was not measured"
+
+
+def _refused(summary: StudySummary, workload: str) -> list[Judged]:
+    """Where no contender was tried on a workload, why not."""
+    return [
+        Judged(contender=one.cell.contender, figure=None, why_no_result=f"refused up front: {one.reason}")
+        for one in summary.refusals
+        if one.cell.workload == workload
+    ]
+
+
+def _findings(summary: StudySummary, cell: CellSummary, limits: Limits, memory: str) -> Iterable[Finding]:
+    yield from (_of_objective(judge_objective(objective, cell)) for objective in limits.objectives)
+    if limits.memory_bytes is not None:
+        yield _memory(float(limits.memory_bytes), cell.metrics.get(memory))
+    if limits.quality_loss is not None:
+        yield _quality(summary, cell.cell.contender, limits.quality_loss)
+
+
+def _quality(summary: StudySummary, contender: Contender, limit: float) -> Finding:
+    """The rise of perplexity over that of the same model without quantization on the same engine.
+
+    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
+    """
+    found = next((one for one in summary.quality if one.contender == contender), None)
+    known = found.estimates.get(RISE) if found else None
+    value, interval = (known.value, known.interval) if known else (None, None)
+    if not summary.quality:
+        standing, reason = Standing.UNSURE, "quality was not measured in this study"
+    elif contender == summary.baseline:
+        value, standing, reason = 0.0, Standing.MET, ""
+    elif found is not None and found.flagged and known is None:
+        standing, reason = Standing.BROKEN, found.reason or "it is flagged"
+    elif known is None:
+        cause = (found.cause or found.reason) if found else None
+        standing, reason = Standing.UNSURE, f"its quality is unknown{f' ({cause})' if cause else ''}"
+    elif interval is None:
+        standing, reason = Standing.UNSURE, "too few windows for an interval"
+    else:
+        standing, reason = decide(interval, limit)
+    return Finding(
+        name=QUALITY_LOSS,
+        unit="share",
+        limit=limit,
+        value=value,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        standing=standing,
+        reason=reason,
+    )
+
+
+def _of_objective(judged: JudgedObjective) -> Finding:
+    return Finding(
+        name=judged.objective.name,
+        unit="s",
+        limit=judged.objective.limit,
+        value=judged.value,
+        low=judged.low,
+        high=judged.high,
+        note=judged.note,
+        standing=STANDINGS[judged.verdict],
+        reason=judged.reason,
+    )
+
+
+def _memory(limit: float, known: Estimate | None) -> Finding:
+    interval = known.interval if known else None
+    if known is None:
+        standing, reason = Standing.UNSURE, "it was not measured"
+    elif interval is None:
+        standing, reason = Standing.UNSURE, "one trial has no interval"
+    elif not known.covers_starts:
+        standing, reason = Standing.UNSURE, ONE_START
+    else:
+        standing, reason = decide(interval, limit)
+    return Finding(
+        name=MEMORY,
+        unit="bytes",
+        limit=limit,
+        value=known.mean if known else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        standing=standing,
+        reason=reason,
+    )
+
+
+def decide(interval: Interval, limit: float) -> tuple[Standing, str]:
+    """For figures of which less is better."""
+    if interval.high <= limit:
+        return Standing.MET, ""
+    if interval.low > limit:
+        return Standing.BROKEN, ""
+    return Standing.UNSURE, CONTAINS
+
+
+def _cost(speed: Estimate, price_per_hour: float) -> Cost:
+    def per_million(tokens_per_s: float) -> float | None:
+        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s > 0 else None
+
+    mean = per_million(speed.mean)
+    assert mean is not None  # a throughput that is defined is positive
+    ends = (speed.interval.high, speed.interval.low) if speed.interval else None
+    return Cost(mean=mean, low=per_million(ends[0]) if ends else None, high=per_million(ends[1]) if ends else None)
+
+
+def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
+    met = [one.contender for one in judged if one.standing is Standing.MET]
+    chosen = met[0] if met else None
+    entry = next((one for one in ranking.entries if one.contender == chosen), None)
+    ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
+    return Choice(
+        workload=ranking.workload,
+        model=ranking.model,
+        baseline=summary.baseline,
+        judged=tuple(judged),
+        chosen=chosen,
+        nearest=None if met else _nearest(judged),
+        ties=ties,
+    )
+
+
+def _nearest(judged: Sequence[Judged]) -> Contender | None:
+    """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
+    measured = [one for one in judged if one.figure is not None]
+    candidates = [one for one in measured if one.standing is Standing.UNSURE] or measured
+    return min(candidates, key=_distance).contender if candidates else None
+
+
+def _distance(judged: Judged) -> tuple[int, float]:
+    unknown = sum(finding.value is None for finding in judged.findings)
+    return unknown, max((_share(one) for one in judged.findings if one.standing is not Standing.MET), default=0.0)
+
+
+def _share(finding: Finding) -> float:
+    if finding.value is None:
+        return 0.0
+    return finding.value / finding.limit if finding.limit > 0 else inf
+
+
+def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
+    if len(choices) < 2 or any(choice.chosen is None for choice in choices):
+        return ()
+    first, *others = [[choice.chosen, *choice.ties] for choice in choices]
+    return tuple(one for one in first if one is not None and all(one in other for other in others))
+
+
+def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> Iterable[str]:
+    if any(one.statistic != "mean" for one in limits.objectives):
+        yield (
+            "A percentile is that of the requests of all trials together. It is met only where its interval has an "
+            "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "
+            "slowest is shown."
+        )
+    if any(one.memory_without_cache is not None for choice in choices for one in choice.judged):
+        judged = "--max-memory is held against" if limits.memory_bytes is not None else "Memory is"
+        yield (
+            f"{judged} what an engine takes as it was run, with the KV cache that it reserves at its start. Without "
+            "KV is the same less that reserve: the least that a smaller reserve could bring it down to."
+        )
+    if summary.imported_from is not None:
+        yield "The figures were imported: they follow the other tool's definitions."

@@ -1,0 +1,1 @@
+"""Types of what analysis finds: summaries, comparisons, recommendations."""

@@ -1,0 +1,120 @@
+"""Two studies, or two contenders of one, against each other. Made by `analysis.study_comparison`."""
+
+from enum import StrEnum
+
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.records.profile import Phase
+from bitbench.study.base import Record
+from bitbench.study.plan import Cell
+from bitbench.study.processor import Level
+from bitbench.util.exit_codes import ExitCode
+
+
+class Verdict(StrEnum):
+    FASTER = "faster"
+    SLOWER = "slower"
+    LESS = "less"  # of what is better when it is less but is no time: memory
+    MORE = "more"
+    WORSE = "worse quality"
+    BETTER = "better quality"
+    TIE = "tie"
+    UNKNOWN = "inconclusive"  # too few trials for an interval
+
+
+QUALITY = "quality"  # stands for the workload in cells that are about quality, which no workload has
+
+
+class ComparedCell(Record):
+    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text."""
+
+    baseline: Cell
+    candidate: Cell
+    metric: str
+    before: Estimate
+    after: Estimate
+    ratio: Ratio | None
+    verdict: Verdict
+
+
+class Unpaired(Record):
+    """A cell that only one side has a result for."""
+
+    cell: Cell
+    reason: str
+    was_lost: bool  # the baseline has a result, the candidate was asked and has none
+
+
+class Difference(Record):
+    """A fact that is not the same on both sides."""
+
+    fact: Fact
+    subject: str  # whose: a contender, a variant, an environment; empty for the host
+    before: str
+    after: str
+    is_allowed: bool = False
+
+
+class GateOutcome(StrEnum):
+    PASSED = "passed"  # the whole interval is within the limit
+    FAILED = "failed"  # the whole interval is beyond it
+    UNSURE = "inconclusive"  # neither, or there is no interval to trust
+
+
+class Replicate(StrEnum):
+    """What was repeated, and so what an interval covers."""
+
+    STARTS = "starts"
+    TRIALS = "trials"  # of a server that bitbench did not start: a restart is not covered
+
+
+class GateResult(Record):
+    """One condition on one cell. `ratio` has the interval that decides: wider, for all that are asked at once."""
+
+    condition: str
+    metric: str
+    baseline: Cell
+    candidate: Cell
+    outcome: GateOutcome
+    ratio: Ratio | None
+    reason: str = ""  # why it is inconclusive
+    needed: int | None = None  # so many starts or trials of each side would decide, if the means stay where they are
+    unit: Replicate = Replicate.STARTS
+
+
+class RoofShare(Record):
+    """How much of what its own machine could do at most each side reaches, in one phase of a cell."""
+
+    cell: Cell
+    phase: Phase
+    before: float
+    after: float
+
+
+class Comparison(Record):
+    baseline: str
+    candidate: str
+    confidence: float
+    definitions: dict[str, MetricDefinition]
+    cells: tuple[ComparedCell, ...]
+    unpaired: tuple[Unpaired, ...] = ()
+    differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
+    unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
+    levels: tuple[Level | None, Level | None] | None = None  # of the processors, where they differ
+    roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
+    gates: tuple[GateResult, ...] = ()
+    allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
+        if not self.cells:
+            return ExitCode.NOTHING_MEASURED
+        outcomes = {gate.outcome for gate in self.gates}
+        if GateOutcome.FAILED in outcomes:
+            return ExitCode.FAILED
+        is_open = any(
+            gate.outcome is GateOutcome.UNSURE and (gate.ratio is None or not self.allow_inconclusive)
+            for gate in self.gates
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

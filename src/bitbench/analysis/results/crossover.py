@@ -1,0 +1,64 @@
+"""Where a contender stops being faster than the baseline. Made by `analysis.crossover`; printed by `report`."""
+
+from enum import StrEnum
+
+from bitbench.study.base import Record
+from bitbench.study.plan import Contender
+
+
+class Axis(StrEnum):
+    CONCURRENCY = "concurrency"
+    INPUT_TOKENS = "input_tokens"
+
+
+class Standing(StrEnum):
+    """Against the baseline, at the confidence of the study."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    UNSURE = "inconclusive"
+
+
+class Point(Record):
+    """A workload of the series; `speed` is contender / baseline, more than 1 where the contender is better."""
+
+    at: int  # on the axis
+    workload: str
+    speed: float
+    low: float | None  # of the interval; None where there are too few trials for one
+    high: float | None
+
+
+class Stretch(Record):
+    """A part of the axis with one standing. Between two points, what lies between their intervals decides."""
+
+    low: float
+    high: float
+    standing: Standing
+
+
+class Crossing(Record):
+    """`at`, between the points `after` and `before`, the two are equal; where that may be lies in `low` to `high`."""
+
+    at: float
+    low: float
+    high: float
+    after: int
+    before: int
+    becomes: Standing  # what it is beyond it
+    is_sure: bool  # significantly one on this side of low … high, and significantly the other on that side
+
+
+class Crossover(Record):
+    """One contender along one axis, everything else equal."""
+
+    axis: Axis
+    contender: Contender
+    baseline: Contender
+    metric: str
+    points: tuple[Point, ...]  # at least two, ascending
+    stretches: tuple[Stretch, ...]  # ascending, without gaps
+    crossings: tuple[Crossing, ...]
+    confidence: float
+    # How sure it is that it nowhere changes sides between the first point and the last; None where it seems to.
+    none_confidence: float | None

@@ -1,0 +1,132 @@
+"""What to run, under which limits, and why not the others. Made by `analysis.recommend`; printed by `report`."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import computed_field
+
+from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.study.base import Record
+from bitbench.study.objective import Objective
+from bitbench.study.plan import Contender
+from bitbench.util.exit_codes import ExitCode
+
+MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
+
+
+class Standing(StrEnum):
+    MET = "met"  # the whole interval is within the limit
+    BROKEN = "ruled out"  # the whole interval lies beyond it
+    UNSURE = "inconclusive"  # the interval contains the limit, or there is none to trust
+
+
+class Limits(Record):
+    """What a person asks for. What is None or empty is not asked."""
+
+    objectives: tuple[Objective, ...] = ()
+    memory_bytes: int | None = None
+    quality_loss: float | None = None  # relative
+
+
+class Finding(Record):
+    """One limit, held against one contender. `value` is None where the figure is not known."""
+
+    name: str  # as it was asked: "ttft_p99", "memory", "quality loss"
+    unit: str  # "s", "bytes" or "share"
+    limit: float
+    value: float | None
+    low: float | None = None
+    high: float | None = None  # None beside a `low`: open upwards
+    note: str = ""  # what the value is where it is no more than that: "slowest of 24"
+    standing: Standing
+    reason: str = ""  # why it is inconclusive
+
+
+def standing_of(figure: Estimate | None, findings: Iterable[Finding]) -> Standing:
+    """Of all limits together; without a figure there is nothing that could meet them."""
+    standings = {finding.standing for finding in findings}
+    if figure is None or Standing.BROKEN in standings:
+        return Standing.BROKEN
+    return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+
+
+class Cost(Record):
+    """Per million output tokens, in the currency of the price."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Judged(Record):
+    """One contender on one workload. `figure` is that of the headline; None where it has no result."""
+
+    contender: Contender
+    figure: Estimate | None
+    ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
+    confirmed_ratio: Ratio | None = None  # that of fresh starts after the choice; None where there were none
+    memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
+    kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
+    findings: tuple[Finding, ...] = ()
+    cost: Cost | None = None
+    trials: int = 0
+    failed_trials: int = 0
+    quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
+    is_flagged: bool = False  # for its quality
+    why_no_result: str = ""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def memory_without_cache(self) -> float | None:
+        """What it would take with an empty cache: the least that a smaller reserve could bring. None where that is
+        unknown; a reserve that is not in the memory, as it was never touched, cannot be taken off it."""
+        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.mean:
+            return None
+        return self.memory.mean - self.kv_cache_bytes
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def standing(self) -> Standing:
+        """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
+        return standing_of(self.figure, self.findings)
+
+
+class Choice(Record):
+    """The answer for one workload; `judged` has the best headline first and those without a result last."""
+
+    workload: str
+    model: str | None = None  # None where the study has one: each model has an answer of its own
+    baseline: Contender | None = None
+    judged: tuple[Judged, ...]
+    chosen: Contender | None  # the best that meets all limits with confidence
+    nearest: Contender | None  # where none does
+    ties: tuple[Contender, ...] = ()  # meet the limits too and are tied with the chosen one
+    deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
+
+    def of(self, contender: Contender) -> Judged:
+        return next(one for one in self.judged if one.contender == contender)
+
+    @property
+    def with_standing(self) -> dict[Standing, list[Judged]]:
+        return {one: [judged for judged in self.judged if judged.standing is one] for one in Standing}
+
+
+class Recommendation(Record):
+    study: str
+    limits: Limits
+    headline: MetricDefinition
+    memory_name: str  # which memory the limit is held against
+    price_per_hour: float | None
+    choices: tuple[Choice, ...]
+    for_all: tuple[Contender, ...]  # chosen, or a tie with the chosen, on each of several workloads
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """FAILED: for one workload no contender meets the limits. INCONCLUSIVE: for one the trials do not decide."""
+        if not any(judged.figure for choice in self.choices for judged in choice.judged):
+            return ExitCode.NOTHING_MEASURED
+        unanswered = [choice for choice in self.choices if choice.chosen is None]
+        if any(not choice.with_standing[Standing.UNSURE] for choice in unanswered):
+            return ExitCode.FAILED
+        return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -1,0 +1,482 @@
+"""What the records say, in numbers: the only thing a report may print. Made by `analysis.summarize`."""
+
+from enum import StrEnum
+from typing import TypeVar
+
+from pydantic import Field, SerializeAsAny
+
+from bitbench.analysis.results.crossover import Crossover
+from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
+from bitbench.records.quality import TaskFailure
+from bitbench.records.trial import Failure, KernelChoice, Outcome
+from bitbench.study.base import Record
+from bitbench.study.imported import ImportSource
+from bitbench.study.metrics import Metric
+from bitbench.study.plan import Cell, Contender, Expectation, ProcessorNote, QualityRefusal, Refusal
+from bitbench.study.processor import Level
+from bitbench.study.study import Study
+from bitbench.util.exit_codes import ExitCode
+
+
+class MetricDefinition(Record):
+    """What a reader of a summary needs to know of a figure: its entry in `study.metrics`."""
+
+    label: str  # as a column's title: "Output"
+    name: str  # as in a sentence: "output throughput"
+    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; of quality "nats", "%" or nothing
+    higher_is_better: bool
+    definition: str
+
+    @classmethod
+    def of(cls, metric: Metric) -> "MetricDefinition":
+        return cls(
+            label=metric.label,
+            name=metric.words,
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            definition=metric.meaning,
+        )
+
+
+class Interval(Record):
+    low: float
+    high: float
+    confidence: float
+
+
+class Estimate(Record):
+    """The mean of instance means, and how well it is known. None where the records are insufficient."""
+
+    mean: float
+    interval: Interval | None
+    relative_half_width: float | None  # half of the interval (before it is cut off at zero) / mean
+    n_instances: int
+    n_trials: int
+    trial_sd: float | None  # of the single trials, as people know it from ± columns
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    covers_starts: bool  # False: one instance, so the interval knows nothing of variation from start to start
+
+
+class Ratio(Record):
+    """How one contender relates to another. A p-value of None: cannot be compared with so few trials."""
+
+    value: float
+    interval: Interval | None
+    p_value: float | None
+
+
+class Outlier(Record):
+    """A trial far from the others of its cell. It still counts; without all such the mean would be `mean_without`."""
+
+    trial_id: str
+    metric: str
+    value: float
+    median: float
+    mean_without: float
+
+
+class Run(Record):
+    """One measured trial, whatever came of it."""
+
+    trial_id: str
+    instance_id: str
+    block: int
+    outcome: Outcome
+    metrics: dict[str, float]  # only those that are defined
+    holds: bool | None = None  # its objectives; None where there are none
+    why_not: str | None = None
+    requests: int = 0
+    failed_requests: int = 0
+
+
+class FailureGroup(Record):
+    """One cause, and every trial that ended with it. Causes that differ only in numbers are one; the first is shown."""
+
+    failure: Failure
+    ids: tuple[str, ...]
+
+
+class StopReason(StrEnum):
+    """Why no more trials of a cell were made."""
+
+    DECIDED = (
+        "decided"  # every question about it; where it has no other to compare with: known to the precision asked for
+    )
+    LIMIT = "trial limit"
+    BUDGET = "budget spent"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    IMPORTED = "imported"
+
+
+class WarmUp(Record):
+    """The trials before the first that counts, in each instance of a cell."""
+
+    trials: int
+    first_ttft_s: float | None  # of the first trial of each instance, averaged
+    later_ttft_s: float | None  # of the measured trials, to compare with
+
+
+class RequestSpread(Record):
+    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
+
+    cell: Cell
+    metric: str  # a key of `definitions`
+    requests: int
+    p5: float
+    p50: float
+    p95: float
+    p99: float
+    highest: float
+    highest_trial: str
+    highest_request: int
+
+
+class EngineSummary(Record):
+    """What the engine itself counted over the trials of a cell; None where it does not count that."""
+
+    trials: int
+    queue_s: float | None = None
+    waiting: float | None = None
+    preemptions: float | None = None
+    cached_tokens: float | None = None
+    kv_use: float | None = None
+    acceptance_length: float | None = None  # tokens of a step that began with a draft
+    acceptance_rate: float | None = None  # share of drafted tokens
+
+
+class CellSummary(Record):
+    """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
+    are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
+
+    cell: Cell
+    metrics: dict[str, Estimate]
+    tails: dict[str, PercentileEstimate] = Field(default_factory=dict)
+    objectives: tuple[JudgedObjective, ...] = ()  # those of the study
+    spreads: tuple[RequestSpread, ...] = ()  # where there are many requests
+    runs: tuple[Run, ...]
+    outliers: tuple[Outlier, ...]
+    failures: tuple[FailureGroup, ...]
+    warm_up: WarmUp
+    stop_reason: StopReason
+    was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+    engine: EngineSummary | None = None  # None where it offers no figures of its own
+
+    @property
+    def verdict(self) -> ObjectiveVerdict | None:
+        """Of all objectives together; None where the study has none."""
+        found = {judged.verdict for judged in self.objectives}
+        order = (ObjectiveVerdict.MISSED, ObjectiveVerdict.INCONCLUSIVE, ObjectiveVerdict.MET)
+        return next((verdict for verdict in order if verdict in found), None)
+
+
+class Spread(Record):
+    """One figure per instance."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class MemorySummary(Record):
+    """What a contender takes; None where neither the engine nor this system reports it."""
+
+    weight_bytes_stored: int | None = None
+    weight_bytes_loaded: Spread | None = None
+    steady_bytes: Spread | None = None  # at the end of a trial: the mean of each instance
+    peak_bytes: Spread | None = None
+    device_steady_bytes: Spread | None = None
+    device_peak_bytes: Spread | None = None
+    kv_cache_bytes: Spread | None = None
+    kv_bytes_per_token: Spread | None = None
+    kv_cache_tokens: Spread | None = None
+
+
+class ContenderSummary(Record):
+    """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
+
+    contender: Contender
+    instances: int
+    instances_ready: int
+    ready_s: Spread | None
+    weight_load_s: Spread | None
+    compile_s: Spread | None
+    idle_memory_bytes: Spread | None  # once ready, before the first request
+    memory: MemorySummary
+    engine_versions: tuple[str, ...]
+    kernels: tuple[str, ...]
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
+    commands: tuple[str, ...]
+    prefix_caching: tuple[bool, ...]
+    notes: tuple[str, ...]
+    is_reference: bool = False  # the model as it is, or none at all: there is no quality that it could have lost
+    random_weights: bool = False  # only the shape of a model: there is no quality at all
+
+
+class AgainstBaseline(StrEnum):
+    """What may be claimed of a contender, for all of a workload at once."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"  # within the margin that was asked for
+    UNDECIDED = "undecided"
+
+
+class RankingEntry(Record):
+    """The ranks this contender may have: one number where it is told apart from all others.
+
+    None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
+    `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
+    """
+
+    contender: Contender
+    rank_low: int | None
+    rank_high: int | None
+    tied_with: tuple[Contender, ...]
+    ratio_to_baseline: Ratio | None
+    against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
+
+
+class Confirmation(Record):
+    """The chosen contender against the baseline, in a block of fresh starts that the choice knew nothing of."""
+
+    contender: Contender
+    ratio: Ratio
+
+
+class ComparedModel(Record):
+    """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
+
+    name: str
+    contenders: tuple[Contender, ...]  # those that were refused as well
+    baseline: Contender | None
+
+
+class Ranking(Record):
+    """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
+
+    workload: str
+    model: str | None = None  # whose contenders these are; None where the study has one model
+    metric: str
+    baseline: Contender | None  # None where it has no result on this workload
+    entries: tuple[RankingEntry, ...]
+    possible_bests: tuple[Contender, ...] = ()  # the best is one of these; empty where too little is known
+    confirmed: Confirmation | None = None  # None: no contender was chosen, or the study did not measure it once more
+
+
+class SearchStop(StrEnum):
+    """Why a search for the highest rate tried no further one."""
+
+    PRECISE = "precise enough"
+    TRIALS = "trials used up"
+    HIGHEST = "meets them even at the highest rate"
+    LOWEST = "fails even at the lowest rate"
+
+
+class RateAnswer(Record):
+    """The highest rate that meets the objectives, in requests per second, and its interval.
+
+    `rate` and `low` are None where no trial met them, `high` where none failed. `stop` is None while it continues.
+    """
+
+    rate: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    trials: int
+    stop: SearchStop | None
+
+
+class QualityEstimate(Record):
+    """A figure over all scored tokens; the interval is from a bootstrap over windows. None: too few windows."""
+
+    value: float
+    interval: Interval | None
+
+
+class TaskEstimate(Record):
+    """One metric of one lm-eval task; `difference` is to the baseline's value, its error from both standard errors."""
+
+    task: str
+    metric: str
+    value: float
+    standard_error: float | None
+    samples: int | None
+    difference: float | None = None
+    difference_error: float | None = None
+
+
+class AnswerComparison(Record):
+    """A greedy answer beside the baseline's."""
+
+    prompt: str
+    text: str
+    baseline_text: str | None
+    first_difference: (
+        int | None
+    )  # place of the first token that differs; None where they are equal or there is no other
+    repeats: bool  # it runs in a loop
+    is_question: bool = True  # not a text of the corpus that was continued
+
+
+class PositionDivergence(Record):
+    """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
+
+    first: int
+    last: int
+    divergence: QualityEstimate
+
+
+class ContenderQuality(Record):
+    """What a contender keeps of its baseline's quality.
+
+    `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
+    was not measured. `flagged` where the loss is certainly beyond a limit of the study, or a figure is no number.
+    """
+
+    contender: Contender
+    baseline: Contender | None
+    measured_as: Contender | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
+    outcome: Outcome
+    cause: str | None = None
+    estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
+    windows: int = 0
+    tokens: int = 0
+    top_tokens: int = 0
+    corpus: str | None = None  # where the text is from
+    by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
+    flagged: bool = False
+    reason: str | None = None
+    answers: tuple[AnswerComparison, ...] = ()
+    tasks: tuple[TaskEstimate, ...] = ()
+    task_failures: tuple[TaskFailure, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it says what was lost: its own figures alone, without those of a baseline, do not."""
+        return self.outcome is Outcome.OK and (self.flagged or "perplexity_rise" in self.estimates)
+
+    @property
+    def equal_answers(self) -> int | None:
+        """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
+        known = [one for one in self.answers if one.baseline_text is not None]
+        return sum(one.first_difference is None for one in known) if known else None
+
+
+class Precision(Record):
+    """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it is unknown."""
+
+    blocks: int  # that a contender shares with the baseline, a start of each in each; at most
+    fewest_blocks: int | None = None  # at least: a contender is dropped once everything about it is decided
+    start_sd: float | None = None  # from one start to the next, of one contender
+    trial_sd: float | None = None  # from one trial to the next within a start
+    probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
+    half_width: float | None = None  # of a ratio to the baseline: the median over contenders and workloads
+    next_block_s: float | None = None  # what one more block would cost
+    next_half_width: float | None = None  # and bring
+
+
+class SettingSummary(Record):
+    """One of several settings of an engine with the same weights; None where it is unknown, or does not apply."""
+
+    contender: Contender
+    kv_bytes_per_token: int | None = None
+    step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
+    step_slope_interval: Interval | None = None
+    acceptance_length: float | None = None  # tokens of a step that began with a draft
+
+
+P = TypeVar("P", bound=Record)
+
+
+class StudySummary(Record):
+    study: Study
+    headline: str  # key of `definitions`
+    baseline: Contender | None  # None where the study names one that does not exist
+    definitions: dict[str, MetricDefinition]
+    cells: tuple[CellSummary, ...]
+    contenders: tuple[ContenderSummary, ...]
+    rankings: tuple[Ranking, ...]
+    models: tuple[ComparedModel, ...] = ()  # empty where there is one
+    model: str | None = None  # of a part of a study: which of its models
+    precision: Precision | None = None  # None: nothing to compare, or one start
+    refusals: tuple[Refusal, ...]
+    imported_from: ImportSource | None = None
+    search: RateAnswer | None = None  # of a study that looks for the highest rate
+    expectations: tuple[Expectation, ...] = ()
+    level: Level | None = None  # of the processor that it was planned for; None: not known
+    processor_notes: tuple[ProcessorNote, ...] = ()
+    quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
+    quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
+    quality_refusals: tuple[QualityRefusal, ...] = ()
+    rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
+    crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
+    settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
+    parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
+
+    def part(self, kind: type[P]) -> P | None:
+        """What a feature found; None where it has nothing to say of this study."""
+        return next((found for found in self.parts.values() if isinstance(found, kind)), None)
+
+    @property
+    def by_model(self) -> tuple["StudySummary", ...]:
+        """The same of each model alone, where there are several: whatever ranks or compares is made from one part."""
+        return tuple(self._part(model) for model in self.models) or (self,)
+
+    def _part(self, model: ComparedModel) -> "StudySummary":
+        own = set(model.contenders)
+        return self.model_copy(
+            update={
+                "baseline": model.baseline,
+                "cells": tuple(one for one in self.cells if one.cell.contender in own),
+                "contenders": tuple(one for one in self.contenders if one.contender in own),
+                "rankings": tuple(one for one in self.rankings if one.model == model.name),
+                "models": (),
+                "model": model.name,
+                "refusals": tuple(one for one in self.refusals if one.cell.contender in own),
+                "expectations": tuple(one for one in self.expectations if one.contender in own),
+                "processor_notes": tuple(one for one in self.processor_notes if one.contender in own),
+                "quality": tuple(one for one in self.quality if one.contender in own),
+                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in own),
+                "crossovers": tuple(one for one in self.crossovers if one.contender in own),
+            }
+        )
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything has a result."""
+        return any(cell.metrics for cell in self.cells) or any(one.outcome is Outcome.OK for one in self.quality)
+
+    def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
+        """What the objectives say of all cells; of a search, whether some rate meets them.
+
+        An objective without any figure was not judged, and is not met, whatever is allowed.
+        """
+        if self.search is not None:
+            return _searched(self.search)
+        if not self.is_measured:
+            return ExitCode.NOTHING_MEASURED
+        judged = [objective for cell in self.cells for objective in cell.objectives]
+        if any(objective.verdict is ObjectiveVerdict.MISSED for objective in judged):
+            return ExitCode.FAILED
+        is_open = any(
+            objective.verdict is ObjectiveVerdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
+            for objective in judged
+        )
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
+
+    def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
+        return tuple(cell for cell in self.cells if cell.cell.workload == workload)
+
+
+def _searched(found: RateAnswer) -> ExitCode:
+    if not found.trials:
+        return ExitCode.NOTHING_MEASURED
+    if found.stop is None:
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.FAILED if found.rate is None else ExitCode.DONE

@@ -1,0 +1,84 @@
+"""What a setting of an engine changes, where a study runs the same weights with several: bytes, slopes, acceptance."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bitbench.analysis.engine_metrics import summarize_engine
+from bitbench.analysis.intervals import uncertainty
+from bitbench.analysis.results.summary import Interval, SettingSummary
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialRecord
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.prompts import typical
+
+LEAST_LENGTHS = 3  # through two points every line is exact
+
+
+def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
+    """Of contenders whose weights also run in another setup of their engine; empty where all is unknown."""
+    trials: dict[Contender, list[TrialRecord]] = {contender: [] for contender in with_other_settings(of.plan)}
+    for trial in of.trials:
+        if trial.counts and trial.cell.contender in trials:
+            trials[trial.cell.contender].append(trial)
+    kv_bytes = {one.contender: size for one in of.instances if (size := one.facts.kv_bytes_per_token)}
+    contexts = _contexts(of)
+    found = []
+    for contender, own in trials.items():
+        counted = summarize_engine(own)
+        slopes = _slopes(own, contexts)
+        found.append(
+            SettingSummary(
+                contender=contender,
+                kv_bytes_per_token=kv_bytes.get(contender),
+                step_slope_s=float(np.mean(slopes)) if slopes else None,
+                step_slope_interval=_interval(slopes, of.study.measure.confidence),
+                acceptance_length=counted.acceptance_length if counted else None,
+            )
+        )
+    figures = (figure for one in found for figure in (one.kv_bytes_per_token, one.step_slope_s, one.acceptance_length))
+    return tuple(found) if any(figure is not None for figure in figures) else ()
+
+
+def with_other_settings(plan: Plan) -> list[Contender]:
+    """The same under two names is no other setting."""
+    setups = {setup.name: setup for setup in plan.study.engines}
+    known = [one for one in plan.contenders if one.engine in setups]
+    settings: dict[tuple[str, str], set[str]] = {}
+    for one in known:
+        chosen = setups[one.engine].model_dump_json(exclude={"name"})
+        settings.setdefault((one.variant, setups[one.engine].engine), set()).add(chosen)
+    return [one for one in known if len(settings[one.variant, setups[one.engine].engine]) > 1]
+
+
+def _contexts(of: StudyRecords) -> dict[str, float]:
+    """Of workloads with a single stream: how many tokens precede one of an answer, on average."""
+    return {
+        workload.name: typical(workload.input_tokens) + typical(workload.output_tokens) / 2
+        for workload in of.study.workloads
+        if workload.concurrency == 1 and not workload.open_loop and "input_tokens" not in workload.unknown
+    }
+
+
+def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> list[float]:
+    """What a token takes longer for each token of context: of each start the slope of a line through its lengths. None
+    of a start with fewer than three."""
+    points: dict[str, dict[float, list[float]]] = {}
+    for trial in trials:
+        at, seconds = contexts.get(trial.cell.workload), trial.metrics.tpot_s
+        if at is not None and seconds is not None:
+            points.setdefault(trial.instance_id, {}).setdefault(at, []).append(seconds)
+    return [
+        float(np.polyfit(list(lengths), [np.mean(values) for values in lengths.values()], 1)[0])
+        for lengths in points.values()
+        if len(lengths) >= LEAST_LENGTHS
+    ]
+
+
+def _interval(slopes: Sequence[float], confidence: float) -> Interval | None:
+    """Of the mean over starts; one that lies below zero is noise and is shown as such."""
+    known = uncertainty([[slope] for slope in slopes]) if slopes else None
+    if known is None:
+        return None
+    mean, half = float(np.mean(slopes)), known.half_width(confidence)
+    return Interval(low=mean - half, high=mean + half, confidence=confidence)

@@ -1,0 +1,271 @@
+"""Two studies against each other, paired by cell: ratios, verdicts, and the limits that were set."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
+from bitbench.analysis.comparability import differences
+from bitbench.analysis.comparison import SHARE_OF_ERROR
+from bitbench.analysis.gate import Condition, judge
+from bitbench.analysis.holm import holm
+from bitbench.analysis.intervals import estimate
+from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
+from bitbench.analysis.quality import PERPLEXITY
+from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
+from bitbench.analysis.results.comparison import (
+    ComparedCell,
+    Comparison,
+    Difference,
+    GateOutcome,
+    GateResult,
+    Unpaired,
+    Verdict,
+)
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.summary import MetricDefinition, Ratio
+from bitbench.analysis.roofline import roof_shares
+from bitbench.analysis.trial import DEFINITIONS
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import Outcome
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.workload import Workload
+from bitbench.util.errors import CannotCompareError
+
+SHAPE = tuple(field for field in Workload.model_fields if field != "name")
+
+
+def compare_studies(
+    before: StudyRecords,
+    after: StudyRecords,
+    *,
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+    allowed: Iterable[Fact],
+) -> Comparison:
+    """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not "
+    "allowed."""
+    common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
+    shared = [(one, one) for one in before.plan.contenders if one in set(after.plan.contenders)]
+    contenders = list(dict.fromkeys([*((cell.contender, cell.contender) for cell in common),
+                                     *quality_pairs((before, after), shared)]))  # fmt: skip
+    if not contenders:
+        raise CannotCompareError(
+            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload, or had "
+            f"its quality measured, in both"
+        )
+    _refuse_other_shapes(before, after, {cell.workload for cell in common})
+    found, unknown = differences(before, after, contenders)
+    found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
+    _refuse_differences([one for one in found if not one.is_allowed])
+    cells, changes = [Pair(cell, cell) for cell in common], changes_between(before, after)
+    compared = _compared((before, after), changes, cells, contenders, metrics=metrics, conditions=conditions)
+    levels = before.lock.host.level, after.lock.host.level
+    other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
+    return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown), **other_levels})
+
+
+def compare_contenders(
+    side: StudyRecords,
+    pairs: Sequence[tuple[Contender, Contender]],
+    *,
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+) -> Comparison:
+    """(before, after) within one study: what differs between them is the question, and is only named."""
+    cells = set(side.plan.cells)
+    paired = [
+        Pair(Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name))
+        for one, other in pairs
+        for workload in side.plan.study.workloads
+        if {Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name)} <= cells
+    ]
+    if not paired and not quality_pairs((side, side), pairs):
+        raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
+    found, unknown = differences(side, side, pairs)
+    changes = changes_within(side)
+    compared = _compared((side, side), changes, paired, pairs, metrics=metrics, conditions=conditions)
+    return compared.model_copy(
+        update={
+            "baseline": ", ".join(one.name for one, _ in pairs),
+            "candidate": ", ".join(other.name for _, other in pairs),
+            "differences": tuple(found),
+            "unknown_facts": tuple(unknown),
+        }
+    )
+
+
+def _compared(
+    sides: tuple[StudyRecords, StudyRecords],
+    changes: Changes,
+    pairs: Sequence[Pair],
+    contenders: Sequence[tuple[Contender, Contender]],
+    *,
+    metrics: Sequence[str],
+    conditions: Sequence[Condition],
+) -> Comparison:
+    before, after = sides
+    measure = before.plan.study.measure
+    shown = metrics or ([METRICS[measure.headline].column] if pairs else [])
+    named = [*shown, *(one.metric for one in conditions)]
+    wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
+    about_quality = [one for one in conditions if one.metric == PERPLEXITY]
+    about_speed = [one for one in conditions if one.metric != PERPLEXITY]
+    if about_speed and not pairs:  # else a limit that nothing is held against would be kept
+        raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")
+    asked = _asked(pairs, changes, about_speed)
+    count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
+    quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))
+    if about_quality and not quality.gates:
+        raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
+    definitions = {metric: DEFINITIONS[metric] for metric in wanted}
+    if quality.cells or quality.gates:
+        definitions[PERPLEXITY] = QUALITY_DEFINITIONS[PERPLEXITY]
+    return Comparison(
+        baseline=before.name,
+        candidate=after.name,
+        confidence=measure.confidence,
+        definitions=definitions,
+        cells=(
+            *(cell for metric in wanted for cell in compared_cells(pairs, changes, metric, measure.confidence)),
+            *quality.cells,
+        ),
+        unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
+        gates=(*_gates(asked, measure.confidence, count), *quality.gates),
+    )
+
+
+def compared_cells(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
+    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
+    both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
+    ratios = [change.ratio(confidence) for _, change in both]
+    adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
+    allowed_error = SHARE_OF_ERROR * (1 - confidence)
+    return [
+        ComparedCell(
+            baseline=pair.before,
+            candidate=pair.after,
+            metric=metric,
+            before=estimate(change.before, confidence),
+            after=estimate(change.after, confidence),
+            ratio=ratio,
+            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric])
+            if change.fewest >= changes.least_repetitions
+            else Verdict.UNKNOWN,
+        )
+        for (pair, change), ratio, p_value in zip(both, ratios, adjusted, strict=True)
+    ]
+
+
+def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+    if ratio is None or ratio.interval is None:
+        return Verdict.UNKNOWN
+    if not is_apart:
+        return Verdict.TIE
+    if definition.unit == "bytes":
+        return Verdict.MORE if ratio.value > 1 else Verdict.LESS
+    return Verdict.FASTER if (ratio.value > 1) is definition.higher_is_better else Verdict.SLOWER
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One limit on one pair of cells."""
+
+    condition: Condition
+    pair: Pair
+    has_before: bool
+    change: Change | None
+
+
+def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[Condition]) -> list[_Asked]:
+    """A cell without a figure on one side cannot be judged; without one on either it is not asked.
+
+    Unless that is so of all cells: a limit that nothing was held against was not kept.
+    """
+    asked: list[_Asked] = []
+    for condition in conditions:
+        known = [
+            pair for pair in pairs if changes.before(pair, condition.metric) or changes.after(pair, condition.metric)
+        ]
+        asked += [
+            _Asked(
+                condition,
+                pair,
+                changes.before(pair, condition.metric) is not None,
+                changes.find(pair, condition.metric),
+            )
+            for pair in known or pairs
+        ]
+    return asked
+
+
+def _gates(asked: Sequence[_Asked], confidence: float, count: int) -> list[GateResult]:
+    """`count`: how many limits are judged at once, those of quality included."""
+    results = []
+    for one in asked:
+        result = GateResult(
+            condition=one.condition.text,
+            metric=one.condition.metric,
+            baseline=one.pair.before,
+            candidate=one.pair.after,
+            outcome=GateOutcome.UNSURE,
+            ratio=None,
+            reason=f"the {'candidate' if one.has_before else 'baseline'} lacks this figure",
+        )
+        if one.change is not None:
+            judged = judge(one.condition, one.change, confidence, count)
+            result = result.model_copy(update=vars(judged))
+        results.append(result)
+    return results
+
+
+def _unpaired(
+    sides: tuple[StudyRecords, StudyRecords], changes: Changes, pairs: Sequence[Pair], metric: str
+) -> list[Unpaired]:
+    found = []
+    for pair in pairs:
+        one, other = changes.before(pair, metric), changes.after(pair, metric)
+        if one and not other:
+            found.append(_without_result(sides[1], pair.after, was_lost=True))
+        elif other and not one:
+            found.append(_without_result(sides[0], pair.before, was_lost=False))
+        elif not one:
+            found.append(Unpaired(cell=pair.after, reason="has no result on either side", was_lost=False))
+    if sides[0] is sides[1]:
+        return found
+    paired = {cell for pair in pairs for cell in (pair.before, pair.after)}
+    for side, other_name in ((sides[0], sides[1].name), (sides[1], sides[0].name)):
+        found += [
+            Unpaired(cell=cell, reason=f"is not in {other_name}", was_lost=False)
+            for cell in side.plan.cells
+            if cell not in paired
+        ]
+    return found
+
+
+def _without_result(side: StudyRecords, cell: Cell, *, was_lost: bool) -> Unpaired:
+    outcomes = sorted({trial.outcome.value for trial in side.trials if trial.cell == cell} - {Outcome.OK.value})
+    reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
+    return Unpaired(cell=cell, reason=reason, was_lost=was_lost)
+
+
+def _refuse_other_shapes(before: StudyRecords, after: StudyRecords, workloads: Iterable[str]) -> None:
+    for name in sorted(workloads):
+        one, other = before.plan.study.workload(name), after.plan.study.workload(name)
+        differing = [part for part in SHAPE if getattr(one, part) != getattr(other, part)]
+        if differing:
+            raise CannotCompareError(
+                f"workload {name} is not the same: "
+                + "; ".join(f"{part} {getattr(one, part)} and {getattr(other, part)}" for part in differing)
+            )
+
+
+def _refuse_differences(found: Sequence[Difference]) -> None:
+    if not found:
+        return
+    facts = dict.fromkeys(one.fact for one in found)
+    said = "; ".join(
+        f"{one.fact.value}{f' ({one.subject})' if one.subject else ''}: {one.before} and {one.after}" for one in found
+    )
+    allow = " ".join(f"--allow {fact.value}" for fact in facts)
+    raise CannotCompareError(f"not comparable, this differs: {said}; to compare all the same, add {allow}")

@@ -1,0 +1,260 @@
+"""From the records of a study to everything a report may say."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from zlib import crc32
+
+import numpy as np
+
+from bitbench.analysis.configs import failures_of, summarize_contender
+from bitbench.analysis.confirmation import confirmations
+from bitbench.analysis.crossover import find_crossovers
+from bitbench.analysis.engine_metrics import summarize_engine
+from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
+from bitbench.analysis.model_groups import Field, field_of, fields_of
+from bitbench.analysis.objectives import held
+from bitbench.analysis.outliers import outliers
+from bitbench.analysis.precision import precision
+from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
+from bitbench.analysis.quality import summarize_quality
+from bitbench.analysis.ranking import rank
+from bitbench.analysis.rate_search import answer, rate_trials
+from bitbench.analysis.requests import read_requests, spreads, tails
+from bitbench.analysis.results.summary import CellSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.analysis.sequential import baseline_of, headline_of
+from bitbench.analysis.service_levels import judge_objective
+from bitbench.analysis.settings import summarize_settings
+from bitbench.analysis.speeds import Speeds
+from bitbench.analysis.stop_reason import stop_reason
+from bitbench.analysis.trial import DEFINITIONS
+from bitbench.feature import Offer, report_parts, sparing
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.study.base import Record
+from bitbench.study.metrics import HEADLINES, METRICS
+from bitbench.study.objective import Objective
+from bitbench.study.plan import Cell, Contender
+
+# Looked at for outliers: those a headline can be. The others follow from them or are extremes themselves.
+FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
+
+
+def summarize(of: StudyRecords) -> StudySummary:
+    """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
+    plan, samples = of.plan, samples_by_cell(of)
+    fields = {field: _speeds(of, field, samples) for field in fields_of(plan)}
+    of_cell = {cell: (field, speeds) for field, speeds in fields.items() for cell in field.plan.cells}
+    variants = {variant.name: variant for variant in plan.variants}
+    search = of.lock.search
+    return StudySummary(
+        study=plan.study,
+        headline=headline_of(plan).metric,
+        baseline=baseline_of(plan),
+        definitions=DEFINITIONS,
+        cells=tuple(
+            _with_requests(of, _summarize_cell(cell, trials, *of_cell[cell]), trials)
+            for cell, trials in _by_cell(of).items()
+        ),
+        contenders=tuple(
+            summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
+            for contender in plan.contenders
+        ),
+        rankings=_rankings(of, fields),
+        models=_models(fields) if len(fields) > 1 else (),
+        precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
+        refusals=plan.refusals,
+        imported_from=plan.imported_from,
+        expectations=plan.expectations,
+        level=plan.level,
+        processor_notes=plan.processor_notes,
+        crossovers=tuple(
+            found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
+        ),
+        search=answer(rate_trials(plan.study, of.trials), search) if search else None,
+        quality=summarize_quality(of),
+        quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
+        quality_refusals=plan.quality_refusals,
+        rounded_before=plan.rounded_before,
+        settings=summarize_settings(of),
+        parts=dict(_parts(of)),
+    )
+
+
+def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
+    """What features compute from the records."""
+    for part, feature in report_parts():
+        with sparing(feature):
+            computed = Offer(feature, part.compute).load()(of)
+            if computed is not None:
+                yield part.name, computed
+
+
+def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:
+    """Of the contenders that are compared with this one."""
+    return _speeds(of, field_of(of.plan, contender), samples_by_cell(of))
+
+
+def _speeds(of: StudyRecords, field: Field, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
+    return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
+
+
+def _models(fields: Iterable[Field]) -> tuple[ComparedModel, ...]:
+    return tuple(
+        ComparedModel(name=field.model, contenders=field.contenders, baseline=field.baseline) for field in fields
+    )
+
+
+def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, Sample]]:
+    """Each figure that counts, by cell. Another `stream` gives other draws: two studies must not share theirs."""
+    return {
+        cell: _samples(
+            [of.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])],
+            [trial for trial in trials if trial.counts],
+        )
+        for cell, trials in _by_cell(of).items()
+    }
+
+
+def values_by_start(of: StudyRecords, metric: str) -> dict[Cell, list[list[float]]]:
+    """One figure of the trials that count, in groups of one start."""
+    found: dict[Cell, list[list[float]]] = {}
+    for cell, trials in _by_cell(of).items():
+        starts: dict[str, list[float]] = {}
+        for trial in trials:
+            if trial.counts and (value := _metrics(trial).get(metric)) is not None:
+                starts.setdefault(trial.instance_id, []).append(value)
+        found[cell] = list(starts.values())
+    return found
+
+
+def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
+    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in of.plan.cells}
+    for trial in of.trials:
+        if trial.cell in of_cell:
+            of_cell[trial.cell].append(trial)
+    return of_cell
+
+
+def _metrics(record: TrialRecord) -> dict[str, float]:
+    """Those that are defined, by the keys of DEFINITIONS."""
+    known = {**dict(record.metrics), **dict(record.memory)}
+    return {name: known[name] for name in DEFINITIONS if known.get(name) is not None}
+
+
+def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, Sample]:
+    grouped: dict[str, dict[str, list[float]]] = {}
+    for record in counted:
+        for metric, value in _metrics(record).items():
+            grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
+    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
+        grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
+    resampler = Resampler(np.random.default_rng(seed))
+    return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
+
+
+def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: Field, speeds: Speeds) -> CellSummary:
+    plan, samples = field.plan, speeds.samples[cell]
+    counted = [record for record in records if record.counts]
+    failures = failures_of(records)
+    estimates = {name: estimate(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
+    return CellSummary(
+        cell=cell,
+        metrics=estimates,
+        runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects),
+        outliers=_outliers(counted),
+        failures=failures,
+        warm_up=_warm_up(records, counted),
+        engine=summarize_engine(counted),
+        stop_reason=stop_reason(field, cell, counted, speeds.standing, failed=bool(failures)),
+    )
+
+
+def _with_requests(of: StudyRecords, cell: CellSummary, trials: Sequence[TrialRecord]) -> CellSummary:
+    """And what its single requests say. Rows are read here and not kept: those of one cell are in memory at a time."""
+    requests = read_requests(of, cell.cell, trials)
+    workload, confidence = of.study.workload(cell.cell.workload), of.study.measure.confidence
+    was_running = of.was_running(cell.cell.contender)
+    found = tails(requests, workload, confidence, was_running=was_running)
+    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
+    judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
+    return full.model_copy(update={"objectives": judged})
+
+
+def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
+    return Run(
+        trial_id=record.id,
+        instance_id=record.instance_id,
+        block=record.block,
+        outcome=record.outcome,
+        metrics=_metrics(record),
+        holds=held(record, objectives),
+        why_not=record.objectives.why_not if record.objectives else None,
+        requests=record.requests,
+        failed_requests=record.failed_requests,
+    )
+
+
+def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
+    found = []
+    for metric in FLAGGED_METRICS:
+        known = [(record, value) for record in counted if (value := _metrics(record).get(metric)) is not None]
+        values = [value for _, value in known]
+        flagged = outliers(values)
+        others: dict[str, list[float]] = {}
+        for place, (record, value) in enumerate(known):
+            if place not in flagged:
+                others.setdefault(record.instance_id, []).append(value)
+        found += [
+            Outlier(
+                trial_id=known[place][0].id,
+                metric=metric,
+                value=values[place],
+                median=float(np.median(values)),
+                mean_without=mean_of_means(list(others.values())),
+            )
+            for place in flagged
+        ]
+    return tuple(found)
+
+
+def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> WarmUp:
+    warm = [record for record in records if record.kind == "warmup"]
+    first = {record.instance_id: record for record in reversed(warm)}
+    return WarmUp(
+        trials=len(warm),
+        first_ttft_s=_mean_ttft(record.metrics for record in first.values()),
+        later_ttft_s=_mean_ttft(record.metrics for record in counted),
+    )
+
+
+def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
+    known = [one.ttft_s for one in metrics if one.ttft_s is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _rankings(of: StudyRecords, fields: Mapping[Field, Speeds]) -> tuple[Ranking, ...]:
+    """By workload, and in it by model."""
+    confirmed = {
+        field: confirmations(of.trials, speeds.standing, field.baseline, speeds.confidence)
+        for field, speeds in fields.items()
+    }
+    return tuple(
+        _rank(field, workload.name, speeds).model_copy(
+            update={
+                "model": field.model if len(fields) > 1 else None,
+                "confirmed": confirmed[field].get(workload.name),
+            }
+        )
+        for workload in of.study.workloads
+        for field, speeds in fields.items()
+    )
+
+
+def _rank(field: Field, workload: str, speeds: Speeds) -> Ranking:
+    of_workload = [cell for cell in field.plan.cells if cell.workload == workload]
+    return rank(
+        workload,
+        {cell.contender: own[speeds.metric] for cell in of_workload if speeds.metric in (own := speeds.samples[cell])},
+        speeds.standing,
+        baseline=field.baseline,
+        confidence=speeds.confidence,
+    )

@@ -1,0 +1,71 @@
+"""Compares two study folders, or two variants of one."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bitbench.analysis.gate import parse_condition, parse_metric
+from bitbench.analysis.results.comparison import Comparison
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.study_comparison import compare_contenders, compare_studies
+from bitbench.records.folder import StudyFolder
+from bitbench.study.plan import Contender, Plan
+from bitbench.util.errors import UsageError
+
+
+def compare_folders(
+    baseline: Path,
+    candidate: Path | None = None,
+    *,
+    variants: tuple[str, str] | None = None,
+    fail_if: Sequence[str] = (),
+    allow: Sequence[Fact] = (),
+    metrics: Sequence[str] = (),
+    allow_inconclusive: bool = False,
+) -> Comparison:
+    """Cell by cell: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
+
+    `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
+    besides the study's headline. `allow_inconclusive`: a limit that an interval contains counts as met.
+    """
+    conditions = [parse_condition(text) for text in fail_if]
+    shown = [parse_metric(name) for name in metrics]
+    if (candidate is None) is (variants is None):
+        raise UsageError("give two study folders, or one and --variants OLD NEW")
+    if variants is not None and allow:
+        raise UsageError("--allow is for two study folders; between variants of one, what differs is named and allowed")
+    before = StudyFolder.existing(baseline).read()
+    if variants is not None:
+        found = compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+    else:
+        assert candidate is not None
+        after = StudyFolder.existing(candidate).read()
+        found = compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allow)
+    return found.model_copy(update={"allow_inconclusive": allow_inconclusive})
+
+
+def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
+    """By full name; or two variants, or recipes of one model, on each engine that has both; or two engines with each
+    variant that has both."""
+    variants = {variant.name: variant for variant in plan.variants}
+
+    def recipe(contender: Contender) -> str:
+        return variants[contender.variant].recipe
+
+    def model_and_engine(contender: Contender) -> tuple[str, str]:
+        return variants[contender.variant].model_name, contender.engine
+
+    # What the two are called by, and what they must have in common.
+    ways: tuple[tuple[Callable[[Contender], str], Callable[[Contender], object]], ...] = (
+        (lambda contender: contender.name, lambda _: None),
+        (lambda contender: contender.variant, lambda contender: contender.engine),
+        (recipe, model_and_engine),
+        (lambda contender: contender.engine, lambda contender: contender.variant),
+    )
+    for called, common in ways:
+        before, after = ([one for one in plan.contenders if called(one) == wanted] for wanted in (old, new))
+        if pairs := [(first, second) for first in before for second in after if common(first) == common(second)]:
+            return pairs
+    raise UsageError(
+        f"{old} and {new} are not two variants, recipes, engines or contenders of this study that can be paired; it "
+        f"has {', '.join(contender.name for contender in plan.contenders)}"
+    )

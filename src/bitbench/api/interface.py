@@ -1,0 +1,172 @@
+"""The Python interface: what `import bitbench` offers. Every function does what the command of its name does."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bitbench.analysis.results.comparison import Comparison
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.recommendation import Recommendation
+from bitbench.api.compare import compare_folders
+from bitbench.api.recommend import limits_of, recommend_from
+from bitbench.api.results import Results
+from bitbench.measure.executors import executor_at, load_client
+from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
+from bitbench.measure.observer import LogObserver
+from bitbench.measure.study import Lab
+from bitbench.ports import Observer
+from bitbench.records.folder import StudyFolder
+from bitbench.study.checked import checked, checked_objectives
+from bitbench.study.plan import Plan
+from bitbench.study.source import StudySource
+from bitbench.study.study import Study
+from bitbench.util.units import parse_fraction
+
+Place = str | Path
+AskedFor = str | Path | Study
+
+
+def plan(study: AskedFor) -> Plan:
+    """What a study would run, and what it refuses and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
+    return Lab().plan(_asked(study))
+
+
+def run(
+    study: AskedFor,
+    into: Place | None = None,
+    *,
+    on: str | None = None,
+    observer: Observer | None = None,
+    trust: bool = False,
+) -> Results:
+    """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
+
+    `on`: machines that run a block each, as `bitbench run --on` names them ("local:2", "ssh://HOST,HOST").
+
+    Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
+    measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
+    """
+    lab = Lab()
+    source = StudySource.of(_asked(study))
+    if trust:
+        lab.trust(source).give()
+    executor = None if on is None else executor_at(on)
+    folder = lab.run(source, None if into is None else Path(into), observer or LogObserver(), on=executor)
+    return Results(folder, lab)
+
+
+def load(
+    url: str,
+    into: Place | None = None,
+    *,
+    concurrency: Sequence[int] | None = None,
+    rate: Sequence[float] | None = None,
+    slo: str | Mapping[str, str | float] | None = None,
+    model: str | None = None,
+    input_tokens: int = 128,
+    output_tokens: int = 64,
+    text: Place | None = None,
+    api: str = "completions",
+    arrival: str | None = None,
+    duration: str | float | None = None,
+    requests: int | None = None,
+    trials: int | None = None,
+    precision: str | float | None = None,
+    max_rate: float | None = None,
+    ignore_eos: bool = True,
+    api_key_env: str = API_KEY_ENV,
+    vocabulary: int | None = None,
+    seed: int = 0,
+    nodes: int | None = None,
+    on: str | None = None,
+    observer: Observer | None = None,
+) -> Results:
+    """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
+    alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds).
+
+    `nodes`, `on`: so many node programs, and the machines that they run on, send the requests together.
+    """
+    options = LoadOptions(
+        concurrency=None if concurrency is None else tuple(concurrency),
+        rate=None if rate is None else tuple(rate),
+        objectives=checked_objectives(slo, about="slo"),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        text=None if text is None else Path(text),
+        api=api,
+        arrival=arrival,
+        duration=duration,
+        requests=requests,
+        trials=trials,
+        precision=None if precision is None else checked(lambda: parse_fraction(precision), about="precision"),
+        max_rate=max_rate,
+        output_forced=ignore_eos,
+        seed=seed,
+    )
+    lab = Lab()
+    with load_client(nodes, on, api_key_env=api_key_env) as client:
+        prepared = prepare_load(
+            url,
+            options,
+            client,
+            into=None if into is None else Path(into),
+            model=model,
+            api_key_env=api_key_env,
+            vocabulary=vocabulary,
+        )
+        return Results(lab.load(prepared, observer or LogObserver(), client), lab)
+
+
+def read(folder: Place) -> Results:
+    """The results in a study folder. Needs neither the engines nor the model."""
+    return Results(StudyFolder.existing(Path(folder)), Lab())
+
+
+def report(folder: Place) -> Path:
+    """Write the report of a study folder from its records; the path is that of its page."""
+    return read(folder).report()
+
+
+def compare(
+    baseline: Place,
+    candidate: Place | None = None,
+    *,
+    variants: tuple[str, str] | None = None,
+    fail_if: Sequence[str] = (),
+    allow: Sequence[Fact | str] = (),
+    metrics: Sequence[str] = (),
+    allow_inconclusive: bool = False,
+) -> Comparison:
+    """Compare two study folders cell by cell, or two `variants` of one.
+
+    `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
+    besides the headline; `allow_inconclusive` counts a limit that an interval contains as met.
+    """
+    return compare_folders(
+        Path(baseline),
+        None if candidate is None else Path(candidate),
+        variants=variants,
+        fail_if=fail_if,
+        allow=[Fact(fact) for fact in allow],
+        metrics=metrics,
+        allow_inconclusive=allow_inconclusive,
+    )
+
+
+def recommend(
+    folder: Place,
+    *,
+    slo: str | Mapping[str, str | float] | None = None,
+    max_memory: str | int | None = None,
+    max_quality_loss: str | float | None = None,
+    price_per_hour: float | None = None,
+    workloads: Sequence[str] = (),
+    engines: Sequence[str] = (),
+) -> Recommendation:
+    """The fastest contender that meets the limits with confidence, and what rules out the others."""
+    limits = limits_of(slo, max_memory, max_quality_loss)
+    place = StudyFolder.existing(Path(folder))
+    return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+
+
+def _asked(study: AskedFor) -> Path | Study:
+    return study if isinstance(study, Study) else Path(study)

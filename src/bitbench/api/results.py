@@ -1,0 +1,159 @@
+"""A study folder as a person works with it in Python: typed records, figures with intervals, and tables."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from bitbench.analysis.results.summary import CellSummary, Estimate, StudySummary
+from bitbench.analysis.results.tails import PercentileEstimate
+from bitbench.measure.study import Lab
+from bitbench.records.folder import StudyFolder
+from bitbench.records.quality import QualityRecord
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.study.base import Json
+from bitbench.study.metrics import find
+from bitbench.study.plan import Plan
+from bitbench.study.study import Study
+from bitbench.util.errors import StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+R = TypeVar("R")
+
+
+class ResultTable:
+    """Rows that are read when they are asked for."""
+
+    def __init__(self, read: "Callable[[], pa.Table]") -> None:
+        self._read = read
+
+    def to_arrow(self) -> "pa.Table":
+        return self._read()
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame; pandas must be installed separately."""
+        try:
+            import_module("pandas")
+        except ImportError as error:
+            raise StoreError("to_pandas() needs pandas; `pip install pandas`, or use to_arrow()") from error
+        return self.to_arrow().to_pandas()
+
+
+class Records(ResultTable, Sequence[R], Generic[R]):
+    """A sequence of typed records, and the same as a table."""
+
+    def __init__(self, records: Sequence[R], read: "Callable[[], pa.Table]") -> None:
+        super().__init__(read)
+        self._records = tuple(records)
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[R, ...]: ...
+    def __getitem__(self, index: int | slice) -> R | tuple[R, ...]:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._records)
+
+
+class Results:
+    """What a study folder holds. Tables of records have the columns of `bitbench query`."""
+
+    def __init__(self, folder: StudyFolder, lab: Lab) -> None:
+        self._folder = folder
+        self._lab = lab
+
+    def __repr__(self) -> str:
+        return f"<bitbench.Results of {self.study.name}: {len(self.trials)} trials in {self.path}>"
+
+    @property
+    def path(self) -> Path:
+        return self._folder.path
+
+    @cached_property
+    def _read(self) -> StudyRecords:
+        return self._folder.read()
+
+    @property
+    def plan(self) -> Plan:
+        return self._read.plan
+
+    @property
+    def study(self) -> Study:
+        return self._read.study
+
+    @cached_property
+    def summary(self) -> StudySummary:
+        """Everything that a report says, in numbers: rankings, ties, causes, estimates with their intervals."""
+        return self._lab.summary(self._folder)
+
+    @cached_property
+    def trials(self) -> Records[TrialRecord]:
+        return Records(self._read.trials, lambda: self._table("trials"))
+
+    @cached_property
+    def instances(self) -> Records[InstanceRecord]:
+        return Records(self._read.instances, lambda: self._table("instances"))
+
+    @cached_property
+    def quality(self) -> Records[QualityRecord]:
+        return Records(self._read.quality, lambda: self._table("quality"))
+
+    @property
+    def requests(self) -> ResultTable:
+        """One row per request of every trial; there may be millions, so they are no Python objects."""
+        return ResultTable(lambda: self._table("requests"))
+
+    @property
+    def cells(self) -> Records[CellSummary]:
+        """Each contender on each workload. As a table: one row per figure, with its interval."""
+        return Records(self.summary.cells, lambda: _figures(self.summary))
+
+    def report(self) -> Path:
+        """Write report/ and give the path of its page, index.html."""
+        return self._lab.report(self._folder, self._lab.document(self._folder, self.summary)).with_name("index.html")
+
+    def _table(self, name: str) -> "pa.Table":
+        from bitbench.records.arrow_tables import study_table
+
+        return study_table(self._read, name).drop_columns(["folder", "study"])  # the same in each row
+
+
+def _figures(summary: StudySummary) -> "pa.Table":
+    import pyarrow as pa
+
+    rows: list[dict[str, Json]] = [
+        {
+            "variant": cell.cell.contender.variant,
+            "engine": cell.cell.contender.engine,
+            "workload": cell.cell.workload,
+            "metric": name,
+            "unit": summary.definitions[name].unit if name in summary.definitions else None,
+            **_with_interval(name, estimate, cell.tails.get(name)),
+            "instances": estimate.n_instances,
+            "trials": estimate.n_trials,
+        }
+        for cell in summary.cells
+        for name, estimate in cell.metrics.items()
+    ]
+    text, number, count = pa.string(), pa.float64(), pa.int64()
+    kinds = {"mean": number, "low": number, "high": number, "instances": count, "trials": count}
+    names = ("variant", "engine", "workload", "metric", "unit", *kinds, "note")
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names]))
+
+
+def _with_interval(name: str, estimate: Estimate, tail: PercentileEstimate | None) -> dict[str, Json]:
+    """Of the tail what the requests of all trials say, where they were kept; `high` is null where that is open."""
+    known = find(name)
+    if tail is not None and known is not None and known.is_tail:
+        return {"mean": tail.shown, "low": tail.shown_low, "high": tail.high, "note": tail.note}
+    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
+    return {"mean": estimate.mean, "low": low, "high": high, "note": ""}

@@ -1,1 +1,0 @@
-"""What a person writes: a study, its workloads, recipes and objectives."""

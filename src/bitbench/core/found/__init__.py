@@ -1,1 +1,0 @@
-"""What is found in the records: summaries, comparisons, explanations, recommendations."""

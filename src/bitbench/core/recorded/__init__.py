@@ -1,1 +1,0 @@
-"""What bitbench writes down while it measures, and where it measured."""

@@ -1,1 +1,0 @@
-"""What everything stands on: errors, units, files, clocks. Imports nothing of ours."""

@@ -1,0 +1,122 @@
+"""Runs one job, or one worker's part of it: plan, connections, clock, self-observation."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from time import monotonic, sleep
+from typing import NamedTuple
+
+import uvloop
+
+from bitbench.loadgen.dispatch import Dispatcher
+from bitbench.loadgen.health import HealthMonitor, client_health
+from bitbench.loadgen.limits import LimitWatch
+from bitbench.loadgen.progress import RunningFigures, Snapshot
+from bitbench.loadgen.requests import plan_requests
+from bitbench.loadgen.table import request_table
+from bitbench.ports import LoadJob, LoadResult
+
+# A sleeping process is scheduled 20 to 80 µs after its time, more on a busy machine; the last moment is not slept.
+_AWAKE_BEFORE_ZERO_S = 0.001
+# A machine that takes the core away for longer than this just at time zero, before anything is sent, has delayed the
+# trial, not a request. Half of what a mean may be late by (`loadgen.verdict`).
+_LATE_START_S = 0.0005
+_STARTS = 20  # tried; each takes some milliseconds
+
+
+class WorkerPart(NamedTuple):
+    """Worker number `worker` of `workers`, from 0: which requests are its own follows from these and the plan."""
+
+    worker: int
+    workers: int
+
+    def owns(self, number: int, stream: int | None) -> bool:
+        """Whole streams go to one worker; requests without one go round."""
+        return (number if stream is None else stream) % self.workers == self.worker
+
+
+WHOLE = WorkerPart(0, 1)
+
+
+def run_job(job: LoadJob) -> LoadResult:
+    """Send a workload's requests and time what comes back. Blocks the calling thread until all have ended."""
+    return run_part(job, WHOLE, choose_zero=monotonic)
+
+
+def run_part(
+    job: LoadJob,
+    part: WorkerPart,
+    choose_zero: Callable[[], float],
+    report: Callable[[Snapshot], None] | None = None,
+) -> LoadResult:
+    """Like `run_job` for one worker. `choose_zero` is called when all is prepared and says when time zero is."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(job, part, choose_zero, report))
+
+
+async def _run(
+    job: LoadJob, part: WorkerPart, choose_zero: Callable[[], float], report: Callable[[Snapshot], None] | None
+) -> LoadResult:
+    plan = plan_requests(job, part.owns)
+    monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
+    figures = RunningFigures(len(plan), monitor, report) if report is not None else None
+    dispatcher = Dispatcher(job, plan, figures, (monitor.timer,))
+    limits = LimitWatch(job, dispatcher.in_flight, dispatcher.kept)
+    await dispatcher.open_connections()
+    with _without_garbage_collection():
+        zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
+        dispatcher.start(zero)  # the first thing after zero: what is due then is late by all that comes before
+        started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
+        limits.start()
+        if figures is not None:
+            figures.start(zero, dispatcher.in_flight)
+        await dispatcher.finished
+        duration_s = monotonic() - zero
+        limits.stop()
+        if figures is not None:
+            figures.stop()
+        health = monitor.stop(dispatcher.exchanges)
+    dispatcher.close()
+    return LoadResult(
+        requests=request_table(dispatcher.exchanges, zero, job.endpoint.api_key),
+        health=client_health([health]),
+        started_at=started_at.isoformat(),
+        duration_s=duration_s,
+    )
+
+
+def _begin(zero: float, monitor: HealthMonitor, *, is_shared: bool) -> float:
+    """Waits for time zero, and for a later one where this process was not running at that moment: nothing has been sent
+    yet. One that workers share stays. Returns it."""
+    monitor.start(zero)
+    _wait_until(zero)
+    for _ in range(_STARTS):
+        if is_shared or monotonic() - zero < _LATE_START_S:
+            break
+        zero = monotonic() + 2 * _AWAKE_BEFORE_ZERO_S
+        monitor.start(zero)
+        _wait_until(zero)
+    return zero
+
+
+def _wait_until(zero: float) -> None:
+    pause_s = zero - _AWAKE_BEFORE_ZERO_S - monotonic()
+    if pause_s > 0:
+        sleep(pause_s)
+    while monotonic() < zero:
+        pass
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A collection walks all objects and would stop the loop for milliseconds; a trial makes few cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -1,0 +1,206 @@
+"""Begins each request when it is due, on a connection that is open already, and keeps what came back."""
+
+import asyncio
+from bisect import bisect_right, insort
+from collections import deque
+from time import monotonic
+
+from bitbench.loadgen.connection import Connection, Exchange
+from bitbench.loadgen.kept import KeptAnswers
+from bitbench.loadgen.pool import ConnectionPool
+from bitbench.loadgen.progress import RunningFigures
+from bitbench.loadgen.requests import PlannedRequest
+from bitbench.ports import LoadJob
+from bitbench.util import machine_faults
+from bitbench.util.errors import LoadError
+from bitbench.util.timerfd import Timer
+
+# Connections are open this long before the requests that need them; opening one takes two or three round trips.
+_AHEAD_S = 0.25
+_LOOK_AHEAD_EACH_S = 0.05
+
+
+class Dispatcher:
+    """Sends planned requests: at their time after zero, or a pause (or none) after the one before on their stream.
+
+    A request that is due while its stream is still busy is sent when that ends, and its latency counts from when it
+    was due. Requests without a stream never wait. Connecting is no part of the time to the first token, for a
+    server in use has its clients connected; a request that finds no open connection opens one within its time.
+
+    `timers` are those of others that reading must not delay.
+
+    After a request that plainly failed (its events are not looked into yet) no further one is begun, unless the job
+    says to go on. Those in flight finish.
+    """
+
+    def __init__(
+        self, job: LoadJob, plan: list[PlannedRequest], figures: RunningFigures | None, timers: tuple[Timer, ...] = ()
+    ) -> None:
+        self.exchanges: list[Exchange] = []
+        self.in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._go_on = job.go_on_after_failure
+        self._figures = figures
+        self.kept = KeptAnswers()
+        self._pool = ConnectionPool(job.endpoint, self, min(job.stall_timeout_s, job.request_timeout_s))
+        self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
+        self._scheduled = _with_times(plan, self._streams)
+        self._next = 0  # of the scheduled ones
+        self._thinking: list[tuple[float, int, PlannedRequest]] = []  # due after a pause on their stream, in order
+        self._to_come = len(plan)
+        self._busy: set[int] = set()
+        self._zero = 0.0
+        self._timer = Timer()
+        for timer in (self._timer, *timers):
+            self._pool.yield_to(timer)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed = False
+
+    async def open_connections(self) -> None:
+        """For the requests that are due at the start. Those that do not open now are tried when they are needed."""
+        await self._pool.fill(self._due_before(_AHEAD_S))
+
+    def start(self, zero: float) -> None:
+        self._zero = zero
+        self._send_due()
+        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
+        self._look_ahead()
+        self._finish_if_idle()
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._timer.fileno())
+        self._timer.close()
+        self._pool.close()
+        self.kept.close()
+
+    def answer_began(self, exchange: Exchange) -> None:
+        if self._figures is not None:
+            self._figures.answer_began(exchange)
+
+    def ended(self, connection: Connection | None, exchange: Exchange) -> None:
+        del self.in_flight[exchange.number]
+        if connection is not None:
+            self._pool.give_back(connection)
+        self._failed = self._failed or not exchange.succeeded
+        stream = exchange.request.stream
+        if stream is not None:
+            self._busy.discard(stream)
+            self._continue(stream, exchange)
+        if self._figures is not None:
+            self._figures.ended(exchange)
+        self.kept.add(exchange.response)
+        self._finish_if_idle()
+
+    def _send_due(self) -> None:
+        """Begin all that is due, and set the timer for the next."""
+        self._timer.acknowledge()
+        while not self._stopped:
+            due = self._next_due()
+            if due is None:
+                break
+            if due > monotonic():
+                self._timer.arm(due)
+                return
+            if self._thinking and self._thinking[0][0] == due:
+                request = self._thinking.pop(0)[2]
+            else:
+                request = self._scheduled[self._next][1]
+                self._next += 1
+            if request.stream is None:
+                self._begin(request, due, due)
+            elif request.stream not in self._busy and self._streams[request.stream][0] is request:
+                self._streams[request.stream].popleft()
+                self._begin(request, due, due)
+        self._finish_if_idle()
+
+    def _next_due(self) -> float | None:
+        times = [thinking[0] for thinking in self._thinking[:1]]
+        if self._next < len(self._scheduled):
+            times.append(self._zero + self._scheduled[self._next][0])
+        return min(times, default=None)
+
+    def _continue(self, stream: int, before: Exchange) -> None:
+        """Begin what comes next on a stream, now or after its pause, where it has no later time of its own."""
+        waiting = self._streams[stream]
+        if not waiting or self._stopped:
+            return
+        assert before.end is not None
+        request = waiting[0]
+        due = before.end + request.think_s if request.at_s is None else self._zero + request.at_s
+        if due <= before.end:
+            waiting.popleft()
+            self._begin(request, due, before.end)
+        elif request.at_s is None:
+            insort(self._thinking, (due, request.number, request))
+            if self._thinking[0][2] is request:
+                self._send_due()  # which sets the timer
+
+    def _begin(self, request: PlannedRequest, planned: float, ready: float) -> None:
+        exchange = Exchange(request, planned, ready)
+        self._to_come -= 1
+        self.exchanges.append(exchange)
+        if request.stream is not None:
+            self._busy.add(request.stream)
+        connection = self._pool.take()
+        self.in_flight[request.number] = (exchange, connection)
+        if connection is not None:
+            connection.send(exchange)
+        else:
+            task = asyncio.get_running_loop().create_task(self._connect_and_send(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect_and_send(self, exchange: Exchange) -> None:
+        try:
+            connection = await self._pool.open()
+        except OSError as problem:  # includes TimeoutError
+            if (fault := machine_faults.explain_lack(problem)) is not None:
+                self._give_up(LoadError(fault))
+                return
+            why = str(problem) or "the connection attempt timed out"
+            exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
+            exchange.end = monotonic()
+            self.ended(None, exchange)
+        else:
+            self.in_flight[exchange.number] = (exchange, connection)
+            connection.send(exchange)
+
+    def _give_up(self, error: LoadError) -> None:
+        """The fault is this machine's: no request of this trial says anything about the server."""
+        if not self.finished.done():
+            self.finished.set_exception(error)
+
+    @property
+    def _stopped(self) -> bool:
+        return self._failed and not self._go_on
+
+    def _finish_if_idle(self) -> None:
+        if not self.in_flight and (self._stopped or self._to_come == 0) and not self.finished.done():
+            self.finished.set_result(None)
+
+    def _due_before(self, after_zero_s: float) -> int:
+        """How many requests with a known time are due from now until then."""
+        scheduled = bisect_right(self._scheduled, after_zero_s, lo=self._next, key=lambda due: due[0]) - self._next
+        return scheduled + bisect_right(self._thinking, self._zero + after_zero_s, key=lambda due: due[0])
+
+    def _look_ahead(self) -> None:
+        if self.finished.done():
+            return
+        self._pool.keep_ready(self._due_before(monotonic() - self._zero + _AHEAD_S))
+        asyncio.get_running_loop().call_later(_LOOK_AHEAD_EACH_S, self._look_ahead)
+
+
+def _with_times(
+    plan: list[PlannedRequest], streams: dict[int, deque[PlannedRequest]]
+) -> list[tuple[float, PlannedRequest]]:
+    """The requests that have a time of their own, in order; fills `streams`. What begins a stream is due at zero."""
+    scheduled = []
+    for request in plan:
+        first = request.stream is None
+        if request.stream is not None:
+            first = request.stream not in streams
+            streams.setdefault(request.stream, deque()).append(request)
+        if request.at_s is not None or first:
+            scheduled.append((request.at_s or 0.0, request))
+    scheduled.sort(key=lambda due: due[0])
+    return scheduled

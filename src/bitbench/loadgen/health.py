@@ -1,0 +1,133 @@
+"""The client watches itself: how late it sends, how late it notices things, and how much of a core it takes."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from bitbench.loadgen.connection import Exchange
+from bitbench.loadgen.wall_clock import WallClock
+from bitbench.records.trial import ClientHealth, WorkerHealth
+from bitbench.util.timerfd import Timer
+
+# Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
+# second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
+PROBE_INTERVAL_S = 0.020
+# With many streams the process is awake anyway, and a look costs some microseconds.
+MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
+_RECENT = 2_000  # looks that a running display shows the p99 of
+
+
+class HealthMonitor:
+    """Looks at the loop at random moments and notes how long each look had to wait.
+
+    The moments are a Poisson process, so the waits have the distribution that an arriving byte meets (Poisson
+    arrivals see time averages); a fixed period could fall into step with the tokens. Moments that pass while the
+    loop is blocked all count, so one long block is not one sample.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, streams: int) -> None:
+        self._loop = loop
+        self._interval_s = QUICK_PROBE_INTERVAL_S if streams >= MANY_STREAMS else PROBE_INTERVAL_S
+        self.timer = Timer()
+        self._random = random.Random(0)
+        self._lags: list[float] = []
+        self._wall_clock = WallClock()
+        self._due = 0.0
+        self._started = 0.0
+        self._cpu_started = 0.0
+
+    def start(self, zero: float) -> None:
+        """Shortly before time zero; looks from then on."""
+        self._started = zero
+        self._cpu_started = time.process_time()
+        self._schedule(self._started)
+        self._loop.add_reader(self.timer.fileno(), self._look)
+
+    def so_far(self, send_lateness_p99_s: float) -> WorkerHealth:
+        """For a display; cheap."""
+        lags = self._lags[-_RECENT:]
+        return WorkerHealth(
+            send_lateness_p99_s=send_lateness_p99_s,
+            loop_lag_p99_s=_p99(lags),
+            loop_lag_mean_s=_mean(lags),
+            cpu_share=self._cpu_share(time.monotonic()),
+        )
+
+    def stop(self, exchanges: list[Exchange]) -> WorkerHealth:
+        now = time.monotonic()
+        cpu_share = self._cpu_share(now)  # before the figures, which take some milliseconds themselves
+        self._note(now)  # moments that are due count, also when the loop did not come to them
+        self._loop.remove_reader(self.timer.fileno())
+        self.timer.close()
+        lateness = [exchange.sent - exchange.ready for exchange in exchanges if exchange.sent is not None]
+        unread_mean_s, unread_p99_s = _unread(exchanges)
+        return WorkerHealth(
+            send_lateness_p99_s=_p99(lateness),
+            send_lateness_mean_s=_mean(lateness),
+            loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
+            loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
+            cpu_share=cpu_share,
+            clock_step_s=self._wall_clock.step_s(),
+            kernel_times=all(not exchange.unread_step_s for exchange in exchanges if exchange.unread_s is not None),
+        )
+
+    def _cpu_share(self, now: float) -> float:
+        return (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
+
+    def _look(self) -> None:
+        self.timer.acknowledge()
+        self._note(time.monotonic())
+
+    def _note(self, now: float) -> None:
+        while self._due <= now:
+            self._lags.append(now - self._due)
+            self._due += self._random.expovariate(1 / self._interval_s)
+        self.timer.arm(self._due)
+
+    def _schedule(self, after: float) -> None:
+        self._due = after + self._random.expovariate(1 / self._interval_s)
+        self.timer.arm(self._due)
+
+
+def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+    """The largest of each figure; the kernel's times only where all have them."""
+    return WorkerHealth(
+        send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
+        send_lateness_mean_s=max(worker.send_lateness_mean_s or 0.0 for worker in workers),
+        loop_lag_p99_s=max(worker.loop_lag_p99_s for worker in workers),
+        loop_lag_mean_s=max(worker.loop_lag_mean_s or 0.0 for worker in workers),
+        cpu_share=max(worker.cpu_share for worker in workers),
+        clock_step_s=max((worker.clock_step_s for worker in workers), key=abs),
+        kernel_times=all(worker.kernel_times for worker in workers),
+    )
+
+
+def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
+    return ClientHealth(**worst_of(workers).model_dump(), workers=tuple(workers))
+
+
+def _unread(exchanges: list[Exchange]) -> tuple[float, float]:
+    """Mean and p99 of how long first tokens lay unread, as far as that is certain.
+
+    The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows when it
+    received each. Where it says so in whole ticks, one value may be a tick too high, and a mean by half a tick over
+    the root of the number of different ticks, of which twice is taken off.
+    """
+    known = [exchange for exchange in exchanges if exchange.unread_s is not None]
+    unread = [exchange.unread_s for exchange in known if exchange.unread_s is not None]
+    tick_s = max((exchange.unread_step_s for exchange in known), default=0.0)
+    if not tick_s:
+        return _mean(unread), _p99(unread)
+    ticks = len({int(exchange.response.times[0] / tick_s) for exchange in known})
+    return max(0.0, _mean(unread) - tick_s / ticks**0.5), max(0.0, _p99(unread) - tick_s)
+
+
+def _p99(values: list[float]) -> float:
+    return float(np.quantile(values, 0.99)) if values else 0.0
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

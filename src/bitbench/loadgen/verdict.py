@@ -1,0 +1,170 @@
+"""Does this trial count? Pure: from the rows and the client's health alone."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.trial import ClientHealth, Failure, Outcome
+from bitbench.study.base import Json
+from bitbench.study.workload import Workload
+from bitbench.util.units import show_seconds
+
+# A wall clock that was set by as much may have changed the kernel's times by as much. Half of what a mean may be off is
+# far above what two readings of the clocks differ by themselves, some microseconds.
+CLOCK_STEP_S = 0.0005
+# A machine whose clock is off by this sends its requests so much earlier or later than planned. Its latencies stay
+# true, since each is a difference on one clock; what changes is which requests meet at the server, and the span over
+# which throughput is counted. 5 ms are one or two slices of a scheduler; of the span a 200th may be wrong at either
+# end, 1 % in all.
+CLOCK_ERROR_S, CLOCK_ERROR_SHARE = 0.005, 0.005
+# The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
+# reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
+MEAN_DELAY_SHARE = 0.02
+# Where no core is idle, the first byte that reaches the server lets it take the sender's core: 0.5 to 1 ms were
+# measured in sending eight requests on two busy cores, and any client would wait as long. A shorter delay is not held
+# against a trial; on a machine with an idle core it is below 0.1 ms.
+MEAN_DELAY_FLOOR_S = 0.001
+# A single wait can lengthen a gap between two tokens by all of it. Past half, the reported p99 of the gaps would say
+# more about the client than about the engine.
+TAIL_LAG_SHARE = 0.5
+# First tokens are few: one that was noticed late is the p99 of a hundred requests, by all of the wait.
+TAIL_TTFT_SHARE = 0.1
+# Two or three slices of the scheduler (3 to 4 ms each): one such hiccup in a short trial is its p99.
+TAIL_LAG_FLOOR_S = 0.010
+
+_OUTCOME_OF_STATUS = {
+    "refused": Outcome.CRASHED,
+    "broken": Outcome.CRASHED,
+    "oversized": Outcome.INVALID,
+    "contradictory": Outcome.INVALID,
+    "stalled": Outcome.TIMEOUT,
+    "timeout": Outcome.TIMEOUT,
+    "http_error": Outcome.INVALID,
+    "rate_limited": Outcome.OVERLOADED,
+}
+# What servers say in an error's text, in lower case, when it is not the request that is wrong.
+_SAID_OF_MEMORY = ("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory")
+_SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum context length", "max_model_len")
+
+_NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_input_tokens", "asked_output_tokens",
+           "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
+
+
+class _Distortion(NamedTuple):
+    """How much the client may have added to a figure, and how much of it is allowed."""
+
+    what: str
+    added_s: float
+    allowed_s: float
+
+
+def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
+    """Why the trial does not count, or None. The failure that came first is the cause that is named."""
+    if abs(health.clock_step_s) > CLOCK_STEP_S:
+        return _clock_was_set(health.clock_step_s)
+    rows = requests.select(_NEEDED).to_pylist()
+    failed = [row for row in rows if row["status"] != "ok"]
+    if failed:
+        return _failed_request(failed, len(rows))
+    if workload.request_count not in (None, len(rows)):
+        return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
+    return _wrong_tokens(rows) or _clocks_apart(requests, health) or _client_bound(requests, health)
+
+
+def _clock_was_set(step_s: float) -> Failure:
+    direction = "forward" if step_s > 0 else "back"
+    cause = (
+        f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
+    )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
+
+
+def _clocks_apart(requests: pa.Table, health: ClientHealth) -> Failure | None:
+    """Whether it matters how badly the clocks of the client's machines are known."""
+    if not health.nodes or not requests.num_rows:
+        return None
+    rows = RequestRows(requests)
+    span_s = float(np.nanmax(rows.end) - rows.planned.min())
+    allowed_s = max(MEAN_DELAY_FLOOR_S, min(CLOCK_ERROR_S, CLOCK_ERROR_SHARE * span_s))
+    worst = max(health.nodes, key=lambda node: node.off_by_s)
+    if worst.off_by_s <= allowed_s:
+        return None
+    bound_s = max(worst.clock_before.bound_s, worst.clock_after.bound_s)
+    moved_s = abs(worst.clock_after.offset_s - worst.clock_before.offset_s)
+    cause = (
+        f"the clock of {worst.name} may be off by {show_seconds(worst.off_by_s)} (limit {show_seconds(allowed_s)}): "
+        f"its offset is known to ±{show_seconds(bound_s)}, and moved by {show_seconds(moved_s)} while it ran"
+    )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
+
+
+def _failed_request(failed: list[dict[str, Json]], count: int) -> Failure:
+    first = min(failed, key=lambda row: row["end_s"])
+    answer = f"HTTP {first['http_status']}: " if first["status"] in ("http_error", "rate_limited") else ""
+    cause = f"Request {first['request']}: {answer}{first['error']}".rstrip(".")
+    if len(failed) > 1:
+        cause += f" ({len(failed)} of {count} requests failed)"
+    return Failure(outcome=_outcome(first), cause=f"{cause}.")
+
+
+def _outcome(row: dict[str, Json]) -> Outcome:
+    said = str(row["error"]).lower()
+    if any(words in said for words in _SAID_OF_MEMORY):
+        return Outcome.OOM
+    if row["status"] == "http_error" and (
+        row["http_status"] == 501 or any(words in said for words in _SAID_OF_SUPPORT)
+    ):
+        return Outcome.UNSUPPORTED
+    return _OUTCOME_OF_STATUS[row["status"]]
+
+
+def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
+    """Where an exact length was asked for: the tokens of a text are the server's to count."""
+    for kind in ("output", "input"):
+        wrong = [row for row in rows if row[f"asked_{kind}_tokens"] not in (None, row[f"{kind}_tokens"])]
+        if wrong:
+            asked, counted = wrong[0][f"asked_{kind}_tokens"], wrong[0][f"{kind}_tokens"]
+            cause = (
+                f"Requested {asked} {kind} tokens, the engine counted {counted} ({len(wrong)} of {len(rows)} requests)."
+            )
+            return Failure(outcome=Outcome.INVALID, cause=cause)
+    return None
+
+
+def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
+    for what, added_s, allowed_s in _distortions(requests, health):
+        if added_s > allowed_s:
+            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)})"
+            return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
+    return None
+
+
+def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
+    rows = RequestRows(requests)
+    mean_ttft_s = statistic(rows.ttft, "mean") or 0.0
+    ttft_p99_s = statistic(rows.ttft, "p99") or 0.0
+    gap_p99_s = mean_ttft_s if (known := statistic(rows.itl, "p99")) is None else known
+    # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
+    # of both has one time.
+    median_gap_s = statistic(rows.itl, "p50")
+    own_times = health.kernel_times and (median_gap_s is None or health.loop_lag_p99_s < median_gap_s)
+    lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
+    return [
+        _Distortion(
+            "mean TTFT",
+            float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s,
+            max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s),
+        ),
+        _Distortion(
+            "TTFT p99",
+            lag_p99_s,
+            max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s),
+        ),
+        _Distortion(
+            "ITL p99",
+            lag_p99_s,
+            max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s),
+        ),
+    ]

@@ -1,0 +1,85 @@
+"""The inside of a load worker: `python -m bitbench.loadgen.worker_process`, tasks on stdin, results on stdout."""
+
+import fcntl
+import os
+import queue
+import resource
+import struct
+import sys
+import termios
+import threading
+import traceback
+from typing import BinaryIO
+
+from bitbench.loadgen.client import run_part
+from bitbench.loadgen.frames import (
+    decode_task,
+    decode_zero,
+    write_failure,
+    write_ready,
+    write_result,
+    write_snapshot,
+)
+from bitbench.loadgen.progress import Snapshot
+from bitbench.util.errors import LoadError
+from bitbench.util.frames import read_frame
+
+_PIPE_BYTES = 1_048_576  # what an ordinary user may ask for
+_SNAPSHOT_ROOM = _PIPE_BYTES // 4  # a snapshot has some kilobytes
+
+
+def main() -> None:
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not write into the results
+    fcntl.fcntl(results, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    _allow_many_connections()
+    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(sys.stdin.buffer, frames), daemon=True).start()
+    while True:
+        _run(frames, results)
+
+
+def _allow_many_connections() -> None:
+    """Each one is an open file, and the usual limit is 1,024; the process may raise it up to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
+    """Waits in the kernel while a trial runs, so it costs nothing; the parent's end is seen at once, also then."""
+    try:
+        while True:
+            frames.put(read_frame(pipe))
+    except EOFError:
+        os._exit(0)
+
+
+def _run(frames: "queue.SimpleQueue[bytes]", results: BinaryIO) -> None:
+    def zero_from_parent() -> float:
+        write_ready(results)
+        return decode_zero(frames.get())
+
+    def report(snapshot: Snapshot) -> None:
+        if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
+            write_snapshot(results, snapshot)
+
+    task_frame = frames.get()
+    try:
+        task = decode_task(task_frame)
+        result = run_part(task.job, task.part, zero_from_parent, report if task.report else None)
+    except LoadError as problem:
+        write_failure(results, str(problem))
+    except Exception as problem:
+        traceback.print_exc()
+        write_failure(results, f"{type(problem).__name__}: {problem}")
+    else:
+        write_result(results, result)
+
+
+def _waiting_bytes(pipe: BinaryIO) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
+    return int(count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From a study to its records: plan, schedule, loop, group, trial."""

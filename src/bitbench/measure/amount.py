@@ -1,0 +1,46 @@
+"""How much a plan asks for, before anything was measured."""
+
+from dataclasses import dataclass
+
+from bitbench.measure.estimate import Estimator
+from bitbench.study.base import Record
+from bitbench.study.plan import Plan
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Each pair: at least, and at most where questions stay open."""
+
+    cells: int
+    starts: tuple[int, int]
+    trials: tuple[int, int]
+    seconds: tuple[float, float]  # with the time to create variants
+    making_s: float = 0.0  # for those that are not created yet
+
+
+class PlanAnswer(Record):
+    """What would run, what not and why; which environments it needs, and about how long it takes."""
+
+    plan: Plan
+    environments: dict[str, str | None]  # what is wrong with each; null: it is installed
+    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
+    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
+    amount: Amount
+
+
+def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
+    measure = plan.study.measure
+    contenders = len({cell.contender for cell in plan.cells})
+    once = len(plan.contenders) - contenders  # only their quality is measured
+    cells = len(plan.cells)
+    has_budget = measure.budget is not None
+    blocks = (measure.instances.min, measure.instances.max)
+    rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
+    low_s, high_s = estimator.range_s()
+    return Amount(
+        cells=cells,
+        starts=(contenders * blocks[0] + once, contenders * blocks[1] + once),
+        trials=(cells * blocks[0] * rounds[0], cells * blocks[1] * rounds[1]),
+        seconds=(low_s + making_s, high_s + making_s),
+        making_s=making_s,
+    )

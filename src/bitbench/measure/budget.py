@@ -1,0 +1,426 @@
+"""How much of a study is measured: blocks and rounds from its budget, and which questions are still open."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf
+from statistics import mean
+from typing import Any
+
+from bitbench.analysis.budget_plan import BlockPlan, Design, measured_components, plan_blocks
+from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.confirmation import cells_to_confirm
+from bitbench.analysis.elapsed import Elapsed
+from bitbench.analysis.interim_looks import another_fits
+from bitbench.analysis.model_groups import Field, fields_of, log_speeds_of
+from bitbench.analysis.sequential import Standing, baseline_of, headline_of, kept_back, kept_back_s, open_cells
+from bitbench.analysis.stopping import enough_instances
+from bitbench.measure.block_rounds import BlockRounds, Room
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.shifts import shifts_beside
+from bitbench.ports import Engine
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Cell, Contender, Plan, Purpose
+from bitbench.study.study import Schedule
+
+OpenCells = Callable[[int], frozenset[Cell]]
+
+STOP_S = 1.0  # of one instance
+PROBE_AND_TOUCH_S = 0.5  # around each trial of contenders that take turns
+RESIDENT_SHARE = (
+    0.85  # of the memory that is available: the rest is for the load client, page cache, and the peak of one
+)
+
+
+@dataclass(frozen=True)
+class OneBlock:
+    """A `measure.progress.Pace`: so many trials of each cell, as on an endpoint that is not started anew."""
+
+    trials: int
+
+    def rounds(self, block: int) -> int:
+        return self.trials if block == 0 else 0
+
+    def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
+        return True
+
+    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
+        return Purpose.SELECTION
+
+    def basis(self, block: int) -> int:
+        return block
+
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
+        return False
+
+
+class StudyPace:
+    """A `measure.progress.Pace` that asks after each block whether the study's questions are decided.
+
+    What is asked with every trial or group is kept up to date as records come in, and not counted again.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engines: Mapping[str, Engine],
+        estimator: Estimator,
+        *,
+        available_bytes: int,
+        on_device: bool,
+        at_once: int = 1,
+        search: OpenCells | None = None,
+    ) -> None:
+        """`at_once`: so many blocks may run at a time, each on a machine of its own. `search`: which cells go on after
+        so many blocks, where that is not for the study's own claims to say."""
+        self._plan = plan
+        self._at_once = at_once
+        self._baseline = baseline_of(plan)
+        self._fields = fields_of(plan)
+        self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
+        self._setups = {setup.name: setup for setup in plan.study.engines}
+        self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
+        self._estimator = estimator
+        self._available_bytes = available_bytes
+        self._on_device = on_device
+        self._search = search
+        self._trials: list[TrialRecord] = []
+        self._instances: list[InstanceRecord] = []
+        self._quality: list[QualityRecord] = []  # for its time, which is beside a budget
+        self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
+        self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
+        self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
+        self._peaks: dict[Contender, int] = {}  # bytes, as measured
+        self._elapsed = Elapsed()
+        self._standings: dict[int, dict[Field, Standing]] = {}  # after so many blocks
+        self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
+        self._all_cells = frozenset(plan.cells)
+        self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
+        self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
+        self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
+        self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
+        # Of the first block, before any memory is known; only a budget asks for it.
+        is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Schedule.VISITS
+        self._guessed_shifts = self._shifts(self._all_contenders) if is_in_shifts else 1
+        self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
+        self._rounds: dict[int, BlockRounds] = {}
+        self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_cells, self._rounds)
+        self._newest_block = 0
+        self._purposes: dict[int, Purpose] = {}  # by block
+
+    def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
+        self._elapsed.add(record)
+        if isinstance(record, QualityRecord):
+            self._quality.append(record)
+            return
+        self._estimator.add(record)
+        if record.block < self._newest_block:  # measured again: what was found of later blocks followed from it
+            for found in self._from_earlier_blocks:
+                for block in [block for block in found if block > record.block]:
+                    del found[block]
+        self._newest_block = max(self._newest_block, record.block)
+        if record.block in self._rounds:
+            self._rounds[record.block].add(record)
+        if isinstance(record, InstanceRecord):
+            self._instances.append(record)
+            return
+        self._trials.append(record)
+        self._purposes[record.block] = record.purpose
+        if record.counts:
+            counted = self._counted[record.cell].setdefault(record.block, [])
+            counted.append(record)
+            is_baseline = record.cell.contender == self._baseline
+            done = self._rounds_of_baseline if is_baseline else self._rounds_done
+            done[record.block] = max(done[record.block], len(counted))
+        if (peak_bytes := record.memory.peak_bytes) is not None:
+            contender = record.cell.contender
+            self._shifts_of_all = self._shifts_of_all if contender in self._peaks else None
+            self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
+
+    def rounds(self, block: int) -> int:
+        measure = self._plan.study.measure
+        confirms = self.purpose(block) is Purpose.CONFIRMATION
+        if not confirms and self._has_ended(block):
+            return 0
+        if measure.budget is None:
+            return measure.trials.min
+        if block < self._newest_block and (done := self._done(block)):  # complete: no later estimate opens it again
+            return done
+        if block not in self._rounds:
+            self._rounds[block] = self._to_confirm(block) if confirms else self._to_select(block)
+        return self._rounds[block].rounds()
+
+    def is_open(self, cell: Cell, block: int) -> bool:
+        confirms = self.purpose(block) is Purpose.CONFIRMATION
+        return cell in (self._cells_to_confirm(block) if confirms else self._open(block))
+
+    def purpose(self, block: int) -> Purpose:
+        """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
+        if block not in self._purposes:
+            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and self._kept_back > 0
+            confirms = can_follow and self._has_ended(block) and self._can_confirm(block)
+            self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
+        return self._purposes[block]
+
+    def basis(self, block: int) -> int:
+        """The first blocks are run in any case. Those after them are decided upon after each block; where several run
+        at once, after as many as run at once, so that no machine waits for another within them."""
+        first = self._in_any_case
+        return 0 if block < first else block - (block - first) % self._at_once
+
+    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+        schedule = self._plan.study.measure.schedule
+        if schedule is Schedule.VISITS:
+            return False
+        free_bytes = RESIDENT_SHARE * self._available_bytes
+        for contender in contenders:
+            free_bytes -= self._peak_bytes(contender)
+            if free_bytes < 0 or (schedule is Schedule.AUTO and not self._suits_rounds(contender)):
+                return False
+        return True
+
+    def planned(self) -> BlockPlan | None:
+        """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
+        measure = self._plan.study.measure
+        if measure.budget is None:
+            return None
+        design = self._design(self._all_cells, self._estimator)
+        return self._plan_blocks(design, measure.budget, self._components(self._newest_block))
+
+    def remaining_s(self) -> float:
+        """Of the budget; without one, for the least that is left."""
+        measure = self._plan.study.measure
+        if measure.budget is not None:
+            return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
+        return self._estimator.remaining_s() / self._at_once
+
+    def standings(self, blocks: int) -> Mapping[Field, Standing]:
+        """What the records of the first blocks say of each model. Asked for once they are complete."""
+        if blocks not in self._standings:
+            trials = [trial for trial in self._trials if trial.block < blocks]
+            instances = [instance for instance in self._instances if instance.block < blocks]
+            others: list[InstanceRecord | QualityRecord] = [*instances, *self._quality]
+            self._standings[blocks] = {field: field.standing(trials, others) for field in self._fields}
+        return self._standings[blocks]
+
+    def _has_ended(self, block: int) -> bool:
+        """Whether the selection takes no such block any more."""
+        measure = self._plan.study.measure
+        return block >= measure.instances.max or (block >= measure.instances.min and not self._open(block))
+
+    def _cells_to_confirm(self, block: int) -> frozenset[Cell]:
+        found = self.standings(block)
+        return frozenset().union(*(cells_to_confirm(own, field.baseline) for field, own in found.items()))
+
+    def _can_confirm(self, block: int) -> bool:
+        """Whether a contender is chosen, and one round fits."""
+        cells = self._cells_to_confirm(block)
+        return bool(cells) and self._fitting(block, cells, self._known_before(block)) > 0
+
+    def _fitting(self, block: int, cells: frozenset[Cell], known: Estimator) -> int:
+        """Rounds, in all that is left."""
+        design = self._design(cells, known)
+        return floor((self._left_s(block) - design.starts_s) / design.round_s)
+
+    def _left_s(self, block: int) -> float:
+        """Of the budget, before this block."""
+        ends_s = [end_s for number, end_s in self._elapsed.block_ends().items() if number < block]
+        return (self._plan.study.measure.budget or 0.0) - max(ends_s, default=0.0)
+
+    def _done_before(self, block: int) -> list[int]:
+        return [done for number in range(block) if (done := self._done(number))]
+
+    def _done(self, block: int) -> int:
+        """Rounds; of the baseline's only where no other contender has any."""
+        return self._rounds_done[block] or self._rounds_of_baseline[block]
+
+    def _open(self, block: int) -> frozenset[Cell]:
+        """The cells with an undecided question, from the blocks before this one."""
+        if block < self._in_any_case:
+            return self._all_cells
+        basis = self.basis(block)
+        if basis not in self._open_cells:
+            self._open_cells[basis] = self._undecided(basis)
+        return self._open_cells[basis]
+
+    @property
+    def _in_any_case(self) -> int:
+        """So many blocks are run before the first decision."""
+        measure = self._plan.study.measure
+        return min(max(measure.instances.min, 2), measure.instances.max)
+
+    def _undecided(self, block: int) -> frozenset[Cell]:
+        if self._search is not None:
+            return self._search(block)
+        found: set[Cell] = set()
+        for field, own in self.standings(block).items():
+            if own.end is not None:
+                continue
+            alone = (cell for cell in field.plan.cells if cell.workload not in own.claims)
+            found |= open_cells(own, field.baseline) | {cell for cell in alone if self._is_vague(cell, block)}
+        return frozenset(found)
+
+    def _is_vague(self, cell: Cell, blocks: int) -> bool:
+        """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
+        metric = headline_of(self._plan).metric
+        found = (
+            [value for trial in trials if (value := getattr(trial.metrics, metric)) is not None]
+            for block, trials in self._counted[cell].items()
+            if block < blocks
+        )
+        groups = [values for values in found if values]
+        return bool(groups) and not enough_instances(groups, self._plan.study.measure)
+
+    def _to_select(self, block: int) -> BlockRounds:
+        """As is best for the time that is left. A block that would not end in time with one round has one: it is begun
+        only while two are not complete."""
+        cells, done = self._open(block), self._done_before(block)
+        contenders = self._starts_of(cells)
+        again = self._again(cells) if block else self._of_baseline * (self._guessed_shifts - 1)
+        left_s = self._left_s(block) - (max(self._kept_back_s(self._elapsed, block - 1, done)) if block else 0.0)
+        components = self._components(block)
+
+        def rounds_for(known: Estimator) -> int:
+            design = self._design_with(known, cells, contenders, again)
+            plan = self._plan_blocks(design if block == 0 else replace(design, kept_back=0.0), left_s, components, done)
+            return plan.rounds if plan else 1
+
+        return self._block_rounds(block, cells, rounds_for, self._room, self._plan.study.measure.trials.max)
+
+    def _to_confirm(self, block: int) -> BlockRounds:
+        """As many as a block of the selection had on average, or as fit."""
+        cells, most = self._cells_to_confirm(block), ceil(mean(self._done_before(block)))
+
+        def rounds_for(known: Estimator) -> int:
+            return max(1, min(self._fitting(block, cells, known), most))
+
+        def room(block: int, elapsed: Elapsed, _: int) -> Room:
+            return Room((self._plan.study.measure.budget or 0.0) - elapsed.block_ends().get(block, 0.0), is_last=True)
+
+        return self._block_rounds(block, cells, rounds_for, room, most)
+
+    def _block_rounds(
+        self,
+        block: int,
+        cells: frozenset[Cell],
+        rounds_for: Callable[[Estimator], int],
+        room: Callable[[int, Elapsed, int], Room],
+        most: int,
+    ) -> BlockRounds:
+        found = BlockRounds(
+            cells,
+            self._gone_before(block, cells),
+            lambda: self._known_before(block),
+            rounds_for,
+            lambda moment_s, rounds: room(block, self._elapsed.until(moment_s), rounds),
+            most=most,
+        )
+        records: list[InstanceRecord | TrialRecord] = [*self._instances, *self._trials]
+        for record in records:
+            if record.block == block:
+                found.add(record)
+        return found
+
+    def _room(self, block: int, elapsed: Elapsed, rounds: int) -> Room:
+        measure, ends_s = self._plan.study.measure, elapsed.block_ends()
+        if measure.budget is None or block not in ends_s:
+            return Room(inf, is_last=False)
+        kept_s = self._kept_back_s(elapsed, block, [*self._done_before(block), rounds])
+        block_s = ends_s[block] - max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)
+        fits = another_fits(ends_s[block], block_s + min(kept_s), measure.budget)
+        is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.instances.max or not fits)
+        return Room(measure.budget - max(kept_s) - ends_s[block], is_last)
+
+    def _kept_back_s(self, elapsed: Elapsed, block: int, done: Sequence[int]) -> list[float]:
+        """After this block, by field."""
+        return [kept_back_s(field.plan, field.baseline, elapsed, block, done) for field in self._fields]
+
+    def _gone_before(self, block: int, cells: frozenset[Cell]) -> set[Cell]:
+        """Those that failed when they were last measured."""
+        last = {trial.cell: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"}
+        return {cell for cell in cells if last.get(cell, Outcome.OK) is not Outcome.OK}
+
+    def _known_before(self, block: int) -> Estimator:
+        """From the blocks before it: a run that was interrupted in a block, or after it, must come to the same."""
+        known = self._estimator.anew()
+        recorded: list[InstanceRecord | TrialRecord] = [*self._instances, *self._trials]
+        for record in recorded:
+            if record.block < block:
+                known.add(record)
+        return known
+
+    def _plan_blocks(
+        self, design: Design, budget_s: float, components: VarianceComponents, done: Sequence[int] = ()
+    ) -> BlockPlan | None:
+        measure = self._plan.study.measure
+        return plan_blocks(
+            design,
+            budget_s,
+            measure.confidence,
+            components,
+            done=done,
+            fewest=measure.instances.min,
+            most=measure.instances.max,
+            most_rounds=measure.trials.max,
+        )
+
+    def _components(self, blocks: int) -> VarianceComponents:
+        """As the first blocks show them."""
+        return measured_components(log_speeds_of(self.standings(blocks)) if blocks > 1 else {})
+
+    def _design(self, cells: frozenset[Cell], known: Estimator) -> Design:
+        return self._design_with(known, cells, self._starts_of(cells), self._again(cells))
+
+    def _starts_of(self, cells: frozenset[Cell]) -> Counter[str]:
+        """By setup."""
+        if cells is self._all_cells:
+            return self._contenders
+        return Counter(one.engine for one in {cell.contender for cell in cells})
+
+    def _design_with(
+        self, known: Estimator, cells: frozenset[Cell], contenders: Counter[str], again: Sequence[Cell]
+    ) -> Design:
+        if cells is self._all_cells:  # asked for after each trial of the first block
+            trials_s, warm_ups_s = known.one_each_s, known.warm_ups_s
+        else:
+            chosen = [cell for cell in self._plan.cells if cell in cells]
+            trials_s, warm_ups_s = sum(map(known.trial_s, chosen)), sum(map(known.warm_up_s, chosen))
+        starts_s = sum(number * (known.start_s(name) + STOP_S) for name, number in contenders.items())
+        again_s = sum(known.trial_s(cell) for cell in again)
+        return Design(
+            contenders=max(contenders.total(), 2),
+            starts_s=starts_s + warm_ups_s,
+            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
+            kept_back=self._kept_back,
+        )
+
+    def _again(self, cells: frozenset[Cell]) -> list[Cell]:
+        """Of the baseline, in each shift beside the first: there it has its rounds once more."""
+        own = [cell for cell in self._of_baseline if cell in cells]
+        if not own or self._plan.study.measure.schedule is Schedule.VISITS:
+            return []
+        if cells is not self._all_cells:
+            present = {cell.contender for cell in cells}
+            return own * (self._shifts([one for one in self._all_contenders if one in present]) - 1)
+        if self._shifts_of_all is None:
+            self._shifts_of_all = self._shifts(self._all_contenders)
+        return own * (self._shifts_of_all - 1)
+
+    def _shifts(self, contenders: Sequence[Contender]) -> int:
+        """1 where all fit at once, and where none would come in shifts but one after the other."""
+        if self._baseline is None or self.fit_together(contenders):
+            return 1
+        others = [one for one in contenders if one != self._baseline]
+        return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
+
+    def _suits_rounds(self, contender: Contender) -> bool:
+        """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
+        setup = self._setups[contender.engine]
+        return not self._on_device and self._engines[setup.name].can_freeze(setup)
+
+    def _peak_bytes(self, contender: Contender) -> int:
+        """As measured; before that, from its weights and what its engine usually takes besides."""
+        if contender in self._peaks:
+            return self._peaks[contender]
+        return self._engines[contender.engine].overhead_bytes + 2 * self._weight_bytes[contender.variant]

@@ -1,0 +1,188 @@
+"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml` here and in features."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+from pydantic import Field, field_validator, model_validator
+
+from bitbench.feature import loaded
+from bitbench.study.base import Spec
+from bitbench.study.capability import Capability, CapabilityRange, parse_range
+from bitbench.study.environment import Device
+from bitbench.study.plan import Verdict
+from bitbench.study.processor import Instructions, Level
+from bitbench.study.study import Argument
+from bitbench.study.variant import AtLoad
+from bitbench.util import yaml_file
+
+DOCUMENTATION = "documentation"
+# Its own code was run to see what it chooses, and nothing was computed.
+SELECTION = "vllm 0.32.0 asked without a GPU"
+UNTESTED = (DOCUMENTATION, SELECTION)
+_WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}
+_FILE = Path(__file__).with_name("compatibility.yaml")
+
+
+class Lacking(Spec):
+    """What a row means on a processor that lacks some instructions."""
+
+    feature: Instructions
+    why: str = Field(description="a sentence: what the engine does without them, and what that costs")
+    dtype: str | None = Field(default=None, description="what it computes in there, unless the study says otherwise")
+
+
+class CompatibilityRow(Spec):
+    """One line of the table. It also holds for more special forms, unless they have a line of their own."""
+
+    form: str
+    engine: str
+    device: Device
+    capability: str | None = Field(
+        default=None, description="compute capabilities that it holds for, such as `>=8.0 <8.9`; default: all"
+    )
+    verdict: Verdict
+    why: str = Field(default="", description="a sentence; required unless it runs")
+    refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
+    unless: str | None = Field(
+        default=None, description="the engine's argument with which it is not refused, such as `linear-backend=triton`"
+    )
+    kernel: str | None = Field(default=None, description="the class that the engine computes it with, where known")
+    checked: str = Field(description="what it was tested with, or `documentation`")
+    lacking: tuple[Lacking, ...] = Field(default=(), description="of a CPU: what changes on a lesser processor")
+
+    @property
+    def capabilities(self) -> CapabilityRange | None:
+        """None: it holds for every device of its kind."""
+        return None if self.capability is None else parse_range(self.capability)
+
+    def holds_for(self, capability: Capability | None) -> bool:
+        """Of a device whose capability is unknown, only what holds for all is known."""
+        return self.capabilities is None or (capability is not None and capability in self.capabilities)
+
+    def refuses(self, args: Mapping[str, Argument]) -> bool:
+        """Whether a study does not run it with these arguments of its engine, however they are spelled."""
+        return self.refuse and self.unless not in {
+            f"{name.lstrip('-').replace('_', '-')}={value}" for name, value in args.items()
+        }
+
+    @property
+    def word(self) -> str:
+        """For a table."""
+        return "not applicable" if self.refuse else _WORDS[self.verdict]
+
+    def on(self, level: Level | None) -> tuple[Lacking, ...]:
+        """What a processor of this level lacks and this row needs."""
+        return tuple(one for one in self.lacking if level is not None and one.feature in level.lacks)
+
+    @field_validator("capability")
+    @classmethod
+    def _is_a_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_range(value)
+        return value
+
+    @model_validator(mode="after")
+    def _says_why(self) -> "CompatibilityRow":
+        if self.verdict is not Verdict.RUNS and not self.why:
+            raise ValueError(f"{self.form} on {self.engine}: `why` is missing")
+        if self.verdict is Verdict.RUNS and self.refuse:
+            raise ValueError(f"{self.form} on {self.engine}: a form that runs cannot be refused")
+        return self
+
+
+class CompatibilityTable(Spec):
+    rows: tuple[CompatibilityRow, ...]
+
+    @model_validator(mode="after")
+    def _one_row_for_one_question(self) -> "CompatibilityTable":
+        alike: dict[tuple[str, str, str], list[CompatibilityRow]] = {}
+        for row in self.rows:
+            alike.setdefault((row.form, row.engine, row.device), []).append(row)
+        repeated = sorted(
+            ", ".join(key) for key, same in alike.items() if any(_meet(*two) for two in combinations(same, 2))
+        )
+        if repeated:
+            raise ValueError(f"more than one row for {'; '.join(repeated)}")
+        return self
+
+
+@cache
+def rows() -> tuple[CompatibilityRow, ...]:
+    """Those of the core and of features."""
+    return CompatibilityTable(
+        rows=tuple(row for file in (_FILE, *loaded("compatibility").values()) for row in _table(file).rows)
+    ).rows
+
+
+def _table(file: Path) -> CompatibilityTable:
+    text = file.read_text(encoding="utf-8")
+    return yaml_file.parse(text, CompatibilityTable, name=file.name, outline="`rows:` and a list", error=ValueError)
+
+
+def look_up(
+    form: str,
+    engine: str,
+    device: Device,
+    at_load: AtLoad | None = None,
+    *,
+    capability: Capability | None = None,
+) -> CompatibilityRow | None:
+    """The most special row that holds for a device of this compute capability (None: it has none, or it is unknown).
+    Without such a row it is unknown whether it runs, so it is tried."""
+    if at_load is not None and at_load.engine != engine:
+        return CompatibilityRow(
+            form=form,
+            engine=engine,
+            device=device,
+            verdict=Verdict.DOES_NOT_RUN,
+            why=f"Only {at_load.engine} compresses it at load; another engine would run the model unquantized.",
+            refuse=True,
+            checked="follows from the recipe",
+        )
+    for name in _from_the_special_to_the_general(form):
+        for row in _rows_by_place().get((name, engine, device), ()):
+            if row.holds_for(capability):
+                return row
+    return None
+
+
+def rows_for(form: str, engine: str, device: Device) -> tuple[CompatibilityRow, ...]:
+    """Those of the most special form that has any: more than one where compute capability decides."""
+    known = _rows_by_place()
+    return next(
+        (known[key] for name in _from_the_special_to_the_general(form) if (key := (name, engine, device)) in known), ()
+    )
+
+
+@cache
+def _rows_by_place() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
+    found: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
+    for row in rows():
+        key = (row.form, row.engine, row.device)
+        found[key] = (*found.get(key, ()), row)
+    return found
+
+
+def _meet(one: CompatibilityRow, other: CompatibilityRow) -> bool:
+    """Whether both hold for some device."""
+    here, there = one.capabilities, other.capabilities
+    return here is None or there is None or here.overlaps(there)
+
+
+def on_processor(engine: str, level: Level | None) -> Iterator[str]:
+    """What a processor of this level means for an engine, each thing once with its forms: `dense, in float32: …`."""
+    forms: dict[Lacking, list[str]] = {}
+    for row in rows():
+        if (row.engine, row.device) == (engine, "cpu") and not row.refuse:
+            for one in row.on(level):
+                forms.setdefault(one, []).append(row.form)
+    for one, alike in forms.items():
+        yield f"{', '.join(alike)}{f', in {one.dtype}' if one.dtype else ''}: {one.why}"
+
+
+def _from_the_special_to_the_general(form: str) -> Iterator[str]:
+    while form:
+        yield form
+        form = form.rpartition("/")[0]

@@ -1,0 +1,137 @@
+"""Trials on an endpoint that runs already: a sweep in interleaved rounds, or a search for the highest rate.
+
+A study's visit starts an instance, warms it up and runs all trials of a workload in it. Here nothing is started, so
+nothing has to be warmed up again, and the order can be the best one against drift: in each round every point of the
+sweep once, shuffled anew. All trials belong to one instance; their interval says nothing about another start, and the
+report says so.
+"""
+
+import time
+from random import Random
+
+from bitbench.analysis.objectives import held
+from bitbench.analysis.rate_search import next_rate, rate_trials
+from bitbench.measure.budget import OneBlock
+from bitbench.measure.machine.memory import MemoryWatch
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure.run_context import Bench
+from bitbench.measure.trial import ReadyInstance, TrialRunner, now
+from bitbench.ports import Endpoint, Instance, InstanceFailed, Observer
+from bitbench.records.folder import Writer
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Cell, Plan
+from bitbench.study.search import SearchLimits
+from bitbench.study.workload import Workload
+from bitbench.study.write_study import study_text
+from bitbench.util.errors import LoadError
+
+BLOCK = 0  # the endpoint is not started anew, so there is only one
+
+
+class EndpointRun:
+    """What is recorded already is not run again."""
+
+    def __init__(self, plan: Plan, bench: Bench, writer: Writer, observer: Observer) -> None:
+        self._plan = plan
+        self._bench = bench
+        self._writer = writer
+        self._observer = observer
+        self._trials = writer.folder.trials()
+        pace = OneBlock(plan.study.measure.trials.min)
+        self._progress = Progress(plan, pace, excused=excused(self._trials))
+        self._progress.add(self._trials)
+
+    def sweep(self) -> None:
+        """Every point as often as the study says, in rounds."""
+        ready = self._begin()
+        while wanted := [point for point in self._plan.study.workloads if self._wants(point)]:
+            Random(f"{self._plan.study.seed}/{len(self._trials)}").shuffle(wanted)
+            for point in wanted:
+                self._trial(point, ready)
+
+    def search(self, limits: SearchLimits) -> None:
+        """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
+        ready = self._begin()
+        self._update_lock(search=limits)
+        late = 0
+        while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
+            record = self._trial(self._point_at(rate), ready)
+            late = late + 1 if held(record, self._plan.study.objectives) is None else 0
+            if late > CLIENT_BOUND_REPEATS:
+                kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
+                if not kept:
+                    raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
+                self._observer.warn(f"this client cannot send {rate:g} requests/s on time; higher rates are skipped")
+                limits = limits.model_copy(update={"highest": max(kept)})
+                self._update_lock(search=limits)
+
+    def _begin(self) -> ReadyInstance:
+        """The endpoint as this run meets it: an instance in the records."""
+        contender = self._plan.contenders[0]
+        instance_id, log_file = self._writer.new_instance()
+        started = time.monotonic()
+        instance = self._bench.start(self._plan, contender, log_file, occasion=str(BLOCK))
+        endpoint, vocabulary = self._wait(instance), self._bench.vocabulary_of(self._plan, contender)
+        watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
+        ready = ReadyInstance(instance_id, contender, BLOCK, instance, endpoint, vocabulary, watch)
+        self._writer.append_instance(
+            InstanceRecord(
+                id=instance_id,
+                contender=contender,
+                block=BLOCK,
+                started_at=now(),
+                ready_s=time.monotonic() - started,
+                outcome=Outcome.OK,
+                facts=instance.facts(),
+                log_file=f"logs/{log_file.name}",
+            )
+        )
+        objectives = self._plan.study.objectives
+        counted = [trial for trial in self._trials if trial.outcome not in NOT_THE_ENGINES or held(trial, objectives)]
+        self._observer.study_started(self._plan, len(counted))
+        return ready
+
+    def _wait(self, instance: Instance) -> Endpoint:
+        try:
+            return instance.wait_ready(self._plan.study.limits.start)
+        except InstanceFailed as failed:
+            raise LoadError(f"{failed.failure.cause}; the same command with --into resumes") from None
+
+    def _wants(self, point: Workload) -> bool:
+        return self._progress.wants_trial(self._cell(point), BLOCK)
+
+    def _cell(self, point: Workload) -> Cell:
+        return Cell(contender=self._plan.contenders[0], workload=point.name)
+
+    def _trial(self, point: Workload, ready: ReadyInstance) -> TrialRecord:
+        runner = TrialRunner(self._plan.study, self._bench.load, self._bench.folder, self._observer)
+        draft = runner.run(ready, point, "measured", len(self._progress.trials_of(self._cell(point), BLOCK)))
+        record = self._writer.append_trial(draft.record, draft.requests)
+        self._trials.append(record)
+        self._progress.add([record])
+        self._observer.trial_finished(record)
+        if record.outcome is Outcome.CRASHED:
+            self._wait(ready.instance)  # gone for good, or did it only break this trial?
+        return record
+
+    def _point_at(self, rate: float) -> Workload:
+        """The workload of this rate; a new one is added to the plan and to the study on disk before it is tried."""
+        study = self._plan.study
+        point = workload_at(study.workloads[0], rate)
+        cell = self._cell(point)
+        if cell not in self._plan.cells:
+            grown = study.model_copy(update={"workloads": (*study.workloads, point)})
+            self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
+            self._writer.write_study(study_text(grown))
+            self._update_lock(plan=self._plan)
+        return point
+
+    def _update_lock(self, **facts: Plan | SearchLimits) -> None:
+        lock = self._writer.folder.lock()
+        assert lock is not None, "a run begins by writing it"
+        self._writer.write_lock(lock.model_copy(update=facts))
+
+
+def workload_at(like: Workload, rate: float) -> Workload:
+    """The same requests at another rate."""
+    return like.model_copy(update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})})

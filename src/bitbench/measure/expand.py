@@ -1,0 +1,219 @@
+"""A study, expanded into cells; the meaningless ones set aside with the reason."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from bitbench.measure.compatibility import CompatibilityRow, look_up
+from bitbench.measure.kv_cache import as_arguments
+from bitbench.ports import Engine, Load
+from bitbench.study.capability import Capability
+from bitbench.study.environment import Device
+from bitbench.study.plan import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Verdict
+from bitbench.study.processor import Level
+from bitbench.study.quality import Quality
+from bitbench.study.study import Checkpoint, EngineSetup, Study
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.study.workload import Workload
+from bitbench.util.errors import RecipeError, StudyFileError
+
+Resolve = Callable[[str, str | Checkpoint], Variant]
+
+
+def expand(
+    study: Study,
+    engines: Mapping[str, Engine],
+    resolve: Resolve,
+    device: Device,
+    *,
+    capability: Capability | None = None,
+    level: Level | None = None,
+) -> Plan:
+    """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
+    a checkpoint in its place; `capability` is the least among the GPUs, `level` that of the processor where it is what
+    computes; None where there is none or it is unknown."""
+    _check_names(study, engines)
+    _check_shapes(study)
+    with_model = list(_variants(study, resolve))
+    without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+    cells, refusals, expectations = [], [], []
+    notes: list[ProcessorNote] = []
+    quality: list[Contender] = []
+    quality_refusals: list[QualityRefusal] = []
+    for index, written in enumerate(study.engines):
+        engine = engines[written.engine]
+        setup = as_arguments(written, engine, index)
+        for variant in with_model if engine.needs_model else [without]:
+            contender = Contender(variant=variant.name, engine=setup.name)
+            row = _known(variant, setup, device, capability)
+            for workload in study.workloads:
+                cell = Cell(contender=contender, workload=workload.name)
+                reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
+                if reason is not None:
+                    refusals.append(Refusal(cell=cell, reason=reason))
+                else:
+                    cells.append(cell)
+            if study.quality is not None:
+                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
+                if reason is None:
+                    quality.append(contender)
+                else:
+                    quality_refusals.append(QualityRefusal(contender=contender, reason=reason))
+            if row and not row.refuse and row.verdict is not Verdict.RUNS:
+                expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
+            notes += _processor_notes(contender, setup, row, level)
+    asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
+    used = {contender.variant for contender in (*asked, *(refusal.contender for refusal in quality_refusals))}
+    variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
+    tried = {cell.contender for cell in cells}
+    started = {*tried, *quality}
+    plan = Plan(
+        study=study,
+        variants=variants,
+        cells=tuple(cells),
+        refusals=tuple(refusals),
+        expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
+        quality=tuple(quality),
+        quality_refusals=tuple(quality_refusals),
+        level=level,
+        processor_notes=tuple(note for note in notes if note.contender in started),
+    )
+    _check_baseline(plan)
+    for section in study.sections.values():
+        plan = section.change_plan(plan, engines)
+    return plan
+
+
+def _no_quality(
+    quality: Quality,
+    engine: Engine,
+    setup: EngineSetup,
+    variant: Variant,
+    row: CompatibilityRow | None,
+    *,
+    index: int,
+) -> str | None:
+    """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
+    if not engine.needs_model:
+        return f"{engine.name} does not run bitbench's variants."
+    if variant.facts.random_weights:
+        return no_quality_of_random_weights(variant.model)
+    if engine.scoring is None:
+        return f"The {engine.name} engine returns no log-probabilities, which quality needs."
+    if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
+        return row.why
+    longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
+    return _refused(engine, setup, variant, longest, index)
+
+
+def no_quality_of_random_weights(model: str) -> str:
+    return f"The weights of {model} are random: it is for speed, memory and kernels, and has no quality."
+
+
+def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:
+    """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
+    try:
+        return engine.refuse(setup, variant, workload) or variant.refusal
+    except StudyFileError as error:
+        raise StudyFileError(str(error), ("engines", index, *error.location)) from error
+
+
+def _known(
+    variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
+) -> CompatibilityRow | None:
+    if not variant.form:
+        return None
+    row = look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    return None if row is not None and row.refuse and not row.refuses(setup.args) else row
+
+
+def _processor_notes(
+    contender: Contender, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
+) -> Iterator[ProcessorNote]:
+    """Nothing where the study says what to compute in: then it is what was asked for."""
+    if row is None or any(name.lstrip("-") == "dtype" for name in setup.args):
+        return
+    for lacking in row.on(level):
+        yield ProcessorNote(contender=contender, why=lacking.why, dtype=lacking.dtype)
+
+
+def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
+    """Each with a name of its own, which is what tells contenders apart from here on."""
+    found: dict[str, list[Variant]] = {}
+    for model in study.models:
+        own = found[model] = []
+        asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
+            *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
+            *((other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model),
+        ]
+        for wanted, place in asked:
+            try:
+                variant = resolve(model, wanted)
+            except RecipeError as error:
+                raise StudyFileError(str(error), place) from error
+            if any(other.recipe == variant.recipe for other in own):
+                raise StudyFileError(f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1])
+            own.append(variant)
+    names = _model_names({model: own[0].model_name for model, own in found.items()})
+    for model, own in found.items():
+        yield from (variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"}) for variant in own)
+
+
+def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
+    """By the study's word for each model: its plain name, or as much of its path as tells it from its namesakes."""
+    names = {}
+    for model, name in plain.items():
+        others = [Path(other).parts for other in plain if plain[other] == name and other != model]
+        parts = Path(model).parts
+        if parts in others:
+            raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
+        lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
+        needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
+        names[model] = Path(*parts[-needed:]).as_posix() if others else name
+    return names
+
+
+def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
+    needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
+    if needs_model and not study.models:
+        raise StudyFileError(
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            ("engines",),
+        )
+    unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
+    if study.models and len(unused) == len(study.engines):
+        raise StudyFileError("no engine of this study runs a model; remove `models`", ("models",))
+
+
+def _check_shapes(study: Study) -> None:
+    for index, workload in enumerate(study.workloads):
+        if workload.unknown:
+            raise StudyFileError(
+                f"{workload.name} was imported without {', '.join(workload.unknown)}; it can be reported, not run",
+                ("workloads", index),
+            )
+
+
+def _check_baseline(plan: Plan) -> None:
+    wanted = plan.study.baseline
+    if wanted is None:
+        return
+    contenders = dict.fromkeys([*plan.contenders, *(refusal.cell.contender for refusal in plan.refusals)])
+    matching = [contender for contender in contenders if wanted in (contender.name, contender.engine)]
+    if not matching:
+        names = ", ".join(f"`{contender.name}`" for contender in contenders)
+        raise StudyFileError(f"{wanted!r} is not a contender of this study; they are {names}", ("baseline",))
+    if len(matching) > 1:
+        names = ", ".join(f"`{contender.name}`" for contender in matching)
+        raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
+
+
+def loads_of(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
+    """What an instance of this setup will see: its workloads and the questions about its quality."""
+    names = dict.fromkeys(cell.workload for cell in plan.cells if cell.contender.engine == setup.name)
+    workloads = [plan.study.workload(name) for name in names]
+    loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
+    quality = plan.study.quality
+    if quality is not None and any(contender.engine == setup.name for contender in plan.quality):
+        at_once = max((load.requests for load in loads), default=1) if quality.noise_floor else 1
+        loads.append(Load(at_once, quality.context_tokens))
+    return tuple(loads)

@@ -1,0 +1,156 @@
+"""Joins what quality needs: the material of each model, and its measurement in an instance that is up."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitbench.ports import Endpoint, Engine
+from bitbench.quality.corpus import read_corpus
+from bitbench.quality.material import make_material
+from bitbench.quality.measure import QualityJob, QualityResult, can_be_asked_together, measure_quality, measure_together
+from bitbench.quality.tasks import ENVIRONMENT, TaskTools
+from bitbench.quality.wire import AskingFailed
+from bitbench.records.folder import Writer
+from bitbench.records.quality import Condition, QualityMaterial, QualityRecord
+from bitbench.records.trial import Failure, Outcome
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.quality import Quality
+from bitbench.study.variant import Variant
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Has transformers, for the tokenizer of a model whose engine has no environment of its own.
+TOKENIZER_ENVIRONMENT = "transformers"
+
+
+@dataclass(frozen=True)
+class QualityDraft:
+    """A measurement of quality before the store has given it an id, with its rows."""
+
+    record: QualityRecord
+    scores: "pa.Table | None" = None
+
+
+@dataclass(frozen=True)
+class QualityKit:
+    """What is asked of each variant of a model, and with what."""
+
+    material: QualityMaterial
+    tools: TaskTools | None
+
+
+@dataclass(frozen=True)
+class KitMaker:
+    """Where things are on this machine."""
+
+    engines: Mapping[str, Engine]
+    python_of: Callable[[str], Path]
+    model_folder: Callable[[str], Path]
+    study_folder: Path
+
+    def kits(self, plan: Plan, writer: Writer, note: Callable[[str], None]) -> dict[str, QualityKit]:
+        """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
+        kits: dict[str, QualityKit] = {}
+        for contender in plan.quality:
+            variant = plan.variant(contender.variant)
+            if variant.model not in kits:
+                kits[variant.model] = self._kit(variant, contender, plan, writer, note)
+        return kits
+
+    def _kit(
+        self, variant: Variant, contender: Contender, plan: Plan, writer: Writer, note: Callable[[str], None]
+    ) -> QualityKit:
+        quality, tokenizer = plan.study.quality, self.model_folder(variant.model)
+        assert quality is not None  # a plan has quality only where its study asks for it
+        material = writer.folder.material(variant.model_name)
+        if material is None:
+            note(f"cutting the corpus into windows for {variant.model_name}")
+            environment = self.engines[plan.study.engine(contender.engine).engine].environment
+            python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
+            material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
+            writer.write_material(variant.model_name, material)
+        return self.kit_of(material, variant.model, quality)
+
+    def kit_of(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
+        if not quality.tasks:
+            return QualityKit(material, None)
+        python, tokenizer = self.python_of(ENVIRONMENT), self.model_folder(model)
+        return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
+
+
+def wants_noise_floor(plan: Plan, engine: Engine, contender: Contender) -> bool:
+    """Of what is not quantized: the noise of an engine with the reference's own weights."""
+    quality, scoring = plan.study.quality, engine.scoring
+    if quality is None or scoring is None or not quality.noise_floor:
+        return False
+    return plan.variant(contender.variant).is_dense and can_be_asked_together(scoring)
+
+
+def measure_contender(
+    endpoint: Endpoint,
+    *,
+    plan: Plan,
+    engine: Engine,
+    kit: QualityKit,
+    draft: QualityRecord,
+    on_step: Callable[[str], None],
+) -> QualityDraft:
+    """The draft, filled with what an instance that is ready says under the draft's condition."""
+    quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
+    assert quality is not None
+    assert scoring is not None  # other engines are not in the plan
+    job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
+    try:
+        if draft.condition is Condition.TOGETHER:
+            on_step("the noise floor")
+            scores, said = measure_together(job), dict[str, object]()
+        else:
+            scores, said = _said(measure_quality(job, on_step))
+    except AskingFailed as failed:
+        return QualityDraft(with_failure(draft, failed.failure, time.monotonic() - started))
+    found = {
+        "duration_s": time.monotonic() - started,
+        "corpus": kit.material.facts,
+        "top_tokens": quality.top_tokens,
+        "tokens": scores.num_rows,
+        **said,
+    }
+    return QualityDraft(draft.model_copy(update=found), scores)
+
+
+def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
+    return result.scores, {
+        "answers": result.answers,
+        "conversations": result.conversations,
+        "tasks": result.tasks.results,
+        "task_failures": result.tasks.failures,
+        "versions": dict(result.tasks.versions),
+    }
+
+
+def new_draft(
+    contender: Contender, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
+) -> QualityRecord:
+    return QualityRecord(
+        id="",
+        contender=contender,
+        condition=condition,
+        instance_id=instance_id,
+        started_at=started_at,
+        duration_s=0.0,
+        outcome=Outcome.OK,
+    )
+
+
+def with_failure(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
+    return draft.model_copy(
+        update={
+            "duration_s": duration_s,
+            "outcome": failure.outcome,
+            "cause": failure.cause,
+            "log_lines": failure.log_lines,
+        }
+    )

@@ -1,0 +1,72 @@
+"""The tools on the table: engines, their interpreters, and the load generator. Every instance is started from here."""
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bitbench.engines.starts import Starts
+from bitbench.measure.expand import loads_of
+from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.quality import QualityKit
+from bitbench.ports import Engine, Instance, Launch, Load, LoadClient, Vocabulary
+from bitbench.study.capability import Capability
+from bitbench.study.plan import Contender, Plan
+from bitbench.study.variant import NO_MODEL
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
+
+
+@dataclass(frozen=True)
+class Bench:
+    engines: Mapping[str, Engine]
+    python_of: Callable[[str], Path]
+    load: LoadClient
+    folder: Path = Path()  # of the study file: what file names in it are relative to
+    quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
+    capability: Capability | None = None  # the least among the GPUs here
+    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
+    starts: Starts | None = None  # None: every instance is spawned
+
+    def engine_of(self, plan: Plan, contender: Contender) -> Engine:
+        return self.engines[plan.study.engine(contender.engine).engine]
+
+    def vocabulary_of(self, plan: Plan, contender: Contender) -> Vocabulary:
+        """The model's, so that all of its variants get the same prompts."""
+        variant = plan.variant(contender.variant)
+        if variant.model == NO_MODEL:
+            return Vocabulary(DEFAULT_VOCABULARY)
+        facts = variant.facts
+        return Vocabulary(
+            facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids, self.words_of(variant.model)
+        )
+
+    def start(
+        self,
+        plan: Plan,
+        contender: Contender,
+        log_file: Path,
+        *,
+        occasion: str,
+        loads: tuple[Load, ...] | None = None,
+        trace_folder: Path | None = None,
+    ) -> Instance:
+        """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
+        study."""
+        setup, engine = plan.study.engine(contender.engine), self.engine_of(plan, contender)
+        return engine.start(
+            Launch(
+                setup=as_arguments(setup, engine),
+                variant=plan.variant(contender.variant),
+                python=self.python_of(engine.environment) if engine.environment else None,
+                log_file=log_file,
+                loads=loads or loads_of(plan, setup),
+                seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{contender.name}".encode()),
+                dtype=plan.chosen_dtypes.get(contender),
+                top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
+                trace_folder=trace_folder,
+                capability=self.capability,
+                starts=self.starts.of(contender.name) if self.starts else None,
+            )
+        )

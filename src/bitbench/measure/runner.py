@@ -1,0 +1,328 @@
+"""What runs a study: plan, load client, engines and driver, put together."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bitbench import __version__
+from bitbench.analysis.budget_plan import FEWEST_BLOCKS, BlockPlan
+from bitbench.analysis.sequential import kept_back
+from bitbench.engines.environments.installed import versions
+from bitbench.engines.starts import Starts
+from bitbench.feature import offered, study_keys
+from bitbench.loadgen.inputs import hash_files
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.budget import OpenCells, StudyPace
+from bitbench.measure.endpoint import EndpointRun
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.load_study import PreparedLoad
+from bitbench.measure.loop import run_study
+from bitbench.measure.machine.busy import BUSY_CORES, cores_in_use
+from bitbench.measure.machine.memory import available_memory
+from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
+from bitbench.measure.partial_run import StudyPart
+from bitbench.measure.quality import KitMaker, QualityKit
+from bitbench.measure.run_context import Bench
+from bitbench.measure.schedule import THIS_HOST, Schedule
+from bitbench.measure.trial import now
+from bitbench.measure.variants import Workshop
+from bitbench.models.words import word_token_ids
+from bitbench.ports import Engine, LoadClient, Observer
+from bitbench.quality.files import hash_quality_files
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.host import HostFacts, HostNoise
+from bitbench.records.lock import Lock
+from bitbench.reports.document.words import plural
+from bitbench.study.plan import Plan
+from bitbench.study.search import SearchLimits
+from bitbench.study.source import StudySource
+from bitbench.study.study import Study
+from bitbench.study.study_file import parse_study
+from bitbench.util import yaml_file
+from bitbench.util.errors import (
+    LoadError,
+    NotComparableError,
+    StoreError,
+    StudyFileError,
+)
+from bitbench.util.linux import require_linux
+from bitbench.util.safe_files import read_bytes
+from bitbench.util.units import show_duration
+
+if TYPE_CHECKING:
+    from bitbench.measure.executors import Executor
+    from bitbench.measure.study import Lab
+
+# What may change in a study file between two runs into the same folder: how long to look, not what to look at.
+CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
+
+CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
+
+
+class StudyRunner:
+    """Fills study folders in one lab: `Lab.run` and `Lab.load` say what is asked of it."""
+
+    def __init__(self, lab: "Lab") -> None:
+        self._lab = lab
+
+    def run(
+        self,
+        study: Path | Study | StudySource,
+        into: Path | StudyFolder | None,
+        observer: Observer,
+        *,
+        budget_s: float | None = None,
+        part: StudyPart | None = None,
+        on: "Executor | None" = None,
+    ) -> StudyFolder:
+        require_linux()
+        source = StudySource.of(study).with_budget(budget_s)
+        if part is None:
+            refuse_what_another_command_runs(source)
+        self._lab.trust(source).require()
+        workshop = Workshop(self._lab.home, source.folder)
+        plan = self._lab.ready_plan(source, workshop, observer, part)
+        folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
+        ready = StudyRun(self._lab, plan, source, workshop, folder, observer)
+        if on is None:
+            self._run_here(ready, part)
+        else:
+            on(ready)
+        return folder
+
+    def _run_here(self, ready: "StudyRun", part: StudyPart | None) -> None:
+        plan, folder, observer = ready.plan, ready.folder, ready.observer
+        with folder.writing() as writer, LoadWorkers() as load:
+            ready.begin(writer)
+            bench = self.bench(plan.study, load, ready.workshop, ready.source.folder)
+            bench = replace(bench, quality=ready.quality_kits(writer))
+            goes_on = part and part.goes_on
+            schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
+            run_study(plan, bench, schedule, writer, observer)
+            for key, offer in offered("after_trials").items():
+                if key in plan.study.sections:
+                    offer.load()(plan, bench, writer, observer)
+
+    def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
+        study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
+        lock = folder.lock()
+        if lock is not None:
+            refuse_other_load(lock, study, search, folder.path)
+        if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
+            search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
+            study = study.model_copy(update={"workloads": lock.plan.study.workloads})
+        source = StudySource.of(study, folder.path)
+        with folder.writing() as writer:
+            workshop = Workshop(self._lab.home, source.folder)
+            plan = self._lab.planned(source, workshop)
+            if plan.refusals:
+                raise LoadError(plan.refusals[0].reason)
+            self.begin(writer, plan, source, observer, search=search)
+            run = EndpointRun(plan, self.bench(study, client, workshop, source.folder), writer, observer)
+            if search is None:
+                run.sweep()
+            else:
+                run.search(search)
+        return folder
+
+    def pace(
+        self, plan: Plan, engines: Mapping[str, Engine], at_once: int = 1, search: OpenCells | None = None
+    ) -> StudyPace:
+        return StudyPace(
+            plan,
+            engines,
+            Estimator(plan, engines, self._lab.level),
+            available_bytes=available_memory(),
+            on_device=self._lab.device != "cpu",
+            at_once=at_once,
+            search=search,
+        )
+
+    def bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:
+        return Bench(
+            engines=self._lab.engines_of(study),
+            python_of=self._lab.python_of,
+            load=load,
+            folder=folder.resolve(),
+            capability=self._lab.capability,
+            starts=Starts() if self._lab.device == "cpu" else None,  # on a GPU it was not tried
+            words_of=cache(lambda model: word_token_ids(workshop.model_folder(model))),
+        )
+
+    def kit_maker(self, study: Study, workshop: Workshop, folder: Path) -> KitMaker:
+        return KitMaker(self._lab.engines_of(study), self._lab.python_of, workshop.model_folder, folder.resolve())
+
+    def begin(
+        self,
+        writer: Writer,
+        plan: Plan,
+        source: StudySource,
+        observer: Observer,
+        *,
+        hosts: Mapping[str, HostFacts] | None = None,
+        search: SearchLimits | None = None,
+    ) -> Lock:
+        """A new folder gets its lock; an old one must be about the same study, on the same host and versions. `hosts`:
+        the machines that measure; None: this one."""
+        folder, lock = writer.folder, writer.folder.lock()
+        is_here = hosts is None
+        hosts = {THIS_HOST: self._lab.host()} if hosts is None else hosts
+        found = self.resolve(plan, source.folder, _class_of(hosts, lock)).model_copy(update={"hosts": dict(hosts)})
+        busy_cores = cores_in_use() if is_here else 0.0
+        if busy_cores > BUSY_CORES:
+            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
+        if lock:
+            # A search writes a new rate into the study before it is in the lock.
+            refuse_other_study(_study_in(folder), plan.study, {"workloads"} if search else set())
+            refuse_other_facts(lock, found, folder)
+            found = lock.resumed(found)
+        else:
+            refuse_other_file(folder, source.text)
+            began: dict[str, object] = {"created_at": now(), "search": search}
+            if is_here:
+                began |= {"busy_cores": busy_cores, "noise": self._noise(found.host, observer)}
+            found = found.model_copy(update=began)
+        writer.write_study(source.text)
+        writer.write_lock(found)
+        return found
+
+    def _noise(self, host: HostFacts, observer: Observer) -> HostNoise:
+        """Of this machine, measured within the hour or now."""
+        if (noise := kept_noise(self._lab.home, host)) is None:
+            observer.note("measuring this machine's noise")
+            noise = measure_noise()
+            keep_noise(self._lab.home, host, noise)
+        return noise
+
+    def resolve(self, plan: Plan, folder: Path, host: HostFacts) -> Lock:
+        """What this run finds here; when it began is not in it."""
+        return Lock(
+            bitbench=__version__,
+            host=host,
+            environments={name: versions(name, self._lab.home) for name in self._lab.environments_of(plan)},
+            variants={
+                variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
+            },
+            files={
+                **hash_files(plan.study.workloads, folder),
+                **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
+            },
+            plan=plan,
+        )
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A study that is planned and has its variants, for whoever measures it."""
+
+    lab: "Lab"
+    plan: Plan
+    source: StudySource
+    workshop: Workshop
+    folder: StudyFolder
+    observer: Observer
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        return self.lab.engines_of(self.plan.study)
+
+    def begin(self, writer: Writer, hosts: Mapping[str, HostFacts] | None = None) -> Lock:
+        """Write down what is measured, and on which `hosts`; None: on this one. Raises NotComparableError and
+        StoreError where the folder holds something else."""
+        return self.lab.runner.begin(writer, self.plan, self.source, self.observer, hosts=hosts)
+
+    def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
+        """By model; what is asked about quality is in the folder then."""
+        maker = self.lab.runner.kit_maker(self.plan.study, self.workshop, self.source.folder)
+        return maker.kits(self.plan, writer, self.observer.note)
+
+    def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenCells | None = None) -> Schedule:
+        """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
+        lab, plan, engines = self.lab, self.plan, self.engines
+        schedule = Schedule(plan, lambda: lab.runner.pace(plan, engines, at_once(), search), self.folder)
+        _announce(plan, schedule, self.observer, lab.estimator(plan).quality_s)
+        return schedule
+
+
+def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
+    """That of all machines of a study, which are alike: the lock's where they are like it, else the first one's."""
+    first = next(iter(hosts.values()))
+    return first if lock is None or lock.host.differences(first) else lock.host
+
+
+def _study_in(folder: StudyFolder) -> Study:
+    missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
+    text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
+    return parse_study(text, name=str(folder.study_file))
+
+
+def refuse_what_another_command_runs(source: StudySource) -> None:
+    """Raises StudyFileError for a file with a section that `bitbench run` would pass over."""
+    for key, section in source.study.sections.items():
+        if section.run_by is not None:
+            asks = f"`{key}` is not for `bitbench run`; run it with: bitbench {section.run_by} {source.file or 'FILE'}"
+            raise source.located(StudyFileError(asks, (key,)))
+
+
+def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
+    """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
+    if lock.plan.study.engines != study.engines:
+        return  # another endpoint or no endpoint at all, which is refused as another study
+    elsewhere = "repeat the command that began it, or give another folder with --into"
+    if (lock.search is None) is not (search is None):
+        began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
+        raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
+    if search is None:
+        return
+    requests = [one.workloads[0] for one in (lock.plan.study, study)]
+    before, after = ({**dict(one), "arrival": one.arrival.kind} for one in requests)
+    differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
+    if differing:
+        raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")
+
+
+def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
+    may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys().items() if offer.load().may_change}
+    fields = {*type(new).model_fields, *old.sections, *new.sections}
+    for field in sorted(fields - may_change - set(changeable)):
+        if getattr(old, field, None) != getattr(new, field, None):
+            others = ", ".join(f"`{name}`" for name in sorted(may_change))
+            raise StoreError(
+                f"this folder contains another study: `{field}` differs from the file; "
+                f"give another folder with --into (only {others} may change)"
+            )
+
+
+def refuse_other_file(folder: StudyFolder, text: str) -> None:
+    """A study.yaml where no run began is a person's own, unless it says the same."""
+    if folder.study_file.exists() and read_bytes(folder.study_file) != text.encode():
+        raise StoreError(
+            f"{folder.study_file} is another study, and would be overwritten; give another folder with --into"
+        )
+
+
+def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
+    """Trials from before and after such a change would be averaged as if they were the same thing."""
+    if changes := "; ".join(lock.changes(found)):
+        raise NotComparableError(
+            f"{folder.path} was measured under other conditions ({changes}); give a new folder with --into"
+        )
+
+
+def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: float) -> None:
+    observer.study_started(plan, schedule.measured)
+    if (planned := schedule.pace.planned()) is not None:
+        confirmed = "; one more start confirms the best" if kept_back(plan) else ""
+        besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
+        observer.note(f"the budget buys {_bought(planned)}{confirmed}{besides}")
+    elif plan.study.measure.budget is not None:
+        starts = max(FEWEST_BLOCKS, plan.study.measure.instances.min)
+        observer.note(f"the budget is less than {starts} starts × 1 round take; these are measured in any case")
+
+
+def _bought(planned: BlockPlan) -> str:
+    """`3 starts × 4 rounds; ratios to about ±15 %`"""
+    size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
+    return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"

@@ -1,0 +1,195 @@
+"""One trial in an instance that is ready: its load job, the verdict about what came back, and its draft."""
+
+import time
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bitbench.analysis.objectives import judge_objectives
+from bitbench.analysis.trial import measure
+from bitbench.loadgen.verdict import judge
+from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
+from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
+from bitbench.measure.machine.memory import MemoryWatch
+from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.study import Limits, Study
+from bitbench.study.workload import Workload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TrialKind = Literal["warmup", "measured"]
+
+TOUCH = Workload(name="touch", concurrency=1, input_tokens=8, output_tokens=2)
+# A connection breaks a moment before the exit of the process behind it can be seen.
+DEATH_NOTICE_S = 3.0
+
+
+@dataclass(frozen=True)
+class TrialDraft:
+    """A trial before the store has given it an id, with its request rows."""
+
+    record: TrialRecord
+    requests: "pa.Table | None" = None
+
+
+@dataclass(frozen=True)
+class ReadyInstance:
+    """An instance that answers, and what the records call it."""
+
+    id: str
+    contender: Contender
+    block: int
+    instance: Instance
+    endpoint: Endpoint
+    vocabulary: Vocabulary  # of the model that it runs
+    watch: MemoryWatch
+
+    def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
+        """Why what was asked of this instance does not count, from what the client saw; None where it does.
+
+        Also where all went well: somebody else may have answered in the place of an engine that died.
+        """
+        if failure is not None and failure.outcome not in NOT_THE_ENGINES:
+            return self.cause_of_death(failure)
+        if (death := self.watch.failure or self.instance.failure()) is not None:
+            return death
+        return None if kind == "warmup" else failure  # a warm-up has no figures that could be ours
+
+    def cause_of_death(self, failure: Failure) -> Failure:
+        """What the process says, where the client only saw its connection break."""
+        if self.watch.failure is not None:
+            return self.watch.failure
+        deadline = time.monotonic() + (DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0)
+        while (death := self.instance.failure()) is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return death or failure
+
+
+@dataclass(frozen=True)
+class TrialRunner:
+    """Runs trials of a study. File names in its workloads are relative to `folder`."""
+
+    study: Study
+    load: LoadClient
+    folder: Path
+    observer: Observer
+
+    def run(self, ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int) -> TrialDraft:
+        """Blocks until it has ended. Its prompts are the same for all contenders, and never come twice in an
+        instance."""
+        cell = Cell(contender=ready.contender, workload=workload.name)
+        asked = workload.warm_up if kind == "warmup" else workload
+        self.observer.trial_started(cell, index, warmup=kind == "warmup")
+        job = load_job(
+            ready.endpoint,
+            asked,
+            seed=trial_seed(self.study, workload, kind, block=ready.block, index=index),
+            limits=self.study.limits,
+            vocabulary=ready.vocabulary,
+            folder=self.folder,
+        )
+        before = read_metrics(ready.endpoint)
+        with watch_gpus(ready.instance.pid) as gpus:
+            try:
+                result = self.load.run(job, self.observer.trial_running)
+            except LoadLost as lost:
+                gone = Failure(outcome=Outcome.LOST, cause=str(lost))
+                return TrialDraft(
+                    new_record(
+                        cell, kind="measured", block=ready.block, index=index, instance_id=ready.id, failure=gone
+                    )
+                )
+        counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
+        requests = result.requests
+        energy_j = gpus.use.energy_j if gpus.use else None
+        failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
+        if failure is not None:
+            kind = "measured"  # a warm-up that fails is the result of its cell
+        record = new_record(
+            cell, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure
+        ).model_copy(
+            update={
+                "started_at": result.started_at,
+                "duration_s": result.duration_s,
+                "client": result.health,
+                "sketched": dict(result.sketched),
+                "memory": ready.watch.read(),
+                "gpus": gpus.use,
+                "engine_metrics": counted,
+                **figures_of(requests, self.study, energy_j, counts=failure is None),
+            }
+        )
+        return TrialDraft(record, requests)
+
+    def touch(self, ready: ReadyInstance) -> None:
+        """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the
+        trial after it will say why."""
+        seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
+        limits, vocabulary = self.study.limits, ready.vocabulary
+        self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=limits, vocabulary=vocabulary))
+
+
+def trial_seed(study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int) -> tuple[int, ...]:
+    """Of its requests: the same for all contenders, and for no other trial of a contender."""
+    return (study.seed, zlib.crc32(workload.name.encode()), block, index, int(kind == "warmup"))
+
+
+def figures_of(requests: "pa.Table", study: Study, energy_j: float | None, *, counts: bool) -> dict[str, object]:
+    """What the record of a trial says about its rows. `counts`: it has a result."""
+    return {
+        "metrics": measure(requests, study.objectives, energy_j) if counts else TrialMetrics(),
+        "objectives": judge_objectives(requests, study.objectives),
+        "requests": requests.num_rows,
+        "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
+    }
+
+
+def load_job(
+    endpoint: Endpoint,
+    workload: Workload,
+    *,
+    seed: tuple[int, ...],
+    limits: Limits,
+    vocabulary: Vocabulary | None = None,
+    folder: Path = Path(),
+) -> LoadJob:
+    """Random tokens are from the endpoint's own vocabulary, or else from this one."""
+    known = endpoint.vocabulary or vocabulary
+    assert known is not None, "an engine that runs no variant of ours says what tokens it takes"
+    return LoadJob(
+        endpoint=endpoint,
+        workload=workload,
+        vocabulary=known,
+        seed=seed,
+        request_timeout_s=limits.request,
+        stall_timeout_s=limits.stall,
+        folder=folder.absolute(),  # the load client works in another one
+    )
+
+
+def new_record(
+    cell: Cell, *, kind: TrialKind, block: int, index: int, instance_id: str, failure: Failure | None
+) -> TrialRecord:
+    """Without figures: all there is of a trial whose instance never came up."""
+    return TrialRecord(
+        id="",
+        kind=kind,
+        cell=cell,
+        block=block,
+        index=index,
+        instance_id=instance_id,
+        started_at=now(),
+        duration_s=0.0,
+        outcome=failure.outcome if failure else Outcome.OK,
+        cause=failure.cause if failure else None,
+        log_lines=failure.log_lines if failure else (),
+    )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,205 @@
+"""Finds the variants that a study asks for, and makes those that are missing."""
+
+import hashlib
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from bitbench.engines.environments.installed import python_of, versions
+from bitbench.measure.checkpoints import checkpoint_variant
+from bitbench.measure.settle import settle
+from bitbench.models import library
+from bitbench.models.quantized import Quantization
+from bitbench.ports import Observer
+from bitbench.quantize import catalog, variants
+from bitbench.quantize.backends import maker_of
+from bitbench.quantize.calibration import read_calibration
+from bitbench.quantize.checks import refuse_group_size_that_does_not_fit
+from bitbench.quantize.effort import guess_make_s
+from bitbench.quantize.work import OnProgress, QuantizeProgress
+from bitbench.study.plan import Plan
+from bitbench.study.recipe import COMPRESSED_TENSORS, Backend, Recipe
+from bitbench.study.study import Checkpoint
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.util.errors import BitbenchError, EngineEnvironmentError, ModelError, QuantizeError, RecipeError
+from bitbench.util.units import show_duration
+
+FoundModel = library.ResolvedModel | library.ExpectedModel
+Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
+
+
+class Workshop:
+    """Recipe files that a study names are looked for in `recipe_folder`, where the study file lies.
+
+    Planning needs neither weights nor environments: a catalog model that is not downloaded is planned from what the
+    catalog knows, and `missing` tells what has to come first.
+    """
+
+    def __init__(self, home: Path, recipe_folder: Path) -> None:
+        self._home = home
+        # Many variants are of one model, and many of one recipe: each is read once.
+        self._recipe = cache(lambda reference: catalog.find(reference, recipe_folder))
+        self._model = cache(lambda reference: library.look_up(reference, home))
+        self._orders: dict[Asked, variants.Order] = {}
+        self._makers: dict[Asked, str] = {}  # the environment that makes each
+        self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
+
+    def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
+        """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
+        where it has still to be made, or its model to be downloaded."""
+        if isinstance(wanted, Checkpoint):
+            return checkpoint_variant(wanted, self._model(model), self._home)
+        recipe, found = self._recipe(wanted), self._model(model)
+        variant = Variant(
+            name=f"{found.name}/{recipe.name}",
+            model=model,
+            recipe=recipe.name,
+            path=found.path,
+            content_hash=found.content_hash,
+            commit=found.commit,
+            weight_bytes=found.weight_bytes,
+            form=recipe.form,
+            facts=found.facts,
+        )
+        if recipe.backend is Backend.NONE:
+            return variant if found.quantization is None else _as_stored(variant, found.quantization)
+        if recipe.backend is Backend.ENGINE:
+            return _at_load(variant, recipe)
+        return self._quantized(variant, recipe, found)
+
+    def model_folder(self, model: str) -> Path:
+        """The model as it is before any recipe, with its tokenizer."""
+        return library.resolve(model, self._home).path
+
+    def missing_models(self, plan: Plan) -> list[str]:
+        """Those that have to be downloaded before the plan can run."""
+        used = _used(plan)
+        models = {variant.model for variant in used if self._model(variant.model).path is None}
+        checkpoints = {variant.checkpoint for variant in used if variant.checkpoint and variant.path is None}
+        return sorted(models | checkpoints)
+
+    def makers(self, plan: Plan) -> set[str]:
+        """The environments in which variants of this plan have still to be made."""
+        return {self._makers[_asked(one)] for one in _used(plan) if one.path is None and _asked(one) in self._makers}
+
+    def making_s(self, plan: Plan) -> float:
+        """About how long it takes to create the variants that cells wait for."""
+        missing = [one for one in _used(plan) if one.path is None and _asked(one) in self._efforts_s]
+        return sum(self._efforts_s[_asked(one)] for one in missing)
+
+    def make_missing(self, plan: Plan, observer: Observer) -> Plan:
+        """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its
+        cells are refused with the reason: it is a result of the study, not its end."""
+        missing = [variant for variant in _used(plan) if variant.path is None and _asked(variant) in self._orders]
+        return settle(plan, [self._made(variant, observer) for variant in missing])
+
+    def _made(self, variant: Variant, observer: Observer) -> Variant:
+        name = variant.name
+        try:
+            made = make_variant(
+                self._orders[_asked(variant)], self._home, lambda progress: observer.note(_shown(name, progress))
+            )
+        except (ModelError, QuantizeError, RecipeError) as error:
+            failure = _failure(error)
+            observer.warn(f"{name} {failure}; the others continue, and the same command retries it")
+            return variant.model_copy(update={"failure": failure})
+        return _on_disk(variant, made)
+
+    def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
+        self._makers[_asked(base)] = maker_of(recipe).environment
+        self._efforts_s[_asked(base)] = guess_make_s(recipe, base.facts.parameters or 0)
+        stored = COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
+        facts = base.facts.model_copy(update={"quantization": stored})
+        unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
+        if (order := self._order(found, recipe)) is not None:
+            self._orders[_asked(base)] = order
+            if (made := variants.find(order, self._home)) is not None:
+                return _on_disk(unmade, made)
+        return unmade.model_copy(update={"refusal": _refusal(found, recipe)})
+
+    def _order(self, found: FoundModel, recipe: Recipe) -> variants.Order | None:
+        """None while the model is not downloaded, or the environment that would make the variant not installed."""
+        if isinstance(found, library.ResolvedModel):
+            with suppress(EngineEnvironmentError):
+                return order_variant(found, recipe, self._home)
+        if recipe.needs_calibration:
+            read_calibration(recipe.calibration.source)  # raises where there is none
+        return None
+
+
+def order_variant(
+    model: library.ResolvedModel, recipe: Recipe, home: Path, *, calibration: Path | None = None, seed: int = 0
+) -> variants.Order:
+    """One variant by all that decides what it becomes, with the packages that would make it here."""
+    return variants.order(
+        variants.SourceModel(model.name, model.path, model.content_hash),
+        recipe,
+        versions=versions(maker_of(recipe).environment, home),
+        calibration=calibration,
+        seed=seed,
+    )
+
+
+def make_variant(order: variants.Order, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
+    """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
+    python = python_of(maker_of(order.recipe).environment, home)
+    return variants.ensure(order, home=home, python=python, on_progress=on_progress)
+
+
+def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
+    return variant.model_copy(
+        update={"path": made.path, "content_hash": made.content_hash, "weight_bytes": made.weight_bytes}
+    )
+
+
+def _asked(variant: Variant) -> Asked:
+    return variant.model, variant.recipe
+
+
+def _as_stored(variant: Variant, stored: Quantization) -> Variant:
+    """A model that comes quantized is named by what it holds, not by the recipe that leaves it as it is."""
+    name = f"{variant.model_name}/{stored.label}"
+    return variant.model_copy(update={"name": name, "recipe": stored.label, "form": stored.form})
+
+
+def _at_load(base: Variant, recipe: Recipe) -> Variant:
+    """The model as it is, and what the engine is told to do with it; its hash stands for both."""
+    content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
+    content_hash = base.content_hash and hashlib.sha256(content.encode()).hexdigest()
+    stored = base.facts.quantization
+    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
+    return base.model_copy(
+        update={
+            "at_load": recipe.at_load,
+            "content_hash": content_hash,
+            "refusal": refusal,
+        }
+    )
+
+
+def _used(plan: Plan) -> list[Variant]:
+    wanted = {contender.variant for contender in plan.contenders}
+    return [variant for variant in plan.variants if variant.name in wanted and variant.name != NO_MODEL]
+
+
+def _refusal(found: FoundModel, recipe: Recipe) -> str | None:
+    try:
+        if isinstance(found, library.ResolvedModel):
+            variants.refuse_impossible(found.path, recipe)
+        else:
+            refuse_group_size_that_does_not_fit(recipe, found.layers)
+    except (ModelError, RecipeError) as error:
+        return str(error)
+    return None
+
+
+def _failure(error: BitbenchError) -> str:
+    """With the name of the log and not its folder, which is this machine's; before the cause, which may be long."""
+    if isinstance(error, QuantizeError) and error.log_file is not None:
+        return f"could not be created (log: variants/{error.log_file.name}): {error.cause}"
+    return f"could not be created: {error}"
+
+
+def _shown(name: str, progress: QuantizeProgress) -> str:
+    left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
+    return f"creating {name}: {progress.place}{left}"

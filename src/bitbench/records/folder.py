@@ -1,0 +1,358 @@
+"""A study on disk. Records are only ever appended; a kill at any moment loses at most the trial that was running.
+
+study.yaml  lock.json     what was asked; what it was resolved to
+instances.jsonl           one line per engine start
+trials.jsonl              one line per trial, appended and synced when it ends
+requests/ID.parquet       one row per request of that trial
+quality.jsonl             one line per measurement of a contender's quality, appended and synced when it ends
+quality/ID.parquet        one row per scored token of that measurement
+quality/windows-MODEL.json  what every variant of that model is asked, as token ids
+logs/                     one file per engine instance
+profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
+roof.json                 what the machine can do at most, once `bitbench explain` has measured it
+FEATURE/                  what a feature keeps there
+report/                   can be rebuilt from the rest
+"""
+
+import fcntl
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bitbench.records.lock import LOCK_FORMAT, Lock
+from bitbench.records.lost import without_lost
+from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
+from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
+from bitbench.records.requests import REQUEST_COLUMNS
+from bitbench.records.roof import ROOF_FORMAT, MachineRoof
+from bitbench.records.strict_reader import (
+    following,
+    read_document,
+    read_lines,
+    read_rows,
+    refuse_mixed_classes,
+    refuse_strangers,
+)
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.study.base import Record
+from bitbench.util.errors import RowsNotKeptError, StoreError
+from bitbench.util.safe_files import SafeFolder, read_bytes
+
+R = TypeVar("R", bound=Record)
+# Names that only bitbench gives. What is called otherwise is a person's own, and stays.
+_DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
+_REQUEST_ROWS = re.compile(r"t\d{5,}\.parquet", re.ASCII)
+_SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
+_LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
+_PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
+
+
+MOST_SHOWN = 3  # folders that a message names
+
+
+class StudyFolder:
+    """Reading needs no more than a path; appending needs `with folder.writing():`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.study_file = path / "study.yaml"
+        self.lock_file = path / "lock.json"
+        self.logs = path / "logs"
+        self.requests = path / "requests"
+        self.quality = path / "quality"
+        self.report = path / "report"
+        self.profiles_folder = path / "profiles"
+        self.roof_file = path / "roof.json"
+        self._trials = path / "trials.jsonl"
+        self._instances = path / "instances.jsonl"
+        self._quality = path / "quality.jsonl"
+
+    @classmethod
+    def existing(cls, path: Path) -> "StudyFolder":
+        folder = cls(path)
+        if not folder.study_file.is_file():
+            raise StoreError(f"{path} is not a study folder{_why_not(path)}")
+        return folder
+
+    def writing(self) -> "Writer":
+        return Writer(self)
+
+    def read(self, name: str | None = None) -> StudyRecords:
+        """All records; `name` is how messages call them. Raises StoreError where the run never began."""
+        lock = self.lock()
+        if lock is None:
+            raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
+        refuse_mixed_classes(lock, self.path)
+        trials = self.trials()
+        refuse_strangers(lock.plan, trials, self.path)
+        return StudyRecords(
+            name=name or str(self.path),
+            lock=lock,
+            trials=trials,
+            instances=self.instances(),
+            quality=self.quality_records(),
+            profiles=self.profiles(),
+            roof=self.roof(),
+            requests_of=self.requests_of,
+            scores_of=self.scores_of,
+        )
+
+    def trials(self) -> list[TrialRecord]:
+        trials = read_lines(self._trials, TrialRecord, RECORD_FORMAT)
+        return without_lost(trials, self.instances()) if trials else trials
+
+    def instances(self) -> list[InstanceRecord]:
+        return read_lines(self._instances, InstanceRecord, RECORD_FORMAT)
+
+    def quality_records(self) -> list[QualityRecord]:
+        return read_lines(self._quality, QualityRecord, QUALITY_FORMAT)
+
+    def scores_of(self, record: QualityRecord) -> pa.Table:
+        if record.scores_file is None:
+            raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
+        return read_rows(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
+
+    def material(self, model: str) -> QualityMaterial | None:
+        """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
+        path = self._material_file(model)
+        advice = "restore it, or run the study into another folder"
+        return read_document(path, QualityMaterial, QUALITY_FORMAT, advice) if path.exists() else None
+
+    def _material_file(self, model: str) -> Path:
+        return self.quality / _material_name(model)
+
+    def profiles(self) -> list[OperatorProfile]:
+        paths = sorted(self.profiles_folder.glob("p*.json"))
+        return [
+            read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
+        ]
+
+    def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
+        """Its request rows; only these columns are read where some are named."""
+        if trial.requests_file is None:
+            raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
+        return read_rows(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
+
+    def _rows_file(self, name: str) -> Path:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise StoreError(f"a record of {self.path} names rows outside of it ({name}); remove that record")
+        return self.path / name
+
+    def roof(self) -> MachineRoof | None:
+        if not self.roof_file.exists():
+            return None
+        return read_document(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
+
+    def lock(self) -> Lock | None:
+        """None where no run began."""
+        if not self.lock_file.exists():
+            return None
+        return read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
+
+    def refuse_records_without_lock(self) -> None:
+        """What a run left here would be taken for results of another one, or overwritten by them."""
+        rows = [
+            path
+            for place, ours in (
+                (self.requests, _REQUEST_ROWS),
+                (self.quality, _SCORES),
+                (self.profiles_folder, _PROFILE),
+            )
+            for path in _matching(place, ours)
+        ]
+        for path in (self._trials, self._instances, self._quality, self.roof_file, self.report, *rows):
+            if path.exists():
+                raise StoreError(
+                    f"{self.path} contains {path.relative_to(self.path)} but no lock.json, which says what it was "
+                    "measured with; restore lock.json, or give another folder with --into"
+                )
+
+
+class Writer:
+    """The only one who appends to a folder; a second one is refused. It deletes only in a folder that is a study."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self.folder = folder
+        self._files = SafeFolder(folder.path)
+        self._guard: IO[bytes] | None = None
+
+    def __enter__(self) -> "Writer":
+        self._guard = self._files.open_lock(".writer")
+        try:
+            self._open(self._guard)
+        except BaseException:
+            self._guard.close()
+            raise
+        return self
+
+    def _open(self, guard: IO[bytes]) -> None:
+        folder = self.folder
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
+        self._prepare()
+        if folder.lock() is None:
+            folder.refuse_records_without_lock()
+        else:
+            for lines in (folder._trials, folder._instances, folder._quality):
+                self._cut_torn_line(lines)
+            self._drop_orphans()
+        for place in (folder.logs, folder.requests, folder.quality):
+            self._files.make_folder(place.name)
+        self._next_trial = following(trial.id for trial in folder.trials())
+        self._next_quality = following(record.id for record in folder.quality_records())
+        self._next_instance = _next_number(folder.logs, _LOG)
+
+    def _prepare(self) -> None:
+        """Between becoming the only writer and looking at what the folder holds."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._guard is not None:
+            self._guard.close()
+
+    def new_instance(self) -> tuple[str, Path]:
+        """A fresh id and its log file; the file is made at once, so that no later run takes the same id."""
+        instance_id = f"i{self._next_instance:04d}"
+        self._next_instance += 1
+        return instance_id, self._files.create(f"logs/{instance_id}.log")
+
+    def append_log(self, instance_id: str, content: bytes) -> None:
+        """Of an instance on another machine: what its log gained."""
+        self._files.append(f"logs/{instance_id}.log", content)
+
+    def append_instance(self, record: InstanceRecord) -> None:
+        self._append(self.folder._instances, record)
+
+    def append_trial(self, draft: TrialRecord, requests: pa.Table | None) -> TrialRecord:
+        """Give the trial its id, write its request rows, then its line."""
+        trial_id = f"t{self._next_trial:05d}"
+        self._next_trial += 1
+        rows_file = self._write_rows(f"requests/{trial_id}.parquet", requests)
+        return self._appended(self.folder._trials, draft, {"id": trial_id, "requests_file": rows_file})
+
+    def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
+        """Likewise for a measurement of quality, with one row per scored token."""
+        record_id = f"q{self._next_quality:04d}"
+        self._next_quality += 1
+        rows_file = self._write_rows(f"quality/{record_id}.parquet", scores)
+        return self._appended(self.folder._quality, draft, {"id": record_id, "scores_file": rows_file})
+
+    def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
+        """The file's name as a record holds it; None where there are no rows."""
+        if rows is None:
+            return None
+        with self._files.replacing(name) as file:
+            pq.write_table(rows, file, compression="zstd")
+        return name
+
+    def restore(self, records: StudyRecords) -> None:
+        """Write the records of another study as they are, with their ids, into this folder, which is empty."""
+        for trial in records.trials:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"requests/{trial.id}.parquet", records.requests_of(trial, None))
+        for measured in records.quality:
+            with suppress(RowsNotKeptError):
+                self._write_rows(f"quality/{measured.id}.parquet", records.scores_of(measured))
+        for profile in records.profiles:
+            self._files.write(f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n")
+        for lines, written in (
+            (self.folder._trials, records.trials),
+            (self.folder._quality, records.quality),
+            (self.folder._instances, records.instances),
+        ):
+            self._files.write(lines.name, "".join(f"{record.model_dump_json()}\n" for record in written))
+        if records.roof is not None:
+            self.write_roof(records.roof)
+        self.write_lock(records.lock)
+
+    def write_material(self, model: str, material: QualityMaterial) -> None:
+        self._write_document(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
+
+    def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
+        """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
+        profile_id = f"p{_next_number(self.folder.profiles_folder, _PROFILE):04d}"
+        trace_file = f"profiles/{profile_id}.trace.json.gz"
+        with self._files.replacing(trace_file) as file, trace.open("rb") as taken:
+            shutil.copyfileobj(taken, file)
+        trace.unlink()
+        profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
+        self._files.write(f"profiles/{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
+        return profile
+
+    def write_study(self, text: str) -> None:
+        self._write_document(self.folder.study_file.name, text)
+
+    def write_roof(self, roof: MachineRoof) -> None:
+        self._write_document(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
+
+    def write_lock(self, lock: Lock) -> None:
+        self._write_document(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
+
+    def _write_document(self, name: str, text: str) -> None:
+        self._files.write(name, text)
+
+    def _appended(self, lines: Path, draft: R, given: Mapping[str, str | None]) -> R:
+        """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
+        record = draft.model_copy(update=given)
+        self._append(lines, record)
+        return record
+
+    def _append(self, lines: Path, record: Record) -> None:
+        self._files.append(lines.name, (record.model_dump_json(exclude_defaults=False) + "\n").encode())
+
+    def _cut_torn_line(self, lines: Path) -> None:
+        """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
+        if not lines.exists():
+            return
+        content = read_bytes(lines)
+        complete = content.rfind(b"\n") + 1
+        if complete < len(content):
+            self._files.truncate(lines.name, complete)
+
+    def _drop_orphans(self) -> None:
+        """Rows whose trial never got its line: the trial did not end, so they are no result. And what a kill left of a
+        document that was being written."""
+        known = {trial.requests_file for trial in self.folder.trials()}
+        known |= {record.scores_file for record in self.folder.quality_records()}
+        kept = frozenset(Path(name).name for name in known if name is not None)
+        self._files.remove_matching("requests", _REQUEST_ROWS, kept)
+        self._files.remove_matching("quality", _SCORES, kept)
+        documents = (self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
+        self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
+
+
+def _why_not(path: Path) -> str:
+    """What it is instead, and what to do."""
+    if path.is_file():
+        return f": it is a file; give the folder that `bitbench run {path}` fills"
+    if not path.exists():
+        return f": it does not exist; `bitbench run STUDY --into {path}` fills one"
+    inside = sorted(place.parent.name for place in path.glob("*/study.yaml"))[:MOST_SHOWN]
+    if inside:
+        return f": it contains some; give one of them, such as {', '.join(str(path / name) for name in inside)}"
+    return f" (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
+
+
+def _material_name(model: str) -> str:
+    return f"windows-{model.replace('/', '--')}.json"
+
+
+def _matching(place: Path, ours: re.Pattern[str]) -> list[Path]:
+    return [path for path in sorted(place.iterdir()) if ours.fullmatch(path.name)] if place.is_dir() else []
+
+
+def _next_number(place: Path, ours: re.Pattern[str]) -> int:
+    """After those in the names that are taken, by whatever it is."""
+    numbers = [int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))]
+    return 1 + max(numbers, default=0)

@@ -1,0 +1,246 @@
+"""Records as they lie on disk, read strictly: what is damaged is named by file and line, with what to do about it.
+
+A line counts once. The same line twice, as a copy or a merge of folders leaves it, is one record; two lines of one id
+with different content are refused, because no rule could say which of them happened.
+"""
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from bitbench.records.lock import Lock
+from bitbench.records.parquet_footer import group_sizes
+from bitbench.records.profile import OperatorProfile
+from bitbench.records.quality import QualityRecord
+from bitbench.records.requests import RequestColumn
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.study.base import RECORDED, Json, Record
+from bitbench.study.plan import Plan
+from bitbench.util.errors import NotComparableError, RowsNotKeptError, StoreError
+from bitbench.util.safe_files import open_to_read, read_bytes
+
+R = TypeVar("R", bound=Record)
+Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
+
+LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
+LONGEST_ROW_TEXT = 16_384  # bytes of a text in a row: what a server said is cut to a fraction of it
+_ARROW_TYPES = {
+    "list<float64>": pa.list_(pa.float64()),
+    "list<float32>": pa.list_(pa.float32()),
+    "list<int32>": pa.list_(pa.int32()),
+}
+
+
+def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
+    """Every record of a file, in its order; none where the file does not exist."""
+
+    def where(number: int) -> str:
+        return f"{path.name}:{number} in {path.parent}"
+
+    return read_from(complete_lines(path), kind, newest, where, "remove that line to continue without it")
+
+
+def read_from(
+    lines: Iterable[tuple[int, bytes]], kind: type[Line], newest: int, where: Callable[[int], str], advice: str
+) -> list[Line]:
+    """Every record of these numbered lines. `where`: how a message calls a line."""
+    found: dict[str, tuple[int, Line]] = {}
+    for number, raw in lines:
+        record = parse(raw, kind, newest, where(number), advice)
+        first, known = found.setdefault(record.id, (number, record))
+        if known != record:
+            raise StoreError(
+                f"{where(number)} has the id {record.id} of line {first} with different content; remove one of the two "
+                "lines"
+            )
+    return [record for _, record in found.values()]
+
+
+def following(ids: Iterable[str]) -> int:
+    """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
+    return 1 + max((int(one[1:]) for one in ids if one[1:].isascii() and one[1:].isdigit()), default=0)
+
+
+def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """With their numbers. One that does not end is still being written, or was torn by a kill: it is no record."""
+    try:
+        with open_to_read(path) as file:
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
+    """A file that is one record. `advice`: what to do where it is damaged."""
+    try:
+        raw = read_bytes(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return parse(raw, kind, newest, str(path), advice)
+
+
+def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
+    """Rows of a record; only the columns of these names where some are given. `whose`: `trial t00001`."""
+    try:
+        with open_to_read(path) as file:
+            table = pq.read_table(file, columns=None if names is None else list(names))
+        expected = {field.name: field for field in arrow_schema(kinds)}
+        return table.cast(pa.schema([expected.get(field.name, field) for field in table.schema]))
+    except FileNotFoundError:
+        raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue without the rows of "
+            f"{whose}"
+        ) from error
+
+
+def rows_from(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, most_values: int) -> pa.Table:
+    """Rows that another machine sent; raises ValueError unless they have exactly these columns and are no more.
+
+    Sizes are looked at before anything is unpacked: a few bytes can stand for billions of values, and a text that is
+    repeated takes no room in the file.
+    """
+    schema, texts = arrow_schema(kinds), [kind.name for kind in kinds if kind.arrow_type == "string"]
+    packed = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
+    try:
+        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=texts, page_checksum_verification=True)
+        wanted = [(field.name, packed.get(field.name, field.type)) for field in schema]
+        if [(field.name, field.type) for field in file.schema_arrow] != wanted:
+            raise KeyError
+        values = sum(group.values for group in group_sizes(content))
+        if file.metadata.num_rows > most_rows or values > most_values:
+            raise ValueError(f"{file.metadata.num_rows:,} rows with {values:,} values are more than were asked for")
+        table = file.read()
+        for name in texts:
+            lengths = (pc.max(pc.binary_length(part.dictionary)).as_py() for part in table[name].chunks)
+            if max((length or 0 for length in lengths), default=0) > LONGEST_ROW_TEXT:
+                raise ValueError(f"a text in their column {name} is too long")
+        table = table.cast(schema)
+        table.validate(full=True)
+    except KeyError as error:  # also from a column that is to be read as a dictionary
+        raise ValueError("their columns are not those of such rows") from error
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(_first_line(error)) from error
+    return table
+
+
+def arrow_schema(columns: Sequence[RequestColumn]) -> pa.Schema:
+    return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type) or column.arrow_type) for column in columns])
+
+
+class NewerFormatError(ValueError):
+    """A record of a bitbench that came after this one."""
+
+
+def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
+    """Raises StoreError with the place, what is wrong there, and what to do."""
+    try:
+        return checked(raw, kind, newest)
+    except NewerFormatError as error:
+        raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
+    except ValueError as error:
+        raise StoreError(f"{where} is damaged and cannot be read: {cause_of(error)}; {advice}") from error
+
+
+def checked(raw: bytes, kind: type[R], newest: int) -> R:
+    """A record, from disk or from another machine; raises ValueError, of which `cause_of` makes words."""
+    content = _json(raw)
+    version = content.get("format", newest)
+    if type(version) is not int:
+        raise ValueError("`format` is not a whole number")
+    if version > newest:
+        raise NewerFormatError(f"record format {version}, this one knows {newest}")
+    record = kind.model_validate(content, context=RECORDED)
+    _check_time(record)
+    return record
+
+
+def refuse_mixed_classes(lock: Lock, folder: Path) -> None:
+    """Figures of machines that differ would be averaged as if they were one's."""
+    for name, facts in lock.hosts.items():
+        if differing := lock.host.differences(facts):
+            raise NotComparableError(
+                f"{folder} has records of machines of different classes: {name} differs in {', '.join(differing)}; "
+                "run the study on machines of one class, into another folder"
+            )
+
+
+def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
+    """Raises StoreError for a cell whose engine, variant or workload is nowhere in the plan."""
+    engines = {setup.name for setup in plan.study.engines}
+    variants = {variant.name for variant in plan.variants}
+    workloads = {workload.name for workload in plan.study.workloads}
+    planned = (("lock.json", cell) for cell in (*plan.cells, *(refusal.cell for refusal in plan.refusals)))
+    recorded = ((f"trials.jsonl, trial {trial.id},", trial.cell) for trial in trials)
+    for place, cell in chain(planned, recorded):
+        contender = cell.contender
+        if contender.engine in engines and contender.variant in variants and cell.workload in workloads:
+            continue
+        raise StoreError(
+            f"{place} in {folder} is about {cell.name}, which the study in lock.json does not have; restore lock.json, "
+            "or remove what does not belong to it"
+        )
+
+
+def _json(raw: bytes) -> dict[str, Json]:
+    try:
+        content = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    if b"\\u" in raw:  # an escape may be half a character, which no text can be written with
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    return content
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > LARGEST_WHOLE_NUMBER:
+        raise ValueError(f"a number of {len(text)} digits is too large")
+    return int(text)
+
+
+def _check_time(record: Record) -> None:
+    """Durations of a whole study are counted from it."""
+    started_at = getattr(record, "started_at", None)
+    if started_at is not None:
+        datetime.fromisoformat(started_at)
+
+
+def cause_of(error: ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not valid JSON ({error.msg} at character {error.pos + 1})"
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"`{'.'.join(str(part) for part in first['loc'])}`: {first['msg']}"
+    return _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be read ({error.strerror}); make it readable, or restore it from a copy")

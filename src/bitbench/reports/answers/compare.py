@@ -1,0 +1,185 @@
+"""A comparison of two studies, or of two contenders: for a pull request, and for a terminal."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from bitbench.analysis.results.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Replicate, Verdict
+from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import estimated, times, unit_of
+from bitbench.study.metrics import find
+from bitbench.study.plan import Cell
+
+MAX_NAMED = 4
+WORST_FIRST = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """What the limits say closes the answer, so that it is the last line in a terminal."""
+    limits = [Paragraph(_limits(comparison))] if comparison.gates else []
+    conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
+    found = [(metric, cells) for metric in comparison.definitions if (cells := _cells_of(comparison, metric))]
+    labels = Labels((cell.candidate.contender for cell in comparison.cells), MAX_NAME)
+    shared = [paragraph(labels.shared)] if labels.shared else []
+    notes = bullets(_notes(comparison))
+    return Document(
+        say(Name(comparison.candidate), " against ", Name(comparison.baseline)),
+        (*bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions), *shared, *limits),
+        (
+            *(_gate_section(comparison, condition, labels) for condition in conditions),
+            *(_metric_section(comparison, metric, cells, labels) for metric, cells in found),
+            *([_roof_section(comparison, labels)] if comparison.roof_shares else []),
+            *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
+        ),
+    )
+
+
+def _cells_of(comparison: Comparison, metric: str) -> list[ComparedCell]:
+    return [cell for cell in comparison.cells if cell.metric == metric]
+
+
+def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
+    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 cells`"""
+    cells = _cells_of(comparison, metric)
+    said: list[Words] = []
+    for verdict in Verdict:
+        alike = [cell.candidate for cell in cells if cell.verdict is verdict]
+        if len(alike) == len(cells) > MAX_NAMED:
+            said.append(f"{verdict.value} on all {len(alike)} cells")
+        elif alike:
+            found = names(f"{labels[cell.contender]} · {cell.workload}" for cell in alike)
+            said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
+    what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
+    return say(what, joined(said, "; ") or "no cell has a result on both sides", ".")
+
+
+def _title(comparison: Comparison, metric: str) -> str:
+    name = comparison.definitions[metric].name
+    return name[0].upper() + name[1:]
+
+
+def _limits(comparison: Comparison) -> Phrase:
+    outcomes = [gate.outcome for gate in comparison.gates]
+    counts = [f"{outcomes.count(one)} {one.value}" for one in GateOutcome if one in outcomes]
+    return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
+
+
+class _OfCandidate(Protocol):
+    @property
+    def candidate(self) -> Cell: ...
+
+
+Compared = TypeVar("Compared", bound=_OfCandidate)
+
+
+def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
+    """The columns before the figures; without that of the contender where there is only one."""
+    if len({row.candidate.contender for row in rows}) > 1:
+        yield words_column("Contender", lambda row: Name(labels[row.candidate.contender]))
+    yield words_column("Workload", lambda row: Name(row.candidate.workload))
+
+
+def _metric_section(comparison: Comparison, metric: str, cells: Sequence[ComparedCell], labels: Labels) -> Section:
+    definition = comparison.definitions[metric]
+    figures = table(
+        cells,
+        *_names(cells, labels),
+        number_column("Before", unit_of(definition), lambda cell: estimated(cell.before, definition)),
+        number_column("After", unit_of(definition), lambda cell: estimated(cell.after, definition)),
+        ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda cell: times(cell.ratio)),
+        number_column("Starts before", Unit.COUNT, lambda cell: cell.before.n_instances, shown_from=110),
+        number_column("Starts after", Unit.COUNT, lambda cell: cell.after.n_instances, shown_from=110),
+        words_column("Verdict", lambda cell: cell.verdict.value),
+    )
+    return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
+
+
+def _roof_section(comparison: Comparison, labels: Labels) -> Section:
+    shares = table(
+        comparison.roof_shares,
+        words_column("Contender", lambda one: Name(labels[one.cell.contender])),
+        words_column("Workload", lambda one: Name(one.cell.workload)),
+        words_column("Phase", lambda one: one.phase.value),
+        number_column("Before", Unit.SHARE, lambda one: one.before),
+        number_column("After", Unit.SHARE, lambda one: one.after),
+    )
+    said = "Share of what its own machine can do at most: what differs here is the software's, the rest the machine's."
+    return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
+
+
+def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
+    """What failed first; below it, what would decide the rest."""
+    gates = [gate for gate in comparison.gates if gate.condition == condition]
+    gates.sort(key=lambda gate: WORST_FIRST.index(gate.outcome))
+    outcomes = table(
+        gates,
+        *_names(gates, labels),
+        number_column("Change", Unit.SHARE, _change),
+        ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
+        number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),
+        words_column("Outcome", lambda gate: gate.outcome.value),
+        mark=lambda gate: Mark.ALARM if gate.outcome is GateOutcome.FAILED else None,
+    )
+    return Section(say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True)
+
+
+def _change(gate: GateResult) -> Quantity | None:
+    return Quantity(gate.ratio.value - 1, Unit.SHARE, is_signed=True) if gate.ratio else None
+
+
+def _single(comparison: Comparison) -> float:
+    """The confidence of one interval among all that decide."""
+    return 1 - (1 - comparison.confidence) / len(comparison.gates)
+
+
+def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
+    unsure = [gate for gate in gates if gate.outcome is GateOutcome.UNSURE]
+    for reason in dict.fromkeys(gate.reason for gate in unsure):
+        alike = [gate for gate in unsure if gate.reason == reason]
+        needed = [gate.needed for gate in alike if gate.needed is not None]
+        enough = f"; about {max(needed)} {alike[0].unit.value} of each side would decide" if needed else ""
+        yield f"Inconclusive ({len(alike)}): {reason}{enough}."
+
+
+def _notes(comparison: Comparison) -> Iterator[Phrase]:
+    if (asked := len(comparison.gates)) > 1:
+        yield say(
+            f"Corrected for {asked} comparisons ({percent(_single(comparison))} intervals each): the overall "
+            f"false-alarm rate stays below {percent(1 - comparison.confidence)}."
+        )
+    for lost in comparison.unpaired:
+        yield say(Name(lost.cell.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
+    for one in comparison.differences:
+        subject = say(" of ", Name(one.subject)) if one.subject else ()
+        allowed = " (allowed)" if one.is_allowed else ""
+        yield say(f"Differs{allowed}: {one.fact.value}", subject, f": {one.before} before, {one.after} after.")
+    if comparison.levels is not None:
+        before, after = (level.shown if level else "unknown" for level in comparison.levels)
+        yield say(f"The processors are of different levels: {before} before, {after} after.")
+        if not comparison.roof_shares:
+            yield say(
+                Name("bitbench explain"),
+                " measures what a machine can do at most; once both have that, this says how near each comes to it.",
+            )
+    if any(known.is_tail for metric in comparison.definitions if (known := find(metric))):
+        yield say(
+            "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
+        )
+    if comparison.unknown_facts:
+        yield say(
+            "Missing on both sides, so not checked: ", listing([one.value for one in comparison.unknown_facts]), "."
+        )
+    if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
+        yield say(
+            "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
+            "more), and the intervals do not cover a restart."
+        )
+    elif any(not one.covers_starts for cell in comparison.cells for one in (cell.before, cell.after)):
+        yield say(
+            "Some cells have a single start of the engine: their intervals do not cover a restart, which alone may "
+            "have made a difference."
+        )

@@ -1,0 +1,300 @@
+"""A recommendation: what to use on each workload, and why not the others."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from bitbench.analysis.results.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.reports.answers.deploy import deployment_section
+from bitbench.reports.document.model import (
+    Block,
+    Document,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import Shown, number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import ROUGH, estimated, size, times, unit_of
+from bitbench.reports.sections.ranked import LESS_MEMORY
+from bitbench.util.exit_codes import ExitCode
+from bitbench.util.units import show_bytes
+
+MARKS = {Standing.MET: "✓", Standing.BROKEN: "✗", Standing.UNSURE: "?"}
+VERDICTS = {Standing.MET: "meets", Standing.UNSURE: "inconclusive", Standing.BROKEN: "ruled out"}
+MAX_CAUSE = 160
+_NO_WORKLOADS = say(
+    strong("No contender has a result:"),
+    " the study has no workloads, so nothing was timed. ",
+    Name("bitbench report"),
+    " shows the quality that it measured; ",
+    Name("workloads"),
+    " in its file add speed.",
+)
+ROOM = 90  # characters of a terminal for the first four columns, with a contender's name, and one more
+ROOM_OF_A_FIGURE = 14  # for each further one
+ROOM_FOR_INTERVALS = 180
+
+
+def recommendation_document(found: Recommendation) -> Document:
+    return Document(
+        say("What to run: ", found.study),
+        (
+            paragraph("Asked for: ", _asked(found), "."),
+            *(Paragraph(_verdict(found, choice)) for choice in found.choices),
+            *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
+            *(Paragraph(words) for words in _on_every_workload(found)),
+        ),
+        (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
+    )
+
+
+def _asked(found: Recommendation) -> Phrase:
+    goal = f"the {'highest' if found.headline.higher_is_better else 'lowest'} {found.headline.name}"
+    return asked_for(goal, found.limits, found.memory_name)
+
+
+def asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
+    asked = [f"{one.name} of at most {limit_text('s', one.limit)}" for one in limits.objectives]
+    if limits.memory_bytes is not None:
+        asked.append(f"{memory_name} of at most {limit_text('bytes', limits.memory_bytes)}")
+    if limits.quality_loss is not None:
+        asked.append(f"quality loss of at most {limit_text('share', limits.quality_loss)}")
+    return say(goal, " with ", listing(asked)) if asked else say(goal, ", without limits")
+
+
+def limit_text(unit: str, limit: float) -> str:
+    """As a person would write it: 4 GB stays 4 GB, although figures are in MiB."""
+    if unit == Unit.SHARE:
+        return percent(limit)
+    if unit == Unit.BYTES:
+        return f"{limit / 1e9:g} GB" if limit >= 1e9 and limit % 1e8 == 0 else show_bytes(limit)
+    return f"{limit:g} s" if limit >= 1 else f"{1000 * limit:g} ms"
+
+
+def _verdict(found: Recommendation, choice: Choice) -> Phrase:
+    if choice.chosen is not None:
+        return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
+    if choice.nearest is not None:
+        return _none_meets(choice, choice.of(choice.nearest))
+    return strong("No contender has a result on ", Name(choice.workload), ".")
+
+
+def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
+    cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
+    return say(
+        strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
+        f" Its {found.headline.name} is ",
+        estimated(judged.figure, found.headline),
+        _gain(choice, judged),
+        ".",
+        cost,
+        _caution(judged),
+        _not_flagged(found, choice) if judged.is_flagged else (),
+    )
+
+
+def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
+    """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
+    met = (one for one in choice.judged if one.standing is Standing.MET and not one.quality_doubt)
+    sound = next(met, None)
+    if sound is None:
+        return say(" That of the others which meet the limits is flagged or unknown.")
+    best = say(" The best of those whose quality is not flagged is ", Name(sound.contender.name), ", ")
+    return say(best, estimated(sound.figure, found.headline), _gain(choice, sound), ".")
+
+
+def _caution(judged: Judged) -> str:
+    failed = f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
+    quality = f"its quality {plain(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
+    cautions = [caution for caution in (failed, quality) if caution]
+    return f" Caution: {'; '.join(cautions)}." if cautions else ""
+
+
+def _gain(choice: Choice, judged: Judged) -> Phrase:
+    ratio, fresh = times(judged.ratio_to_baseline), times(judged.confirmed_ratio)
+    if ratio is not None and choice.baseline is not None:
+        again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
+        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name), again)
+    if judged.contender == choice.baseline:
+        return say("; it is the baseline itself")
+    return say("; the baseline has no result here")
+
+
+def _ties(choice: Choice, chosen: Judged) -> Phrase:
+    if not choice.ties:
+        return ()
+    tied = [choice.of(one) for one in choice.ties]
+    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
+    known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
+    least: Phrase = ()
+    mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
+    if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
+        least = say("; of these ", Name(smallest.contender.name), " takes the least memory (", size(mean), ")")
+    return say(" Tied with ", listing(names(one.contender.name for one in tied)), gain, least, ".")
+
+
+def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
+    limits = listing(list(dict.fromkeys(one.name for one in nearest.findings)))
+    by = _missed(nearest, nearest.standing)
+    where = say(" The nearest is ", Name(nearest.contender.name), ": ", by, ".")
+    if nearest.standing is Standing.BROKEN:
+        return say(strong("No contender meets ", limits, " on ", Name(choice.workload), "."), where)
+    count = len(choice.with_standing[Standing.UNSURE])
+    may = f" No contender is certain to meet it; {'one' if count == 1 else count} may."
+    verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
+    return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
+
+
+def _to_decide(judged: Judged) -> Phrase:
+    open_ones = [finding for finding in judged.findings if finding.standing is Standing.UNSURE]
+    if any(finding.unit == Unit.SHARE and finding.value is None for finding in open_ones):
+        return say("add ", Name("quality: {}"), " to the study and run it again")
+    return say("run the study again with a larger budget or more starts")
+
+
+def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
+    if len(found.choices) < 2 or any(choice.model for choice in found.choices):
+        return
+    if found.for_all:
+        verb = "is" if len(found.for_all) == 1 else "are each"
+        chosen = listing(names(one.name for one in found.for_all))
+        yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
+    elif found.exit_code is ExitCode.DONE:
+        yield say("No single contender is the choice, or tied with it, on every workload.")
+
+
+def _section(found: Recommendation, choice: Choice) -> Section:
+    blocks: list[Block] = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
+    if any(one.figure for one in choice.judged):
+        labels = Labels((one.contender for one in choice.judged), MAX_NAME)
+        shared = [paragraph(labels.shared)] if labels.shared else []
+        blocks = [*shared, _table(found, choice, labels), *blocks]
+    model = say(", ", Name(choice.model)) if choice.model else ()
+    return Section(say(Name(choice.workload), model), tuple(blocks), in_terminal=True)
+
+
+def _better_but_open(choice: Choice) -> Iterator[Phrase]:
+    """Ahead of the chosen one, but not known to meet the limits: worth more trials."""
+    if choice.chosen is None:
+        return
+    places = [one.contender for one in choice.judged]
+    for one in choice.judged[: places.index(choice.chosen)]:
+        if one.standing is Standing.UNSURE:
+            why = " may be better; whether it meets the limits is inconclusive: "
+            yield say(Name(one.contender.name), why, _missed(one, Standing.UNSURE), ".")
+
+
+def _ruled_out(choice: Choice) -> Iterator[Phrase]:
+    """One line per reason: several without a result may share one."""
+    reasons: dict[Phrase, list[str]] = {}
+    for one in choice.with_standing[Standing.BROKEN]:
+        if one.figure is None:
+            reason = say(f"no result ({plain(one.why_no_result, MAX_CAUSE)})")
+        elif one.contender == choice.nearest:  # the verdict says why
+            continue
+        else:
+            reason = _missed(one, Standing.BROKEN)
+        reasons.setdefault(reason, []).append(one.contender.name)
+    for reason, contenders in reasons.items():
+        yield say("Ruled out: ", listing(names(contenders)), ": ", reason, ".")
+
+
+def _missed(judged: Judged, standing: Standing) -> Phrase:
+    """The limits of which it has this standing, with its figures."""
+    said = []
+    for finding in judged.findings:
+        if finding.standing is standing:
+            why = f" ({finding.reason})" if finding.reason else ""
+            limit = f" against {limit_text(finding.unit, finding.limit)}{why}"
+            known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
+            said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
+    return joined(said, "; ")
+
+
+def _without_cache(judged: Judged, finding: Finding) -> Phrase:
+    """`3,141 [3,043, 3,326] MiB (2,117 MiB without the reserved KV cache)`"""
+    if finding.name != MEMORY or judged.memory_without_cache is None:
+        return ()
+    return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
+
+
+def finding_quantity(finding: Finding, note: str = "") -> Quantity:
+    about = f"({finding.note})" if finding.note else ""
+    notes = " ".join(part for part in (about, note) if part)
+    return Quantity(finding.value, finding.unit, finding.low, finding.high, note=notes)
+
+
+def _cost(judged: Judged) -> Quantity:
+    cost = judged.cost
+    return Quantity(cost.mean, Unit.NONE, cost.low, cost.high, digits=ROUGH) if cost else Quantity(None)
+
+
+def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
+    """A column per limit, then memory, where that is no limit, that without the KV cache, and cost."""
+    asked = next(one for one in choice.judged if one.figure is not None).findings
+    figures: list[tuple[str, str, Callable[[Judged], Shown]]] = [
+        (limit.name, limit.unit, partial(_finding, place)) for place, limit in enumerate(asked)
+    ]
+    if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
+        figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
+    if any(one.memory_without_cache is not None for one in choice.judged):
+        figures.append(("Without KV", Unit.BYTES, lambda one: one.memory_without_cache))
+    if found.price_per_hour is not None:
+        figures.append(("Cost/Mtok", Unit.NONE, _cost))
+    return table(
+        choice.judged,
+        words_column("Verdict", lambda one: _standing(choice, one)),
+        words_column("Contender", lambda one: Name(labels[one.contender])),
+        number_column(found.headline.label, unit_of(found.headline), lambda one: estimated(one.figure, found.headline)),
+        ratio_column(
+            "vs. baseline",
+            lambda one: "baseline" if one.contender == choice.baseline else times(one.ratio_to_baseline),
+        ),
+        *(
+            number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
+            for place, figure in enumerate(figures)
+        ),
+        mark=lambda one: Mark.BEST if one.contender == choice.chosen else None,
+    )
+
+
+def _finding(place: int, judged: Judged) -> Quantity | None:
+    """None of one without a result, which is not held against the limits."""
+    finding = judged.findings[place] if judged.findings else None
+    return None if finding is None else finding_quantity(finding, MARKS[finding.standing])
+
+
+def _standing(choice: Choice, judged: Judged) -> str:
+    if judged.contender == choice.chosen:
+        return "use this"
+    if judged.contender in choice.ties:
+        return "tied with it"
+    if judged.figure is None:
+        return "no result"
+    return VERDICTS[judged.standing] if judged.findings else "behind"
+
+
+def _deployments(found: Recommendation) -> Iterator[Section]:
+    """One for each command, though it may be the choice on several workloads."""
+    commands = {choice.deploy: choice.chosen for choice in found.choices if choice.deploy}
+    for command, contender in commands.items():
+        if contender is not None:
+            yield deployment_section(Name(contender.name), command)
+
+
+def _what_to_know(found: Recommendation) -> tuple[Section, ...]:
+    symbols = (
+        "✓ the whole interval meets the limit, ✗ the whole interval is beyond it, ? inconclusive. Only ✓ counts as "
+        "met, only ✗ rules out."
+    )
+    has_limits = any(one.findings for choice in found.choices for one in choice.judged)
+    notes = [*([symbols] if has_limits else []), *found.notes]
+    return (Section(say("What to know"), bullets(notes), in_terminal=True),) if notes else ()

@@ -1,0 +1,40 @@
+"""Which contenders a figure does not show, and why: said below it."""
+
+from collections.abc import Collection, Sequence
+
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.reports.document.model import plain_text
+from bitbench.reports.document.words import listing
+from bitbench.reports.grouping import grouped
+from bitbench.reports.labels import Labels
+from bitbench.reports.sections.ranked import has_result, outcomes_of
+from bitbench.study.plan import Contender
+
+MOST_NAMED = 6
+
+
+def absent_from(
+    summary: StudySummary, workloads: Collection[str], shown: Collection[Contender], labels: Labels, *, lacks: str = ""
+) -> str:
+    """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
+
+    Of what was refused up front, engines of which nothing is shown; the others are listed once in the report.
+    """
+    missing: dict[Contender, str] = {}
+    for cell in summary.cells:
+        contender = cell.cell.contender
+        if cell.cell.workload in workloads and contender not in shown:
+            missing[contender] = lacks if has_result(summary, cell) else outcomes_of(cell) or "not run"
+    engines = {contender.engine for contender in shown}
+    for refusal in summary.refusals:
+        contender = refusal.cell.contender
+        is_seen = contender in shown or (contender.engine in engines and not refusal.was_tried)
+        if refusal.cell.workload in workloads and not is_seen:
+            missing.setdefault(contender, "not made" if refusal.was_tried else "refused")
+    alike = grouped((one for one in missing if missing[one]), missing.__getitem__)
+    parts = [f"{_named([labels[one] for one in same])} ({why})" for why, same in alike.items()]
+    return f"Not shown: {'; '.join(parts)}." if parts else ""
+
+
+def _named(names: Sequence[str]) -> str:
+    return plain_text(listing(list(names), most=MOST_NAMED))

@@ -1,0 +1,268 @@
+"""Lines over workloads that differ in one thing: latency against throughput under rising load, and input length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bitbench.analysis.results.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.analysis.results.tails import MEDIAN
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.absent import absent_from
+from bitbench.reports.charts.lines import Guide, lines_figure
+from bitbench.reports.charts.series import by_input_length, by_load, input_length
+from bitbench.reports.charts.style import MOST_SERIES
+from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.numbers import Scale, scale_for, shown
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, unit_of
+from bitbench.reports.sections.ranked import definition_of
+from bitbench.reports.sections.sweep import level
+from bitbench.study.metrics import METRICS, OBJECTIVES
+from bitbench.study.plan import Cell, Contender
+from bitbench.study.prompts import show_length
+from bitbench.study.workload import Workload
+from bitbench.util.units import UNKNOWN
+
+THROUGHPUT = "output_throughput"
+TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one contender alone
+FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line: whose it is, how it is called, and the metric that it shows."""
+
+    contender: Contender
+    label: str
+    metric: str
+
+
+def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+    """Latency over throughput, a point per load. Of one contender its times: over the rate that was offered, with the
+    limits of the study, where there is one."""
+    alone = len(summary.contenders) == 1
+    found: list[fig.Figure | None] = []
+    for group in by_load(summary.study.workloads):
+        if alone and group[0].open_loop:
+            found += [_rate_figure(summary, group, *one, labels) for one in _times(summary).items()]
+        else:
+            found.append(_load_figure(summary, group, labels))
+    return [figure for figure in found if figure is not None]
+
+
+def length_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+    """The headline metric over the length of the prompt, and the time to first token."""
+    found = [
+        _length_figure(summary, group, metric, labels)
+        for group in by_input_length(summary.study.workloads)
+        for metric in dict.fromkeys((summary.headline, "ttft_s"))
+    ]
+    return [figure for figure in found if figure is not None]
+
+
+def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> fig.Figure | None:
+    alone = len(summary.contenders) == 1
+    metrics = TTFT_LINES if alone else {"latency_s": ""}
+    lines, left_out = _lines(summary, group, metrics, labels)
+    points = [point for point in _points(summary, lines, group) if THROUGHPUT in point[1].metrics]
+    if not points:
+        return None
+    throughput, latency = summary.definitions[THROUGHPUT], summary.definitions[next(iter(metrics))]
+    if alone:  # its lines are percentiles of one time
+        latency = latency.model_copy(update={"name": "time to first token"})
+    x_scale = scale_for(unit_of(throughput), [cell.metrics[THROUGHPUT].mean for _, cell in points])
+    y_scale = _y_scale(summary, lines, group)
+    rows: list[fig.Row] = []
+    for line, cell in points:
+        load = level(summary.study.workload(cell.cell.workload))
+        x_values = fig.place("x", estimated(cell.metrics[THROUGHPUT], throughput), x_scale)
+        rows.append({**_point(summary, line, cell, y_scale), **x_values, "order": load, "at": shown(setting(load))})
+    unit = "requests/s" if group[0].open_loop else "requests in flight"
+    pair = [] if alone else _pair(summary, lines)
+    said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
+    return lines_figure(
+        f"load-{group[0].name}",
+        f"{latency.name.capitalize()} against throughput, {_shape(group)}",
+        (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(points), left_out,
+         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
+        rows,
+        x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
+        y=_axis(fig.axis_title(latency, y_scale), rows, "y"),
+        at=unit,
+        marked=True,
+        pair=pair,
+    )  # fmt: skip
+
+
+def _times(summary: StudySummary) -> dict[str, dict[str, str]]:
+    """By the time that is shown: its lines, those of the objectives among them."""
+    found = {"ttft": dict(TTFT_LINES)}
+    for objective in summary.study.objectives:
+        metric = OBJECTIVES[objective.name]
+        found.setdefault(objective.metric, {})[metric.column] = metric.label
+    return found
+
+
+def _rate_figure(
+    summary: StudySummary, group: Sequence[Workload], time: str, metrics: dict[str, str], labels: Labels
+) -> fig.Figure | None:
+    """One time over the rate that was asked for, with the limits on it and what a search found."""
+    lines, _ = _lines(summary, group, metrics, labels)
+    points = _points(summary, lines, group)
+    if not points:
+        return None
+    scale = _y_scale(summary, lines, group)
+    rows: list[fig.Row] = []
+    for line, cell in points:
+        rate = level(summary.study.workload(cell.cell.workload))
+        rows.append({**_point(summary, line, cell, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
+    guides = [*_limits(summary, time, scale), *_answer(summary.search)]
+    words = METRICS[time].words
+    rates = [*fig.numbers(rows, "x"), *(end for one in guides for end in (one.x_low, one.x_high) if end is not None)]
+    heights = [*fig.numbers(rows, "y"), *(one.y for one in guides if one.y is not None)]
+    said = "Red: the limit that was asked for." if any(one.y is not None for one in guides) else ""
+    band = "Band: the interval of the highest rate that meets it." if any(one.x for one in guides) else ""
+    return lines_figure(
+        f"load-{time}-{group[0].name}",
+        f"{words.capitalize()} over the request rate, {_shape(group)}",
+        ("A point per rate.", said, band, _of_few_requests(points)),
+        rows,
+        x=fig.axis_for("offered rate (requests/s)", rates, zero=True),
+        y=fig.axis_for(
+            f"{words} ({scale.unit}), less is better", heights, fig.numbers(rows, "y_low", "y_high"), zero=True
+        ),
+        at="requests/s",
+        marked=False,
+        guides=guides,
+    )
+
+
+def _limits(summary: StudySummary, time: str, scale: Scale) -> list[Guide]:
+    return [
+        Guide(f"{one.name} ≤ {shown(Quantity(one.limit, Unit.SECONDS, digits=ROUGH))}", y=one.limit / scale.factor)
+        for one in summary.study.objectives
+        if one.metric == time
+    ]
+
+
+def _answer(search: RateAnswer | None) -> list[Guide]:
+    if search is None or search.rate is None:
+        return []
+    ends = {"x_low": search.low, "x_high": search.high} if search.high is not None else {}
+    return [Guide(shown(Quantity(search.rate, "requests/s", digits=ROUGH)), x=search.rate, **ends)]
+
+
+def _shape(group: Sequence[Workload]) -> str:
+    return f"{show_length(group[0].input_tokens)} tokens in, {show_length(group[0].output_tokens)} out"
+
+
+def _names(group: Sequence[Workload]) -> set[str]:
+    return {workload.name for workload in group}
+
+
+def _contenders(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Contender]:
+    """Those that a figure shows, or leaves out where there is no room, which it says otherwise."""
+    with_result = {
+        cell.cell.contender for cell in summary.cells if cell.cell.workload in _names(group) and cell.metrics
+    }
+    return with_result | {line.contender for line in lines}
+
+
+def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
+    """The baseline and the best, by their names in the figure; where the baseline is the best, the next one."""
+    own = [line.label for line in lines if line.contender == summary.baseline]
+    return [*own, *(line.label for line in lines if line.label not in own)][:2]
+
+
+def _said_of_pair(pair: Sequence[str], lines: Sequence[_Line]) -> str:
+    return f"Thick lines: {' and '.join(pair)}, the baseline and the best." if len(lines) > len(pair) > 1 else ""
+
+
+def _of_few_requests(points: Sequence[tuple[_Line, CellSummary]]) -> str:
+    tails = (cell.tails[line.metric] for line, cell in points if line.metric in cell.tails)
+    if not any(tail.note for tail in tails if tail.percent > MEDIAN):
+        return ""
+    return "Where too few requests were sent for a p99, the slowest is shown in its place."
+
+
+def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str, labels: Labels) -> fig.Figure | None:
+    lines, left_out = _lines(summary, group, {metric: ""}, labels)
+    if not lines:
+        return None
+    scale = _y_scale(summary, lines, group)
+    rows: list[fig.Row] = []
+    for line, cell in _points(summary, lines, group):
+        length = input_length(summary.study.workload(cell.cell.workload))
+        rows.append({**_point(summary, line, cell, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
+    lengths = sorted(set(fig.numbers(rows, "x")))
+    if len(lengths) < 2:  # nothing to see along a length
+        return None
+    definition, pair = summary.definitions[metric], _pair(summary, lines)
+    same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out."
+    return lines_figure(
+        f"length-{metric}-{group[0].name}",
+        f"{definition.name.capitalize()} over input length",
+        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,
+         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
+        rows,
+        x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
+        y=_axis(fig.axis_title(definition, scale), rows, "y"),
+        at="input tokens",
+        marked=False,
+        pair=pair,
+    )  # fmt: skip
+
+
+def _lines(
+    summary: StudySummary, group: Sequence[Workload], metrics: dict[str, str], labels: Labels
+) -> tuple[list[_Line], str]:
+    """The best at the last workload of the group, the baseline always among them; and a sentence about the others."""
+    last = group[-1].name
+    ranking = next(one for one in summary.rankings if one.workload == last)
+    ranked = [entry.contender for entry in ranking.entries]
+    order = dict.fromkeys([*ranked, *(one.contender for one in summary.contenders)])
+    lines = [
+        _Line(contender, name or labels[contender], metric) for contender in order for metric, name in metrics.items()
+    ]
+    known = [line for line in lines if _cells(summary, line, group)]
+    kept = known[:MOST_SERIES]
+    ours = [line for line in known if line.contender == summary.baseline]
+    if ours and ours[0] not in kept:
+        kept[-1] = ours[0]
+    if len(kept) == len(known):
+        return kept, ""
+    return kept, f"Shown are {len(kept)} of {len(known)} contenders, the best at {last} and the baseline."
+
+
+def _points(
+    summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]
+) -> list[tuple[_Line, CellSummary]]:
+    return [(line, cell) for line in lines for cell in _cells(summary, line, group)]
+
+
+def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[CellSummary]:
+    wanted = [Cell(contender=line.contender, workload=workload.name) for workload in group]
+    found = {cell.cell: cell for cell in summary.cells if line.metric in {**cell.metrics, **cell.tails}}
+    return [found[cell] for cell in wanted if cell in found]
+
+
+def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
+    definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
+    figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _points(summary, lines, group))
+    return scale_for(unit_of(definitions[lines[0].metric]), [one.value for one in figures if one is not None])
+
+
+def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> fig.Row:
+    estimate = cell.metrics.get(line.metric) or next(iter(cell.metrics.values()))
+    figure = figure_of(cell, line.metric, definition_of(summary, line.metric))
+    return {
+        "series": line.label,
+        "workload": cell.cell.workload,
+        **fig.place("y", figure, scale),
+        "shown": shown(figure) if figure else UNKNOWN,
+        "counts": f"{estimate.n_instances} / {estimate.n_trials}",
+    }
+
+
+def _axis(title: str, rows: Sequence[fig.Row], field: str) -> fig.Axis:
+    ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
+    return fig.axis_for(title, fig.numbers(rows, field), ends, zero=True)

@@ -1,0 +1,185 @@
+"""Speed against memory, and against lost quality: which contenders are on the Pareto front of all of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bitbench.analysis.results.summary import CellSummary, ContenderQuality, MetricDefinition, Ranking, StudySummary
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.absent import absent_from
+from bitbench.reports.charts.layer import Layer
+from bitbench.reports.charts.pareto import Reach, on_front
+from bitbench.reports.document.model import Quantity, Unit, plain_text
+from bitbench.reports.document.numbers import scale_for, shown
+from bitbench.reports.document.words import listing
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import estimated, over_instances, quality_of, unit_of
+from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
+from bitbench.study.plan import Contender
+from bitbench.util.units import UNKNOWN
+
+HEIGHT = 320
+FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
+BESIDE = 9  # pixels: names stand on the better side of their marks, where the line of the front never passes
+LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """One axis: what it is called, and the figure of each contender that has one."""
+
+    key: str
+    name: str  # as in a sentence: "peak memory"
+    unit: str
+    of: Mapping[Contender, Quantity]
+    sign: float = -1.0  # 1: more is better; -1: less is
+
+    def reach(self, contender: Contender) -> Reach:
+        """Without an interval it is a point."""
+        quantity = self.of[contender]
+        known = [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
+        return Reach(known[0], min(known), max(known))
+
+    def axis(self, rows: Sequence[fig.Row], field: str, title: str, *, zero: bool) -> fig.Axis:
+        ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
+        return fig.axis_for(title, fig.numbers(rows, field), ends, zero=zero, least_span=LEAST_SPAN.get(self.key, 0.0))
+
+
+def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
+    """One figure per cost that is known of at least two contenders with a result."""
+    cells = [cell for cell in in_order(summary, ranking) if has_result(summary, cell)]
+    contenders = [cell.cell.contender for cell in cells]
+    costs = [
+        cost
+        for cost in (_memory(summary), _divergence(summary))
+        if cost is not None and sum(one in cost.of for one in contenders) > 1
+    ]
+    known = [cell for cell in cells if all(cell.cell.contender in cost.of for cost in costs)]
+    if not costs or len(known) < 2:
+        return []
+    measures = [_speed(summary, ranking, known), *costs]
+    named = [cell.cell.contender for cell in known]
+    front = dict(zip(named, on_front([[measure.reach(one) for measure in measures] for one in named]), strict=True))
+    return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
+
+
+def _speed(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> _Measure:
+    definition = summary.definitions[ranking.metric]
+    found = {cell.cell.contender: estimated(cell.metrics[ranking.metric], definition) for cell in cells}
+    of = {contender: figure for contender, figure in found.items() if figure is not None}
+    return _Measure("speed", definition.name, unit_of(definition), of, 1.0 if definition.higher_is_better else -1.0)
+
+
+def _memory(summary: StudySummary) -> _Measure | None:
+    on_device = any(one.memory.device_peak_bytes for one in summary.contenders)
+    of = {}
+    for one in summary.contenders:
+        peak = over_instances(one.memory.device_peak_bytes if on_device else one.memory.peak_bytes, Unit.BYTES)
+        if peak is not None:
+            of[one.contender] = peak
+    return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None
+
+
+def _divergence(summary: StudySummary) -> _Measure | None:
+    """How far the answers move away from the baseline's; where that is unknown, perplexity."""
+    for key in ("kl_mean", "perplexity"):
+        if sum(key in row.estimates for row in summary.quality) > 1:
+            definition = summary.quality_definitions[key]
+            found = {row.contender: _quality(row, key, definition) for row in summary.quality}
+            of = {contender: figure for contender, figure in found.items() if figure is not None}
+            return _Measure("quality", definition.name, unit_of(definition), of)
+    return None
+
+
+def _quality(row: ContenderQuality, key: str, definition: MetricDefinition) -> Quantity | None:
+    if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.contender):
+        return Quantity(0.0, unit_of(definition))  # the baseline does not differ from itself
+    return quality_of(row.estimates.get(key), definition)
+
+
+def _figure(
+    summary: StudySummary,
+    ranking: Ranking,
+    measures: Sequence[_Measure],
+    cost: _Measure,
+    *,
+    front: Mapping[Contender, bool],
+    labels: Labels,
+) -> fig.Figure:
+    speed, definition = measures[0], summary.definitions[ranking.metric]
+    y_scale, x_scale = (scale_for(one.unit, [one.of[each].value for each in front]) for one in (speed, cost))
+    rows: list[fig.Row] = [
+        {
+            **fig.place("y", speed.of[contender], y_scale),
+            **fig.place("x", cost.of[contender], x_scale),
+            "shown": shown(speed.of[contender]),
+            "cost": shown(cost.of[contender]),
+            "rank": rank(entry_of(ranking, contender)) or UNKNOWN,
+            "contender": labels[contender],
+            "front": is_on,
+        }
+        for contender, is_on in front.items()
+    ]
+    y = speed.axis(rows, "y", fig.axis_title(definition, y_scale), zero=True)
+    unit = f" ({x_scale.unit})" if x_scale.unit else ""
+    x = cost.axis(rows, "x", f"{cost.name}{unit}, less is better", zero=False)
+    on = [labels[contender] for contender, is_on in front.items() if is_on]
+    named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
+    caption = f"On the Pareto front of {plain_text(listing([one.key for one in measures]))}{named}."
+    is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
+    return fig.drawn(
+        f"{cost.key}-{ranking.workload}",
+        f"{ranking.workload}: {definition.name} against {cost.name}",
+        (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=_lacking(measures)), labels.shared),
+        _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
+        _placed(rows, x, y, speed.sign),
+        height=HEIGHT,
+    )
+
+
+def _lacking(measures: Sequence[_Measure]) -> str:
+    """Of a contender that has a speed: `memory or quality unknown`."""
+    return f"{plain_text(listing([one.key for one in measures[1:]], 'or'))} unknown"
+
+
+def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
+    """`up`: pixels by which names are moved, downwards where that is more."""
+    best, beaten = fig.where("datum.front"), fig.where("!datum.front")
+    about = fig.tooltips(contender="Contender", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
+    right, left = (fig.where(f"datum.side == '{side}'") for side in ("right", "left"))
+    names = [
+        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
+        for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
+        for text in (
+            *fig.halo(right, style, align="left", dx=BESIDE, dy=up),
+            *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
+        )
+    ]
+    front = fig.where("datum.edge").mark("line", style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
+    return [
+        *([front] if line else []),
+        *fig.error_bars(x, y, style="error"),
+        *names,
+        beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
+        best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
+    ]
+
+
+def _placed(rows: list[fig.Row], x: fig.Axis, y: fig.Axis, better: float) -> list[fig.Row]:
+    """Labels beside their marks, on the side where there is room, none over another."""
+    label_y = y.apart(fig.numbers(rows, "y"))
+    return [
+        {
+            **row,
+            "label_y": place,
+            "side": "left" if x.share(value) > FAR_RIGHT else "right",
+            "is_labelled": len(rows) <= fig.MOST_LABELS,
+            "edge": not any(_beyond(other, row, better) for other in rows),
+        }
+        for row, place, value in zip(rows, label_y, fig.numbers(rows, "x"), strict=True)
+    ]
+
+
+def _beyond(other: fig.Row, row: fig.Row, better: float) -> bool:
+    """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
+    (x, y), (own_x, own_y) = fig.numbers([other], "x", "y"), fig.numbers([row], "x", "y")
+    return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

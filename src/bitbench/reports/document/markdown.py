@@ -1,0 +1,126 @@
+"""A document as Markdown, readable before it is rendered; its charts are files beside it."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from bitbench.reports.document import model as doc
+from bitbench.reports.document.numbers import shown, text_cells
+from bitbench.reports.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
+
+FIGURES = "figures"  # the folder of its charts, beside it
+_ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing that ends a code span or a table cell
+
+
+def markdown(document: doc.Document) -> str:
+    """The whole document; `level` one is its title."""
+    parts = [f"# {phrase_text(document.title)}", *_blocks(document.answer)]
+    for section in document.sections:
+        parts += section_parts(section)
+    return "\n\n".join(parts) + "\n"
+
+
+def section_parts(section: doc.Section, level: int = 2) -> list[str]:
+    return [f"{'#' * level} {phrase_text(section.title)}", *_blocks(section.blocks, level)]
+
+
+def escape(text: str) -> str:
+    """As it is, to a reader of the rendered page."""
+    return _escaped(inline(text))
+
+
+def _escaped(line: str) -> str:
+    """What means nothing where it stands stays readable in the source: a `_` inside a word, brackets around numbers."""
+    return "".join(
+        char if _is_harmless(char, line[place - 1 : place], line[place + 1 : place + 2]) else char.translate(_ESCAPED)
+        for place, char in enumerate(line)
+    )
+
+
+def _is_harmless(char: str, before: str, after: str) -> bool:
+    match char:
+        case "_":
+            return before.isalnum() and after.isalnum()
+        case "[":
+            return after.isdigit() or after in ("-", "+")
+        case "]":
+            return before.isdigit() and after in (" ", ",", ".", ";")  # not at the end: a link could go on there
+    return False
+
+
+def code(text: str, limit: int = MAX_NAME) -> str:
+    """A name in code type, or escaped where it could break out of it."""
+    line = plain(text, limit)
+    is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
+    return f"`{line}`" if is_tame else _escaped(line)
+
+
+def _number(text: str) -> str:
+    """Its brackets stay readable in the source: nothing follows them that would make them a link."""
+    return escape(text).replace("\\[", "[").replace("\\]", "]")
+
+
+def phrase_text(phrase: doc.Phrase) -> str:
+    return "".join(_part(part) for part in phrase)
+
+
+def _part(part: doc.Part) -> str:
+    match part:
+        case str():
+            return escape(part)
+        case doc.Name(text):
+            return code(text)
+        case doc.Strong(inner):
+            return f"**{phrase_text(inner)}**"
+        case doc.Emphasis(inner):
+            return f"*{phrase_text(inner)}*"
+        case doc.Link(text, anchor):
+            return f"[{escape(text)}](#{anchor})"
+        case doc.Quantity():
+            return _number(shown(part))
+
+
+def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
+    for block in blocks:
+        match block:
+            case doc.Paragraph(phrase):
+                yield phrase_text(phrase)
+            case doc.Bullets(items):
+                yield "\n".join(f"- {phrase_text(item)}" for item in items)
+            case doc.CodeBlock(lines):
+                yield _code_block(lines)
+            case doc.Heading(phrase):
+                yield f"{'#' * (level + 1)} {phrase_text(phrase)}"
+            case doc.Table():
+                yield table_text(block)
+            case doc.Chart(figure):
+                yield f"![{escape(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape(figure.caption)}*"
+            case doc.Details(_, inner):
+                yield from _blocks(inner, level)
+
+
+def _code_block(lines: Sequence[str]) -> str:
+    body = [plain(line, MAX_LOG_LINE) for line in lines]
+    runs = (list(run) for line in body for char, run in groupby(line) if char == "`")
+    longest = max(map(len, runs), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *body, fence])
+
+
+def table_text(table: doc.Table) -> str:
+    titles, rows = text_cells(table, phrase_text, _number)
+    header = [title or " " for title in titles]
+    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
+    marks = [
+        "-" * width if column.is_words else "-" * (width - 1) + ":"
+        for width, column in zip(widths, table.columns, strict=True)
+    ]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width) if column.is_words else cell.rjust(width)
+            for cell, width, column in zip(cells, widths, table.columns, strict=True)
+        ]
+        return f"| {' | '.join(padded)} |"
+
+    return "\n".join([line(header), line(marks), *(line(row) for row in rows)])

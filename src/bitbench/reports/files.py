@@ -1,0 +1,47 @@
+"""Writes a document down as files: a page, Markdown, and the charts that Markdown shows."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bitbench.reports.charts.figure import Figure
+from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import page
+from bitbench.reports.document.markdown import FIGURES, markdown
+from bitbench.reports.document.model import Block, Chart, Details, Document
+from bitbench.util.safe_files import SafeFolder
+
+REPORT = "report"  # its folder in that of the study
+PAGE = "index.html"
+TEXT = "report.md"
+Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
+
+# Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
+_FIGURE = re.compile(r"(trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
+
+
+def write_report(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
+    """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
+    in the page, `draw` those in files."""
+    files = SafeFolder(study_folder)
+    files.write(f"{REPORT}/{PAGE}", page(document, bundle))
+    figures = {f"{figure.name}.svg": figure for figure in figures_of(document)}
+    drawings = draw(list(figures.values())) if draw else [svg(figure) for figure in figures.values()]
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(figures))
+    for name, drawing in zip(figures, drawings, strict=True):
+        files.write(f"{REPORT}/{FIGURES}/{name}", drawing)
+    return files.write(f"{REPORT}/{TEXT}", markdown(document))
+
+
+def figures_of(document: Document) -> Iterator[Figure]:
+    for section in document.sections:
+        yield from _figures(section.blocks)
+
+
+def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
+    for block in blocks:
+        match block:
+            case Chart(figure):
+                yield figure
+            case Details(_, inner):
+                yield from _figures(inner)

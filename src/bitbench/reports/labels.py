@@ -1,0 +1,54 @@
+"""Names of contenders that fit into a figure, a sentence or a terminal: what all share is said once."""
+
+from collections.abc import Iterable, Sequence
+
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.reports.document.text import plain
+from bitbench.study.plan import Contender
+
+MAX_LABEL = 48
+
+
+class Labels:
+    """Short names, no two alike. What all contenders share is said once, in `shared`: `Model: smollm2-135m.`"""
+
+    def __init__(self, contenders: Iterable[Contender], limit: int = MAX_LABEL) -> None:
+        known = list(dict.fromkeys(contenders))
+        names = [one.name for one in known]
+        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
+        engine = _same(one.engine for one in known)
+        several = len(known) > 1
+        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
+        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
+        shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
+        self._limit, self._prefix, self._suffix = limit, prefix, suffix
+        self._of = dict(zip(known, shorts, strict=True))
+        said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
+        self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
+
+    def __getitem__(self, contender: Contender) -> str:
+        if contender in self._of:
+            return self._of[contender]
+        short = contender.name.removeprefix(self._prefix).removesuffix(self._suffix)
+        return plain(contender.name if short in self._of.values() else short, self._limit) or "?"
+
+    @classmethod
+    def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
+        """Of every contender that was measured; one that was only refused lacks what these share, too."""
+        timed = [cell.cell.contender for cell in summary.cells]
+        return cls([*timed, *(one.contender for one in summary.quality)], limit)
+
+
+def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
+    """No longer than `limit`, and no two alike."""
+    found: list[str] = []
+    for name in names:
+        short = plain(name, limit) or "?"
+        numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
+        found.append(short if short not in found else next(one for one in numbered if one not in found))
+    return found
+
+
+def _same(words: Iterable[str]) -> str | None:
+    found = set(words)
+    return found.pop() if len(found) == 1 else None

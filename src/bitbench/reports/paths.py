@@ -1,0 +1,59 @@
+"""No machine's own paths in a report that is passed on: what is known of a folder's place is shortened to `…`."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.records.trial import InstanceRecord
+
+
+def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
+    """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
+    known = sorted({str(one) for one in folders if len(one.parts) > 1}, key=len, reverse=True)
+    if not known:
+        return str
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(one) for one in known)})(?![\w.-])")
+    return lambda text: pattern.sub("…", text)
+
+
+def shorten_summary(summary: StudySummary, short: Callable[[str], str]) -> StudySummary:
+    """Where an engine's own words, or a command, stand in a summary."""
+    contenders = [
+        one.model_copy(
+            update={
+                "kernels": _all(one.kernels, short),
+                "commands": _all(one.commands, short),
+                "notes": _all(one.notes, short),
+            }
+        )
+        for one in summary.contenders
+    ]
+    refusals = [one.model_copy(update={"reason": short(one.reason)}) for one in summary.refusals]
+    update = {
+        "cells": tuple(_cell(one, short) for one in summary.cells),
+        "contenders": tuple(contenders),
+        "refusals": tuple(refusals),
+    }
+    return summary.model_copy(update=update)
+
+
+def shorten_instance(one: InstanceRecord, short: Callable[[str], str]) -> InstanceRecord:
+    facts = one.facts.model_copy(
+        update={"kernels": _all(one.facts.kernels, short), "command": _all(one.facts.command, short)}
+    )
+    return one.model_copy(update={"facts": facts, "log_lines": _all(one.log_lines, short)})
+
+
+def _cell(cell: CellSummary, short: Callable[[str], str]) -> CellSummary:
+    if not cell.failures:
+        return cell
+    groups = []
+    for group in cell.failures:
+        words = {"cause": short(group.failure.cause), "log_lines": _all(group.failure.log_lines, short)}
+        groups.append(group.model_copy(update={"failure": group.failure.model_copy(update=words)}))
+    return cell.model_copy(update={"failures": tuple(groups)})
+
+
+def _all(texts: Sequence[str], short: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(short(text) for text in texts)

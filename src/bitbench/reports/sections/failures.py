@@ -1,0 +1,62 @@
+"""What has no result, and why: trials that failed, and cells that were refused before anything was started."""
+
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.reports.document.model import Block, CodeBlock, Details, Phrase, Section
+from bitbench.reports.document.tables import table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.sections.causes import CauseOfFailure, failures_by_cause, refusals_by_reason
+
+MAX_LOG_LINES = 12
+MAX_IDS = 8
+MAX_CAUSE = 200  # characters: a line or two of a terminal; what is cut off stands beside the log lines
+
+
+def failures_section(summary: StudySummary) -> Section:
+    """One bullet per cause; its trials and log lines are folded away behind it."""
+    blocks: list[Block] = []
+    labels = Labels.of(summary, MAX_NAME)
+    for cause in failures_by_cause(summary):
+        many = f" ({plural(len(cause.ids), 'trial')})"
+        blocks += bullets(
+            [_sentence(cause.failure.outcome.value, many, cause.affected.in_words(labels), cause.failure.cause)]
+        )
+        blocks.append(_evidence(cause))
+    blocks += bullets(
+        _sentence("not made", "", refused.affected.in_words(labels), refused.reason)
+        for refused in refusals_by_reason(summary.refusals)
+        if refused.was_tried
+    )
+    shown = tuple(blocks) or (small_print("Nothing failed."),)
+    return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))
+
+
+def _sentence(outcome: str, many: str, affected: Phrase, cause: str) -> Phrase:
+    return say(strong(outcome), many, ": ", affected, ": ", plain(cause, MAX_CAUSE))
+
+
+def _evidence(cause: CauseOfFailure) -> Details:
+    failure = cause.failure
+    whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
+    log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
+    where = paragraph("In ", listing(names(cause.ids), most=MAX_IDS), whole, ":" if log else ".")
+    return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
+
+
+def refusals_section(summary: StudySummary) -> Section | None:
+    """Refusals known before any trial: a table by reason, so that what applies to many is read once."""
+    alike = [
+        (refused.reason, contenders, workloads)
+        for refused in refusals_by_reason(summary.refusals)
+        if not refused.was_tried
+        for contenders, workloads in refused.affected.contenders_by_workloads()
+    ]
+    labels = Labels.of(summary, MAX_NAME)
+    reasons = table(
+        alike,
+        words_column("Reason", lambda row: row[0]),
+        words_column("Contenders", lambda row: listing(names(labels[one] for one in row[1]))),
+        words_column("Workloads", lambda row: listing(names(row[2]))),
+    )
+    return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None

@@ -1,0 +1,456 @@
+"""The answer before all others: what to use, how sure that is, and what it takes."""
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, Ratio, StudySummary
+from bitbench.analysis.results.tails import ObjectiveVerdict
+from bitbench.feature import Offer, report_parts, sparing
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
+from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import Words, listing, names, plural, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import estimated, number, size, unit_of
+from bitbench.reports.sections.objectives import in_words
+from bitbench.reports.sections.ranked import (
+    LESS_MEMORY,
+    NOT_RANKED,
+    confirmed_ratio,
+    entry_of,
+    estimate_of,
+    may_be_best,
+    quoted_ratio,
+    ratio_to_baseline,
+    versus_baseline,
+)
+from bitbench.study.plan import Contender
+
+MAX_NAMED = 4  # of a tie, in a sentence or a cell
+TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
+    "Its weights take": lambda memory: memory.weight_bytes_stored,
+    "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
+    "Its memory peaks at": lambda memory: memory.peak_bytes.high if memory.peak_bytes else None,
+}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """`verdict` is a few words, `reasons` whole sentences."""
+
+    verdict: Phrase
+    reasons: tuple[Phrase, ...]
+
+    @property
+    def phrase(self) -> Phrase:
+        return say(strong(self.verdict), *(word for reason in self.reasons for word in (" ", reason)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the rankings say: where somebody is significantly better than the baseline, and who."""
+
+    summary: StudySummary
+    labels: Labels
+    answered: list[Ranking]  # at least one contender has a result
+    ahead: dict[str, list[Contender]]  # by workload
+    flagged: dict[Contender, str | None]  # for their quality, and why
+
+    @property
+    def compared(self) -> list[Ranking]:
+        """A contender with the only result has no other to be ahead of."""
+        return [one for one in self.answered if len(one.entries) > 1]
+
+    def name(self, contender: Contender) -> Name:
+        return Name(self.labels[contender])
+
+    def names(self, contenders: Sequence[Contender]) -> list[Phrase]:
+        return names(self.labels[one] for one in contenders)
+
+
+def lead(summary: StudySummary) -> Lead | None:
+    """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
+    significantly behind any other: a contender that is best for one load and worse for another, or fails where another
+    does not, is no answer for both. One whose quality is flagged may be named, but is never recommended: the choice is
+    among the others, if any of them is ahead.
+    """
+    if not summary.study.workloads:
+        return _of_features(summary)
+    answered = [one for one in summary.rankings if one.entries]
+    if not answered:
+        return Lead(say("No answer:"), (say("no contender has a result."),))
+    compared = [one for one in answered if len(one.entries) > 1]
+    if not compared:
+        return None
+    if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
+        why = "Each cell has a single trial, so its spread is unknown; the tables show the best means."
+        return Lead(say("No ranking: n = 1."), (say(why),))
+    found = _found(summary, answered)
+    sound = _found(summary, [_without(one, found.flagged) for one in answered])
+    if sound.ahead:
+        chosen = _decided(sound)
+        return Lead(chosen.verdict, (*chosen.reasons, *_faster_but_flagged(found, sound)))
+    return _decided(found)
+
+
+def _of_features(summary: StudySummary) -> Lead | None:
+    """Of a study of quality alone; None where no feature has an answer."""
+    for part, feature in report_parts():
+        if part.lead is not None and part.name in summary.parts:
+            with sparing(feature):
+                found: Lead | None = Offer(feature, part.lead).load()(summary.parts[part.name], summary)
+                if found is not None:
+                    return found
+    return None
+
+
+def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:
+    return _Found(
+        summary,
+        Labels.of(summary, MAX_NAME),
+        answered,
+        {one.workload: won for one in answered if len(one.entries) > 1 and (won := _ahead(one))},
+        {one.contender: one.reason for one in summary.quality if one.flagged},
+    )
+
+
+def _decided(found: _Found) -> Lead:
+    if not found.ahead:
+        return _no_winner(found)
+    candidates = _never_behind(found)
+    choices = [one for one in candidates if any(one in won for won in found.ahead.values())]
+    return _choice(found, candidates, choices) if choices else _by_workload(found)
+
+
+def _without(ranking: Ranking, flagged: Container[Contender]) -> Ranking:
+    """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
+    that only a flagged one beats may be the best of them."""
+    kept = tuple(one for one in ranking.entries if one.contender not in flagged or one.contender == ranking.baseline)
+    if len(kept) == len(ranking.entries):
+        return ranking
+    top = may_be_best(ranking)
+    bests = [one.contender for one in kept if one.contender in top]
+    if len(bests) < len(top):
+        bests = [one.contender for place, one in enumerate(kept) if _leads(one, kept[:place])]
+    return ranking.model_copy(update={"entries": kept, "possible_bests": tuple(bests)})
+
+
+def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
+    """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
+    ranked = [one.contender for one in better if one.rank_low is not None]
+    return entry.rank_low is not None and all(one in entry.tied_with for one in ranked)
+
+
+def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
+    """What would be the fastest, and why it is not the choice."""
+    for one, why in found.flagged.items():
+        won = [ranking for ranking in found.compared if one in found.ahead.get(ranking.workload, ())]
+        if won and all(one not in best for best in sound.ahead.values()):
+            gains = [
+                say(ratio_to_baseline(ranking, one), " on ", Name(ranking.workload)) for ranking in won[:MAX_NAMED]
+            ]
+            yield say(found.name(one), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
+
+
+def best_table(summary: StudySummary) -> Table:
+    """One row per workload: the best mean, and which others are tied with it."""
+    labels = Labels.of(summary, MAX_NAME)
+    definition = summary.definitions[summary.headline]
+    best = {ranking.workload: ranking.entries[0] for ranking in summary.rankings if ranking.entries}
+
+    def figure(ranking: Ranking) -> Quantity | None:
+        entry = best.get(ranking.workload)
+        return estimated(estimate_of(summary, ranking, entry), definition) if entry else None
+
+    return table(
+        summary.rankings,
+        words_column("Workload", lambda ranking: Name(ranking.workload)),
+        words_column("Best mean", lambda one: Name(labels[one.entries[0].contender]) if one.entries else "no result"),
+        number_column(definition.label, unit_of(definition), figure),
+        ratio_column("vs. baseline", lambda ranking: versus_baseline(ranking, best.get(ranking.workload))),
+        words_column("Tied with", lambda one: _tied(one, labels) if one.entries else None, shown_from=110),
+    )
+
+
+def _tied(ranking: Ranking, labels: Labels) -> Phrase:
+    if ranking.entries[0].rank_low is None:
+        return say(NOT_RANKED)
+    tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].contender)
+    if len(tied) == len(ranking.entries) - 1 > 1:
+        return say(f"all {len(tied)} others")
+    return listing(tied, most=MAX_NAMED) or say("none")
+
+
+def _ahead(ranking: Ranking) -> list[Contender]:
+    """Those that may be the best and are significantly better than the baseline; without one, than any other."""
+    top = may_be_best(ranking)
+    if ranking.baseline is None:
+        return top if len(top) < len(ranking.entries) else []
+    faster = [one.contender for one in ranking.entries if one.against_baseline is AgainstBaseline.FASTER]
+    return [contender for contender in top if contender in faster]
+
+
+def _never_behind(found: _Found) -> list[Contender]:
+    """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
+    better = found.summary.definitions[found.summary.headline].higher_is_better
+    behind = {
+        one.contender for ranking in found.answered for one in ranking.entries if _behind(one.ratio_to_baseline, better)
+    }
+    first, *others = [may_be_best(ranking) for ranking in found.answered]
+    return [one for one in first if one not in behind and all(one in top for top in others)]
+
+
+def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
+    if ratio is None or ratio.interval is None:
+        return False
+    return ratio.interval.high < 1 if higher_is_better else ratio.interval.low > 1
+
+
+def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]) -> Lead:
+    def merit(one: Contender) -> tuple[bool, int, int, int]:
+        """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
+        places = [[entry.contender for entry in ranking.entries].index(one) for ranking in found.compared]
+        confirmed = sum(confirmed_ratio(ranking, one) is not None for ranking in found.compared)
+        return one not in found.flagged, sum(one in won for won in found.ahead.values()), confirmed, -sum(places)
+
+    best = max(choices, key=merit)
+    tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
+    others = [one for one in candidates if one not in choices and one != found.summary.baseline]
+    against = [*_against_baseline(found, best)]
+    if tied and against:
+        against[0] = say(found.name(best), ": ", against[0])
+    reasons = [*against, *_takes(found.summary, best), *_cautions(found, best, found.compared)]
+    reasons += _of_ties(found, best, tied)
+    if others:
+        verb = "is" if len(others) == 1 else "are"
+        doubtful = listing(found.names(others))
+        reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
+    reasons += _to_measure_quality(found, [best, *tied])
+    return Lead(_verdict(found, best, tied, others), tuple(reasons))
+
+
+def _of_ties(found: _Found, best: Contender, tied: Sequence[Contender]) -> Iterator[Phrase]:
+    """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
+    known = [ranking.workload for ranking in found.compared if ranking.baseline is not None]
+    won = [workload for workload in known if best in found.ahead.get(workload, ())]
+    for one in tied:
+        if doubtful := [workload for workload in won if one not in found.ahead[workload]]:
+            on = listing(names(doubtful))
+            yield say(found.name(one), " is not significantly faster than the baseline on ", on, ".")
+    if least := _least_memory(found, tied, best):
+        yield say("Of these ", least, ".")
+
+
+def _least_memory(found: _Found, among: Sequence[Contender], beside: Contender) -> Phrase:
+    """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
+    memory = {one.contender: one.memory for one in found.summary.contenders}
+
+    def peak(contender: Contender) -> float | None:
+        known = memory[contender].device_peak_bytes or memory[contender].peak_bytes
+        return known.high if known else None
+
+    peaks = {one: value for one in among if (value := peak(one)) is not None}
+    own = peak(beside)
+    least = min(peaks, key=lambda one: peaks[one], default=None)
+    if least is None or own is None or peaks[least] >= (1 - LESS_MEMORY) * own:
+        return ()
+    takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
+    return say(takes, ", ", found.name(beside), " at ", size(own))
+
+
+def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list[Contender]) -> Phrase:
+    """What to use, in one sentence with what speaks against it: a tie, and quality that is flagged or unknown.
+
+    `tied`: as good a choice; `others`: tied with it as well, but no gain over the baseline.
+    """
+    if best in found.flagged:
+        tie = say(", tied with ", listing(found.names([*tied, *others]), most=MAX_NAMED)) if tied or others else ()
+        return say(found.name(best), " is the fastest", tie, f", but its quality is flagged: {found.flagged[best]}.")
+    choice = say("Use ", listing(found.names([best, *tied]), "or"))
+    caveat = _unknown_quality(found, [best, *tied])
+    if tied and not (others or caveat):
+        return say(choice, ": they are tied.")
+    tie = say(", which are tied") if tied else ()
+    if others:
+        among = " with each other and" if tied else ""
+        tie = say(f", which {'are' if tied else 'is'} tied{among} with ", listing(found.names(others), most=MAX_NAMED))
+    return say(choice, tie, ", but " if caveat else "", caveat, ".")
+
+
+def _unknown_quality(found: _Found, chosen: list[Contender], whose_all: str | None = None) -> Phrase:
+    """`its quality was not measured`; nothing where it is known of all, or is what others are compared to, or where
+    weights are random, of which the report speaks before all else.
+
+    `whose_all`: what it is called where it is unknown of all of them.
+    """
+    measured = {one.contender for one in found.summary.quality if one.is_known}
+    references = {one.contender for one in found.summary.contenders if one.is_reference or one.random_weights}
+    unknown = [one for one in chosen if one not in measured | references]
+    if not unknown:
+        return ()
+    whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
+    if len(unknown) < len(chosen):
+        whose = say("the quality of ", listing(found.names(unknown)))
+    return say(whose, " is unknown" if found.summary.quality or found.summary.imported_from else " was not measured")
+
+
+def _no_winner(found: _Found) -> Lead:
+    answered = found.answered
+    baselines = {one.baseline for one in answered}
+    where = _where(found.compared)
+    if baselines == {None}:
+        return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
+    (baseline,) = baselines - {None}
+    assert baseline is not None
+    own = found.name(baseline)
+    if without := [one.workload for one in answered if one.baseline is None]:
+        others = listing(names(without))
+        reason = say("Where the baseline ", own, " has a result, no contender is significantly faster; on ", others)
+        return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
+    won = [one for one in found.compared if may_be_best(one) == [baseline]]
+    if won:
+        rest = [one for one in found.compared if one not in won]
+        reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
+        if rest:
+            reasons.append(say("No other is significantly faster ", _on(rest), "."))
+        return Lead(say("Keep the baseline ", own, "."), tuple(reasons))
+    reasons = [say("No contender is significantly faster than the baseline ", own, " ", where, ".")]
+    tied = [one for one in _never_behind(found) if one != baseline and one not in found.flagged]
+    if least := _least_memory(found, tied, baseline):
+        reasons.append(say("Of those tied with it, ", least, "."))
+    return Lead(say("Tie: speed alone gives no reason to change."), tuple(reasons))
+
+
+def _by_workload(found: _Found) -> Lead:
+    """No contender is good everywhere: which is, where."""
+    reasons = []
+    chosen: dict[Contender, None] = {}
+    for ranking in found.answered:
+        on = say("On ", Name(ranking.workload), " ")
+        if won := found.ahead.get(ranking.workload):
+            best, *others = [one for one in won if one not in found.flagged] or won
+            chosen |= dict.fromkeys([best, *others])
+            named = listing(found.names([best, *others]), "or")
+            gain = ratio_to_baseline(ranking, best)
+            ratio = say(", ", gain, " the baseline", _when_chosen(ranking, best)) if gain else ()
+            if best in found.flagged:
+                reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
+            else:
+                reasons.append(say(on, "use ", named, ratio, "."))
+                reasons += _cautions(found, best, [ranking])
+        elif len(ranking.entries) == 1:
+            reasons.append(say(on, "only ", found.name(ranking.entries[0].contender), " has a result."))
+    if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
+        on = say("On ", listing(names(undecided)))
+        reasons.append(say(on, " no contender is significantly faster than the baseline."))
+    reasons += _to_measure_quality(found, list(chosen))
+    return Lead(say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons))
+
+
+def _when_chosen(ranking: Ranking, best: Contender) -> Phrase:
+    """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
+    entry = entry_of(ranking, best)
+    if confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
+        return ()
+    return say(" in fresh starts (", number(entry.ratio_to_baseline.value, Unit.RATIO), " when it was chosen)")
+
+
+def _cautions(found: _Found, best: Contender, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
+    """A choice may be the fastest and not always answer, or not in the time that the study promises."""
+    for ranking in rankings:
+        cell = next(one for one in found.summary.cells_of(ranking.workload) if one.cell.contender == best)
+        failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in cell.runs)
+        if failed:
+            yield say(f"Caution: {failed} of its {len(cell.runs)} trials on ", Name(ranking.workload), " failed.")
+        if missed := [one.objective for one in cell.objectives if one.verdict is ObjectiveVerdict.MISSED]:
+            where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
+            yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
+
+
+def _to_measure_quality(found: _Found, chosen: list[Contender]) -> Iterator[Phrase]:
+    if not found.summary.quality and not found.summary.imported_from and _unknown_quality(found, chosen):
+        yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it again.")
+
+
+def _caveat(found: _Found, chosen: list[Contender]) -> Phrase:
+    """Of choices that differ by workload: `; the quality of a is flagged`."""
+    if flagged := [one for one in chosen if one in found.flagged]:
+        return say("; the quality of ", listing(found.names(flagged)), " is flagged")
+    whose = f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}"
+    unknown = _unknown_quality(found, chosen, whose) if chosen else ()
+    return say("; ", unknown) if unknown else ()
+
+
+def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
+    known = [one for one in found.compared if one.baseline is not None]
+    ahead = [one for one in known if best in found.ahead.get(one.workload, ())]
+    if not ahead or (baseline := ahead[0].baseline) is None:
+        return
+    confidence = percent(found.summary.study.measure.confidence)
+    first, *more = ahead
+    parts: list[Words] = [
+        say(_gain(first, best, confidence, found.summary), found.name(baseline), " on ", Name(first.workload)),
+        *(say(ratio_to_baseline(one, best), " on ", Name(one.workload)) for one in more[: MAX_NAMED - 1]),
+        *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
+    ]
+    yield say(listing(parts), ".")
+    if confirmed := [one for one in ahead if confirmed_ratio(one, best)]:
+        yield _confirmed(confirmed, best)
+    if rest := [one for one in known if one not in ahead]:
+        yield _not_significant(found.summary, rest, best)
+
+
+def _confirmed(rankings: Sequence[Ranking], best: Contender) -> Phrase:
+    """What the blocks that chose it gave: `before that, 1.42×`."""
+    entries = [entry for ranking in rankings if (entry := entry_of(ranking, best)) and entry.ratio_to_baseline]
+    before = [number(entry.ratio_to_baseline.value, Unit.RATIO) for entry in entries if entry.ratio_to_baseline]
+    where = () if len(rankings) == 1 else say(" on ", listing(names(one.workload for one in rankings)))
+    return say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
+               listing(before[:MAX_NAMED]), ".")  # fmt: skip
+
+
+def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySummary) -> Phrase:
+    """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
+    ratio = quoted_ratio(ranking, best)
+    assert ratio is not None  # it is ahead
+    interval = ratio.interval
+    ends = [number(end, Unit.RATIO) for end in ((interval.low, interval.high) if interval else ())]
+    range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
+    return say(number(ratio.value, Unit.RATIO), range_of_it, f" the {summary.definitions[ranking.metric].name} of ")
+
+
+def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Contender) -> Phrase:
+    values = sorted(one.value for ranking in rankings if (one := ratio_to_baseline(ranking, best)) and one.value)
+    ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
+    shown = say(" (", listing(ends, "to"), ")") if ends else ()
+    if len(rankings) > 2:
+        return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
+    better = summary.definitions[summary.headline].higher_is_better
+    looks = bool(values) and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values)
+    on = say("On ", listing(names(one.workload for one in rankings)))
+    if looks:
+        return say(on, " it looks faster", shown, ", but the difference is not significant.")
+    return say(on, " the difference is not significant", shown, ".")
+
+
+def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
+    """Why it may be faster, and what it costs: bytes of weights, memory."""
+    of = {one.contender: one.memory for one in summary.contenders}
+    own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
+    if own and base and best != summary.baseline:
+        for what, figure in TAKES.items():
+            mine, theirs = figure(own), figure(base)
+            if mine is not None and theirs is not None:
+                yield say(f"{what} ", size(mine), " (baseline ", size(theirs), ").")
+
+
+def _on(some: list[Ranking]) -> Phrase:
+    return say("on ", listing(names(one.workload for one in some)))
+
+
+def _where(compared: list[Ranking]) -> Phrase:
+    if len(compared) == 1:
+        return say("on ", Name(compared[0].workload))
+    return say("on both workloads" if len(compared) == 2 else f"on all {len(compared)} workloads")

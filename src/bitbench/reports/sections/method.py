@@ -1,0 +1,79 @@
+"""How each figure is made, and how to make them again."""
+
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.lock import Lock
+from bitbench.reports.document.model import Bullets, CodeBlock, Name, Phrase, Section, Table
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import table, words_column
+from bitbench.reports.document.words import paragraph, say, strong
+from bitbench.reports.sections import memory
+from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
+from bitbench.util.units import show_duration
+
+
+def method_section(summary: StudySummary) -> Section:
+    return Section(say("How the figures are made"), (_definitions(summary), Bullets(_methods(summary))))
+
+
+def _definitions(summary: StudySummary) -> Table:
+    used = {metric for cell in summary.cells for metric in cell.metrics}
+    return table(
+        [one for metric, one in summary.definitions.items() if metric not in OCCASIONAL_METRICS or metric in used],
+        words_column("Figure", lambda one: one.label),
+        words_column("Name", lambda one: one.name),
+        words_column("Unit", lambda one: one.unit),
+        words_column("Better", lambda one: "more" if one.higher_is_better else "less"),
+        words_column("Definition for one trial", lambda one: one.definition),
+    )
+
+
+def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
+    confidence = percent(summary.study.measure.confidence)
+    headline = summary.definitions[summary.headline].name
+    meanings = {
+        "mean [low, high]": f" is the mean of instance means with its {confidence} confidence interval. An instance is "
+        "one start of the engine; trials of one instance are not independent, so the width comes from the spread of "
+        "instance means (Student's t; never less than the spread within instances supports) and its two sides from a "
+        "bootstrap over instances, then trials.",
+        "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
+        "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
+        "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. The "
+        "requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
+        "percentiles of single trials (per trial).",
+        "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
+        "contender, so what slows the whole machine cancels. Other contenders and workloads lend degrees of freedom. "
+        "With a single start it is the ratio of the means (Welch).",
+        "Rank": f" is by {headline}. Two contenders get different ranks only where their difference is significant at "
+        f"{confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
+        "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "
+        "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
+        "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
+        "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
+        f"is the interval of the crossing, at {confidence}.",
+        "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
+        "flagged and still included in the means.",
+    }
+    counted = say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –.")
+    return (*(say(strong(term), meaning) for term, meaning in meanings.items()), memory.DEFINITION, counted)
+
+
+def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
+    """None for an import, which bitbench did not run."""
+    if summary.imported_from:
+        return None
+    study, measure = summary.study, summary.study.measure
+    budget = f", budget {show_duration(measure.budget)}" if measure.budget is not None else ""
+    commands = (
+        f"pip install bitbench{f'=={lock.bitbench}' if lock.bitbench else ''}",
+        f"bitbench run study.yaml --into {study.name}-again",
+    )
+    amount = (
+        f" made this page. Seed {study.seed}; {_range(measure.instances.min, measure.instances.max)} instances, "
+        f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
+    )
+    files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")
+    return Section(say("How to repeat it"), (CodeBlock(commands), paragraph(files, Name("bitbench report"), amount)))
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

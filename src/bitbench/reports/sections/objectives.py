@@ -1,0 +1,82 @@
+"""What the study promises, held against everything that was measured of each cell."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.analysis.results.tails import ObjectiveVerdict
+from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import ROUGH
+from bitbench.study.objective import Objective
+
+MARKS = {ObjectiveVerdict.MET: "✓", ObjectiveVerdict.MISSED: "✗", ObjectiveVerdict.INCONCLUSIVE: "?"}
+SYMBOLS = "✓ the whole interval is within the limit, ✗ the whole interval is beyond it, ? inconclusive."
+
+
+def objectives_section(summary: StudySummary) -> Section | None:
+    """None of a study that promises nothing, or has no result yet. A search has its own answer in a terminal: rates
+    beyond the highest miss their objectives by design."""
+    objectives = summary.study.objectives
+    cells = summary.cells
+    if not objectives or not summary.is_measured:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    verdicts = table(
+        cells,
+        words_column("Workload", lambda cell: Name(cell.cell.workload)),
+        words_column("Contender", lambda cell: Name(labels[cell.cell.contender])),
+        *(
+            number_column(one.name, Unit.SECONDS, partial(_judged, place), intervals_from=0)
+            for place, one in enumerate(objectives)
+        ),
+        words_column("Verdict", lambda cell: cell.verdict.value if cell.verdict else None),
+        mark=_mark,
+    )
+    asked = paragraph("Promised: ", promise(summary), ", of all trials of a cell together. ", SYMBOLS)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(cells))), in_terminal=summary.search is None)
+
+
+def objectives_verdict(summary: StudySummary) -> Phrase | None:
+    """`Objectives (ttft_p99 ≤ 200 ms): 2 cells met, 1 missed.`; None where nothing is promised, or of a search."""
+    found = [cell.verdict for cell in summary.cells]
+    if summary.search is not None or not summary.is_measured or not any(found):
+        return None
+    counts = [f"{found.count(verdict)} {verdict.value}" for verdict in ObjectiveVerdict if verdict in found]
+    return say(
+        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'cell')} ", listing(counts), "."
+    )
+
+
+def promise(summary: StudySummary) -> Phrase:
+    """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
+    return in_words(summary.study.objectives)
+
+
+def in_words(objectives: Sequence[Objective]) -> Phrase:
+    return listing([say(Name(one.name), " ≤ ", Quantity(one.limit, Unit.SECONDS, digits=ROUGH)) for one in objectives])
+
+
+def _judged(place: int, cell: CellSummary) -> Quantity:
+    one = cell.objectives[place]
+    note = " ".join(part for part in (f"({one.note})" if one.note else "", MARKS[one.verdict]) if part)
+    return Quantity(one.value, Unit.SECONDS, one.low, one.high, note=note)
+
+
+def _mark(cell: CellSummary) -> Mark | None:
+    return Mark.ALARM if any(one.verdict is ObjectiveVerdict.MISSED for one in cell.objectives) else None
+
+
+def _open(cells: Sequence[CellSummary]) -> Iterator[Phrase]:
+    """What is inconclusive, or missed without a value, once per reason."""
+    reasons: dict[tuple[ObjectiveVerdict, str, str], list[str]] = {}
+    for cell in cells:
+        for one in cell.objectives:
+            if one.reason:
+                reasons.setdefault((one.verdict, one.objective.name, one.reason), []).append(cell.cell.name)
+    for (verdict, name, reason), found in reasons.items():
+        where = listing([Name(one) for one in found], most=3)
+        yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

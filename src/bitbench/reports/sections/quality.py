@@ -1,0 +1,274 @@
+"""What each contender keeps of its baseline's quality, beside its speed and memory."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from bitbench.analysis.results.summary import AnswerComparison, CellSummary, ContenderQuality, StudySummary
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.model import (
+    Block,
+    Details,
+    Emphasis,
+    Heading,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME, plain
+from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
+from bitbench.reports.grouping import grouped
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import ROUGH, estimated, plus_minus, quality_of, unit_of
+from bitbench.study.plan import Contender
+from bitbench.util.units import UNKNOWN
+
+MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
+FEW = 3  # names of those that share a measurement
+MAX_ANSWER = 240  # characters of an answer in the table
+KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
+TASK_DECIMALS = 4
+# Characters of a terminal from which there is room for memory and the tail, for speed, and for intervals of quality.
+WIDE, WIDER, WIDEST = 110, 150, 200
+
+
+def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
+    """For the answer above all tables: what lost too much, and what could not be measured."""
+    labels = Labels.of(summary, MAX_NAME)
+    if summary.quality:
+        yield from rounded_sentences(summary.rounded_before)
+    for row in summary.quality:
+        if row.flagged:
+            yield say("Quality: ", Name(labels[row.contender]), f" is flagged: {row.reason}.")
+    for row in summary.quality:
+        if row.outcome is not Outcome.OK:
+            cause = f" has no result ({row.outcome.value}): {row.cause}"
+            yield say("Quality: ", Name(labels[row.contender]), cause)
+    lossless = {one.contender for one in summary.contenders if one.is_reference}
+    measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.contender not in lossless]
+    if alone := [labels[row.contender] for row in measured if not row.is_known]:
+        why = " is unknown: the unquantized model on the same engine has no result to compare it with."
+        yield say("Quality: that of ", listing(names(alone)), why)
+    compared = [row for row in summary.quality if row.baseline not in (None, row.contender)]
+    fine = [labels[row.contender] for row in compared if row.is_known and not _mark(row)]
+    if fine:
+        verb = "does" if len(fine) == 1 else "do"
+        limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
+        yield say("Quality: ", listing(names(fine)), limits)
+
+
+def quality_section(summary: StudySummary) -> Section | None:
+    if summary.study.quality is None:
+        return None
+    blocks = [*_figures(summary), *_tasks(summary), *_refused(summary), *_answers(summary)]
+    return Section(say("Quality"), tuple(blocks), in_terminal=True)
+
+
+def rounded_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
+    """Of models whose unquantized weights are not the original ones: what their figures of quality compare with."""
+    for model, rounded in rounded_before.items():
+        yield say(
+            "The linear layers of ",
+            Name(model),
+            f" had been rounded to {rounded} before they were written as bf16: its figures of quality show what a "
+            "variant loses against those rounded weights, not against the original model.",
+        )
+
+
+def _limits(summary: StudySummary) -> str:
+    limits = summary.study.quality
+    assert limits is not None  # there is a section
+    rise = percent(limits.max_perplexity_rise)
+    return f"mean KL divergence {limits.max_divergence:g} nats, perplexity +{rise}"
+
+
+def _figures(summary: StudySummary) -> Iterator[Block]:
+    if summary.quality:
+        yield from map(Paragraph, rounded_sentences(summary.rounded_before))
+    yield _basis(summary)
+    if summary.quality:
+        labels = Labels.of(summary, MAX_NAME)
+        yield _table(summary, labels)
+        if labels.shared:
+            yield small_print(labels.shared)
+        yield from _shared(summary, labels)
+        yield Details("What the figures of quality mean", bullets(_definitions(summary)))
+
+
+def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+    rows = [row for row in summary.quality if row.measured_as is not None]
+    if rows:
+        measured = grouped(rows, lambda row: row.measured_as)
+        told = [
+            say(listing(names(labels[row.contender] for row in alike), most=FEW), " as ", Name(labels[one]))
+            for one, alike in measured.items()
+            if one is not None
+        ]
+        reason = "Measured once for settings that change speed and nothing of what a variant says: "
+        yield small_print(reason, joined(told, "; "), ".")
+
+
+def _basis(summary: StudySummary) -> Block:
+    known = next((row for row in summary.quality if row.outcome is Outcome.OK), None)
+    if known is None:
+        return paragraph("No contender has a result.")
+    return small_print(
+        f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
+        f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
+        "baseline is the unquantized variant on the same engine; each difference to it is paired, token by token, and "
+        "its interval is from a bootstrap over windows."
+    )
+
+
+def _table(summary: StudySummary, labels: Labels) -> Table:
+    """Without what was never measured: a study may ask for quality alone."""
+    memory = {one.contender: one.memory for one in summary.contenders}
+    peak = {contender: found.peak_bytes.high for contender, found in memory.items() if found.peak_bytes}
+    stored = {contender: found.weight_bytes_stored for contender, found in memory.items()}
+    return table(
+        summary.quality,
+        words_column("Contender", lambda row: Name(labels[row.contender])),
+        *(_speed_column(summary, workload.name) for workload in summary.study.workloads[:MAX_WORKLOADS]),
+        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.contender), shown_from=WIDE),
+        number_column("Peak", Unit.BYTES, lambda row: peak.get(row.contender), shown_from=WIDE),
+        *(_quality_column(summary, key) for key in KEYS),
+        words_column("Answers", _equal, shown_from=WIDER),
+        words_column("", _mark),
+        mark=lambda row: Mark.ALARM if row.flagged else None,
+        drop_empty=True,
+    )
+
+
+def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[ContenderQuality]:
+    cells: dict[Contender, CellSummary] = {cell.cell.contender: cell for cell in summary.cells_of(workload)}
+    speed = summary.definitions[summary.headline]
+
+    def figure(row: ContenderQuality) -> Quantity | None:
+        cell = cells.get(row.contender)
+        return estimated(cell.metrics.get(summary.headline), speed) if cell else None
+
+    title = f"{speed.label}, {workload}"
+    return number_column(title, unit_of(speed), figure, shown_from=WIDER, intervals_from=WIDEST)
+
+
+def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ContenderQuality]:
+    definition = summary.quality_definitions[key]
+
+    def figure(row: ContenderQuality) -> Quantity | None:
+        found = quality_of(row.estimates.get(key), definition)
+        if found is None:
+            return None
+        if key == "perplexity":  # its interval is that of the text, which all share: their differences are finer
+            return replace(found, digits=ROUGH + 1)
+        is_exact = found.low == found.high == found.value and found.value in (0.0, 1.0)  # of a variant against itself
+        return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
+
+    shown_from = WIDE if key == "kl_p99" else 0
+    return number_column(definition.label, unit_of(definition), figure, shown_from=shown_from, intervals_from=WIDEST)
+
+
+def _mark(row: ContenderQuality) -> str:
+    if row.outcome is not Outcome.OK:
+        return row.outcome.value
+    if row.flagged:
+        return "flagged"
+    return "baseline" if row.baseline == row.contender else ""
+
+
+def _equal(row: ContenderQuality) -> str | None:
+    if row.equal_answers is None:
+        return None
+    loops = sum(answer.repeats for answer in row.answers)
+    return f"{row.equal_answers} of {len(row.answers)}" + (f", {loops} in a loop" if loops else "")
+
+
+def _definitions(summary: StudySummary) -> Iterator[Phrase]:
+    for definition in summary.quality_definitions.values():
+        yield say(strong(definition.label), f": {definition.definition}")
+    yield say(
+        strong("flagged"),
+        ": a log-probability is not a finite number, or the whole interval lies beyond a limit of the study "
+        f"({_limits(summary)}).",
+    )
+    if any(row.answers for row in summary.quality):
+        yield say(
+            strong("Answers"),
+            ": greedy answers to fixed questions that equal the baseline's, token for token. ",
+            Emphasis(say("In a loop")),
+            ": it ends in one piece, repeated four times or more, 16 tokens or more.",
+        )
+
+
+def _tasks(summary: StudySummary) -> Iterator[Block]:
+    rows = [row for row in summary.quality if row.measured_as is None]
+    results = [(row, task) for row in rows for task in row.tasks]
+    failures = [
+        say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
+        for row in rows
+        for failure in row.task_failures
+    ]
+    if results or failures:
+        yield Heading(say("Tasks"))
+    if results:
+        yield small_print("lm-eval; ± is one standard error, for a difference as if the two results were independent.")
+        yield table(
+            results,
+            words_column("Contender", lambda row: Name(row[0].name)),
+            words_column("Task", lambda row: Name(row[1].task)),
+            words_column("Metric", lambda row: row[1].metric),
+            number_column("Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)),
+            number_column(
+                "To the baseline", Unit.NONE, lambda row: _with_error(row[1].difference, row[1].difference_error, "+")
+            ),
+            number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
+        )
+    if failures:
+        yield paragraph("Without a result:")
+        yield from bullets(failures)
+
+
+def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
+    if value is None:
+        return None
+    known = None if error is None else Quantity(error, decimals=TASK_DECIMALS)
+    return plus_minus(Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign)), known)
+
+
+def _refused(summary: StudySummary) -> Iterator[Block]:
+    for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
+        yield paragraph("Not measured: ", listing(names(one.contender.name for one in alike)), f": {reason}")
+
+
+def _answers(summary: StudySummary) -> Iterator[Block]:
+    """By question, so that the answers of all contenders stand below each other."""
+    rows = [row for row in summary.quality if row.measured_as is None]
+    answers = [(row, answer) for row in rows for answer in row.answers if answer.is_question]
+    prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
+    if answers:
+        side_by_side = table(
+            sorted(answers, key=lambda pair: prompts.index(pair[1].prompt)),
+            words_column("Question", lambda pair: pair[1].prompt),
+            words_column("Contender", lambda pair: Name(pair[0].name)),
+            words_column("Answer", lambda pair: _answer(*pair)),
+            words_column("Differs", lambda pair: ", ".join(_differences(pair[1]))),
+        )
+        yield Details("All answers", (Heading(say("Answers side by side")), side_by_side))
+
+
+def _answer(row: ContenderQuality, answer: AnswerComparison) -> Words:
+    is_other = row.baseline != row.contender and answer.baseline_text is not None
+    same = is_other and answer.first_difference is None
+    return Emphasis(say("as the baseline")) if same else plain(answer.text, MAX_ANSWER)
+
+
+def _differences(answer: AnswerComparison) -> Iterator[str]:
+    if answer.first_difference is not None:
+        yield f"from token {answer.first_difference}"
+    if answer.repeats:
+        yield "in a loop"

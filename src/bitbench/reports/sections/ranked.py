@@ -1,0 +1,129 @@
+"""What every section asks of a workload's ranking."""
+
+from collections.abc import Iterator
+
+from bitbench.analysis.results.summary import (
+    CellSummary,
+    Estimate,
+    MetricDefinition,
+    Ranking,
+    RankingEntry,
+    Ratio,
+    StudySummary,
+)
+from bitbench.reports.document.model import Name, Phrase, Quantity
+from bitbench.reports.document.tables import ColumnOf, number_column
+from bitbench.reports.document.words import Words, counted, say
+from bitbench.reports.quantities import figure_of, times, unit_of
+from bitbench.study.metrics import find
+from bitbench.study.plan import Cell, Contender
+
+SINGLE = "n = 1"
+NOT_RANKED = f"{SINGLE}, not ranked"
+LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among ties
+DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
+
+
+def rankings_by_model(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
+    """Each with the part of the summary that it is of."""
+    for part in summary.by_model:
+        yield from ((part, ranking) for ranking in part.rankings)
+
+
+def titled(title: Words, summary: StudySummary) -> Phrase:
+    """With the model that a part of a study is about, where that has several."""
+    return say(title, ", ", Name(summary.model)) if summary.model else say(title)
+
+
+def has_result(summary: StudySummary, cell: CellSummary) -> bool:
+    return summary.headline in cell.metrics
+
+
+def outcomes_of(cell: CellSummary) -> str:
+    """`crashed (2), oom`: what a cell has instead of figures."""
+    return counted(group.failure.outcome.value for group in cell.failures for _ in group.ids)
+
+
+def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
+    cell = Cell(contender=entry.contender, workload=ranking.workload)
+    return next(one for one in summary.cells if one.cell == cell).metrics[ranking.metric]
+
+
+def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+    """Best first; those without a result last."""
+    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+
+
+def entry_of(ranking: Ranking, contender: Contender) -> RankingEntry | None:
+    return next((entry for entry in ranking.entries if entry.contender == contender), None)
+
+
+def may_be_best(ranking: Ranking) -> list[Contender]:
+    """Those that may be the best; without claims, those that share the first rank."""
+    return list(ranking.possible_bests) or [entry.contender for entry in ranking.entries if entry.rank_low == 1]
+
+
+def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
+    if entry is None:
+        return None
+    return "baseline" if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
+
+
+def rank(entry: RankingEntry | None) -> str | None:
+    """`1`, or a range for a tie."""
+    if entry is None:
+        return None
+    if entry.rank_low is None:
+        return NOT_RANKED
+    return places(entry) if entry.rank_low == entry.rank_high else f"{places(entry)} (tie)"
+
+
+def places(entry: RankingEntry) -> str:
+    """`1` or `2–3`; of one that is not ranked, why."""
+    if entry.rank_low is None:
+        return SINGLE
+    return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
+
+
+def quoted_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+    """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
+    if (confirmed := confirmed_ratio(ranking, contender)) is not None:
+        return confirmed
+    entry = entry_of(ranking, contender)
+    return entry.ratio_to_baseline if entry else None
+
+
+def confirmed_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+    found = ranking.confirmed
+    return found.ratio if found is not None and found.contender == contender else None
+
+
+def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
+    return times(quoted_ratio(ranking, contender))
+
+
+def memory_metric(summary: StudySummary) -> str:
+    """The memory that stands beside speed: that of the device where one was used."""
+    return next(iter(device_metrics(summary)), "peak_bytes")
+
+
+def device_metrics(summary: StudySummary) -> tuple[str, ...]:
+    return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))
+
+
+def metric_column(
+    summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
+) -> ColumnOf[CellSummary]:
+    """It and its interval in each cell."""
+    definition, room = definition_of(summary, metric), {"shown_from": shown_from, "intervals_from": intervals_from}
+    return number_column(
+        definition.label, unit_of(definition), lambda cell: figure_of(cell, metric, definition), **room
+    )
+
+
+def definition_of(summary: StudySummary, metric: str) -> MetricDefinition:
+    """Also of a percentile that only pooled requests have."""
+    known = find(metric)
+    assert known is not None
+    return summary.definitions.get(metric) or MetricDefinition.of(known)

@@ -1,0 +1,85 @@
+"""What each setting of an engine changes, where the same weights run with several."""
+
+from collections.abc import Callable
+
+from bitbench.analysis.results.crossover import Axis
+from bitbench.analysis.results.summary import ContenderQuality, QualityEstimate, SettingSummary, StudySummary
+from bitbench.reports.document.model import Block, Heading, Name, Quantity, Section, Unit
+from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import say, small_print
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import with_interval
+from bitbench.reports.sections.crossover import verdict
+
+PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
+KV_MEANING = "KV/token: keys and values of one token in all layers, as the engine says."
+SLOPE_MEANING = (
+    f"Slope: what a token takes longer for each {PER_TOKENS:,} tokens of context; "
+    "a line through the lengths of each start."
+)
+ACCEPTED_MEANING = "Accepted: tokens of a step that begins with a draft, mean."
+PAYS_MEANING = "Against the baseline: at which length of the input it pays."
+POSITIONS = "Mean KL divergence from the baseline over tokens at these places of a window; intervals over windows."
+
+
+def settings_section(summary: StudySummary) -> Section | None:
+    """None where no weights run with several settings."""
+    if not summary.settings:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    verdicts = {one.contender: verdict(one) for one in summary.crossovers if one.axis is Axis.INPUT_TOKENS}
+    baselines = {one.baseline for one in summary.crossovers}
+
+    def pays(one: SettingSummary) -> str | None:
+        return "the baseline" if one.contender in baselines else verdicts.get(one.contender)
+
+    contender: ColumnOf[SettingSummary] = words_column("Contender", lambda one: Name(labels[one.contender]))
+    figures = table(
+        summary.settings,
+        contender,
+        number_column("KV/token", Unit.BYTES, lambda one: one.kv_bytes_per_token),
+        number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
+        number_column("Accepted", Unit.NONE, lambda one: one.acceptance_length),
+        words_column("Against the baseline", pays),
+        drop_empty=True,
+    )
+    meanings: dict[str, Callable[[SettingSummary], object]] = {
+        KV_MEANING: lambda one: one.kv_bytes_per_token,
+        SLOPE_MEANING: lambda one: one.step_slope_s,
+        ACCEPTED_MEANING: lambda one: one.acceptance_length,
+        PAYS_MEANING: pays,
+    }
+    shown = [words for words, of in meanings.items() if any(of(one) is not None for one in summary.settings)]
+    blocks: list[Block] = [figures, small_print(" ".join(shown)), *_by_position(summary, labels)]
+    return Section(say("What each setting changes"), tuple(blocks), in_terminal=True)
+
+
+def _slope(one: SettingSummary) -> Quantity | None:
+    slope, interval = one.step_slope_s, one.step_slope_interval
+    if slope is None:
+        return None
+    low, high = (interval.low * PER_TOKENS, interval.high * PER_TOKENS) if interval else (None, None)
+    return Quantity(slope * PER_TOKENS, Unit.SECONDS, low, high)
+
+
+def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
+    """The divergence at each stretch of a window: what a cache loses adds up along a text, or does not."""
+    known = [one for one in summary.quality if one.by_position]
+    if not known:
+        return []
+
+    def column(place: int, title: str) -> ColumnOf[ContenderQuality]:
+        return number_column(title, "nats", lambda one: _shown(one.by_position[place].divergence), intervals_from=0)
+
+    titles = [f"{part.first:,} to {part.last:,}" for part in known[0].by_position]
+    contender: ColumnOf[ContenderQuality] = words_column("Contender", lambda one: Name(labels[one.contender]))
+    return [
+        Heading(say("Divergence by position")),
+        table(known, contender, *(column(place, title) for place, title in enumerate(titles))),
+        small_print(POSITIONS),
+    ]
+
+
+def _shown(estimate: QualityEstimate) -> Quantity:
+    return with_interval(estimate.value, "nats", estimate.interval)

@@ -1,0 +1,202 @@
+"""One contender under growing load: a table with a row per point, and what it says in sentences."""
+
+from collections.abc import Sequence
+
+from bitbench.analysis.results.summary import CellSummary, RateAnswer, SearchStop, StudySummary
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
+from bitbench.reports.charts.figure import Figure
+from bitbench.reports.document.model import Chart, Mark, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.numbers import percent
+from bitbench.reports.document.tables import number_column, table, words_column
+from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say
+from bitbench.reports.quantities import figure_of, setting, share
+from bitbench.reports.sections.objectives import promise
+from bitbench.reports.sections.ranked import metric_column
+from bitbench.study.arrival import mean_rate
+from bitbench.study.prompts import show_length
+from bitbench.study.workload import Workload
+from bitbench.util.units import show_seconds
+
+RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
+STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
+WIDE = 130  # columns of a terminal from which all figures fit beside each other
+INTERVALS_FIT = 190  # from which their intervals do, too
+REQUESTS = "requests/s"
+
+
+def sweep_cells(summary: StudySummary) -> list[CellSummary]:
+    """The points by rising load, of a study that asks one contender for the same at several loads; else nothing."""
+    workloads = summary.study.workloads
+    if summary.refusals or len(summary.contenders) != 1 or len({_shape(workload) for workload in workloads}) != 1:
+        return []
+    if len(workloads) < 2 and summary.search is None:
+        return []
+    return _points(summary)
+
+
+def _points(summary: StudySummary) -> list[CellSummary]:
+    return sorted(summary.cells, key=lambda cell: _level(summary, cell))
+
+
+def _level(summary: StudySummary, cell: CellSummary) -> float:
+    return level(summary.study.workload(cell.cell.workload))
+
+
+def level(workload: Workload) -> float:
+    """Requests per second, or requests in flight."""
+    return mean_rate(workload.arrival) or float(workload.concurrency)
+
+
+def _shape(workload: Workload) -> str:
+    """All but how much of it: the kind of arrival stays."""
+    content = workload.model_dump(exclude={"name", "concurrency", "requests", "duration", "arrival"})
+    return f"{content} {workload.arrival.kind}"
+
+
+def sweep_section(summary: StudySummary, figures: Sequence[Figure]) -> Section:
+    return Section(
+        say(Name(summary.contenders[0].contender.name), " under load"),
+        (paragraph(_asked(summary)), _table(summary), *(Chart(figure) for figure in figures)),
+        in_terminal=True,
+    )
+
+
+def _asked(summary: StudySummary) -> Phrase:
+    """What all points have in common: `128 tokens in, 64 tokens out, poisson arrivals of 30.0 s.`"""
+    workload = summary.study.workloads[0]
+    how = f"{workload.arrival.kind} arrivals" if workload.open_loop else "closed loop"
+    length = f" of {show_seconds(workload.duration)}" if workload.duration else ""
+    texts = say(", texts from ", Name(workload.text.file)) if workload.text else ()
+    tokens = f"{show_length(workload.input_tokens)} tokens in, {show_length(workload.output_tokens)} tokens out"
+    return say(f"{tokens}, {how}{length}", texts, ".")
+
+
+def _table(summary: StudySummary) -> Table:
+    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for; nor for
+    a median beside a p99 that has to say what it is."""
+    cells = _points(summary)
+    has_note = any(p99.note for cell in cells if (p99 := _figure(summary, cell, "ttft_p99_s")) is not None)
+    wide = ("offered_rate", *(["ttft_p50_s"] if has_note else []))
+    by_rate = summary.study.workloads[0].open_loop
+    metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
+    title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
+    return table(
+        cells,
+        number_column(title, unit, lambda cell: setting(_level(summary, cell), unit)),
+        *(
+            metric_column(summary, one, shown_from=WIDE if one in wide else 0, intervals_from=INTERVALS_FIT)
+            for one in metrics
+        ),
+        number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, cells)) else WIDE),
+        words_column("Outcome", lambda cell: counted(_verdicts(cell)) or "not run"),
+        mark=lambda cell: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(cell)) else None,
+    )
+
+
+def _errors(cell: CellSummary) -> int:
+    return sum(run.failed_requests for run in cell.runs)
+
+
+def _verdicts(cell: CellSummary) -> list[str]:
+    """One per trial. One that says nothing about the engine counts only where it met the objectives all the same."""
+    runs = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or cell.runs
+    return [_verdict(run.outcome, run.holds) for run in runs]
+
+
+def _verdict(outcome: Outcome, holds: bool | None) -> str:
+    """`meets`, `fails`, or the outcome where nothing was promised."""
+    if holds is None or outcome not in (Outcome.OK, Outcome.CLIENT_BOUND):
+        return outcome.value
+    slow = ", slow client" if outcome is Outcome.CLIENT_BOUND else ""
+    return f"{'meets' if holds else 'fails'}{slow}"
+
+
+def sweep_answer(summary: StudySummary) -> list[Phrase]:
+    """What the table says."""
+    sentences = [_searched(summary, summary.search)] if summary.search else [_most_output(summary)]
+    if summary.study.objectives and not summary.search:
+        sentences.append(_highest_met(summary))
+    flawed = [cell for cell in _points(summary) if _errors(cell)]
+    if flawed:
+        causes = [group.failure.cause for cell in flawed for group in cell.failures]
+        why = f": {causes[0]}" if causes else "."
+        sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), why))
+    return [*sentences, *(say(note) for note in sorted({note for one in summary.contenders for note in one.notes}))]
+
+
+def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
+    limits = promise(summary)
+    if found.rate is None and found.high is None:
+        return say("No rate was tested against ", limits, ": ", _why_untested(summary))
+    if found.rate is None:
+        lowest = setting(found.high or 0.0, REQUESTS)
+        said = say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
+        return say(said, _not_at_an_end(found, "lower"))
+    if found.high is None:
+        advice = "; --max-rate allows more" if found.stop is SearchStop.HIGHEST else ""
+        said = say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
+        return say(said, _not_at_an_end(found, "higher"))
+    rate = Quantity(found.rate, REQUESTS, found.low, found.high)
+    return say("The highest rate that meets ", limits, ": ", rate, f" ({percent(found.confidence)} CI). ", _end(found))
+
+
+def _why_untested(summary: StudySummary) -> str:
+    """Trials that the machine spoiled say nothing about a rate."""
+    runs = [run for cell in summary.cells for run in cell.runs]
+    why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
+    return f"{why}. The same command with --into resumes the search."
+
+
+def _not_at_an_end(found: RateAnswer, way: str) -> str:
+    """Of a search that knows one side only, where it might have gone on."""
+    if found.stop is SearchStop.TRIALS:
+        return f" It has used all its trials; more --trials try {way} rates."
+    return f" {_interrupted(found)}" if found.stop is None else ""
+
+
+def _interrupted(found: RateAnswer) -> str:
+    trials = plural(found.trials, "trial")
+    return f"The search was interrupted after {trials}; the same command with --into resumes it."
+
+
+def _end(found: RateAnswer) -> str | Phrase:
+    """Why no more trials were run, of a search that knows both ends of its interval."""
+    trials = plural(found.trials, "trial")
+    if found.stop is None:
+        return _interrupted(found)
+    if found.stop is SearchStop.TRIALS and found.rate and found.low is not None and found.high is not None:
+        precision = share((found.high - found.low) / 2 / found.rate)
+        return say(f"All {trials} were used, and it is known to ± ", precision, "; more --trials narrow it.")
+    return f"{trials} were enough." if found.stop is SearchStop.PRECISE else ""
+
+
+def _most_output(summary: StudySummary) -> Phrase:
+    known = [cell for cell in _points(summary) if "output_throughput" in cell.metrics]
+    if not known:
+        return say("No point has a result.")
+    best = max(known, key=lambda cell: cell.metrics["output_throughput"].mean)
+    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
+    return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
+
+
+def _load(summary: StudySummary, cell: CellSummary) -> Quantity:
+    by_rate = summary.study.workloads[0].open_loop
+    return setting(_level(summary, cell), REQUESTS if by_rate else "in flight")
+
+
+def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Quantity | None:
+    return figure_of(cell, metric, summary.definitions[metric])
+
+
+def _highest_met(summary: StudySummary) -> Phrase:
+    limits = promise(summary)
+    met = [cell for cell in _points(summary) if _meets(cell)]
+    if not met:
+        return say("No point met ", limits, " in every trial.")
+    at, goodput = _load(summary, met[-1]), _figure(summary, met[-1], "goodput")
+    return say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
+
+
+def _meets(cell: CellSummary) -> bool:
+    judged = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES]
+    return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)

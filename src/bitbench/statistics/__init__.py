@@ -1,1 +1,0 @@
-"""Numbers from records, pure: no I/O, no clock, and the same seed gives the same digits."""

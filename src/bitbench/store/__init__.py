@@ -1,1 +1,0 @@
-"""The study folder: append, read, continue."""

@@ -1,0 +1,52 @@
+"""What an engine or a feature says about the environment that it needs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bitbench.util.errors import EngineEnvironmentError
+
+Device = Literal["cpu", "cuda"]
+OnStep = Callable[[str], None]  # hears what is being done, in a few words
+
+
+class Build(Protocol):
+    def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
+        """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""
+
+
+class Prebuilt(Protocol):
+    def __call__(self, environment: Path, log_file: Path) -> str | None:
+        """Put into the environment's folder, for the CPU, what the build would compile, from a package of the lock.
+
+        Says in words what it is; None where it does not fit this machine.
+        """
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own: dependencies of engines conflict with each other and with ours."""
+
+    name: str  # for `bitbench env create`
+    # Per device a requirements file that pins every package with the hashes of its wheels (`scripts/lock`): it is
+    # installed without looking at dependencies. A device that has none gets that of the CPU.
+    locks: Mapping[Device, Path]
+    import_check: str  # Python that must run without an error once the packages are installed
+    main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
+    source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
+    build: Build | None = None  # runs after the packages are installed
+    prebuilt: Prebuilt | None = None  # tried before the build, unless compiling is asked for
+
+    def lock_for(self, device: Device) -> Path:
+        lock = self.locks.get(device) or self.locks.get("cpu")
+        if lock is None:
+            raise EngineEnvironmentError(
+                f"The environment {self.name} can be created for {' and '.join(self.locks)} only; this machine runs on "
+                f"{device}."
+            )
+        return lock
+
+    def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Of all installed versions those of the main packages."""
+        return {package: versions[package] for package in self.main_packages if package in versions}

@@ -1,0 +1,313 @@
+"""Every figure, once: its name, unit, direction, meaning, how it is made and how many requests it needs.
+
+Verdicts, objectives, `--slo`, `--fail-if`, `headline`, CSV, JSON, SQL and the documents read this list and have no
+other. What is computed from request rows is computed in `bitbench.records`.
+
+A figure has one name, such as `ttft_p99`. Where a number stands alone (a record, a column of CSV, JSON or SQL) nothing
+but its name can say that 0.2 are seconds, so there a time carries its unit: `ttft_p99_s`. Everything that reads a name
+takes both spellings for the same figure. A mean over requests has the plain name: `ttft`; `ttft_mean` is read as well.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, get_args
+
+Statistic = Literal["mean", "p50", "p90", "p95", "p99"]
+Promised = Literal["ttft", "tpot", "latency"]  # what a service can promise: a time of each request
+Headline = Literal["output_throughput", "latency", "ttft", "tpot"]
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+PROMISED: tuple[Promised, ...] = get_args(Promised)
+HEADLINES: tuple[Headline, ...] = get_args(Headline)
+
+# A percentile has a name from so many requests beyond it on. Their number is then known to about a third of itself
+# (1/√10), from chance alone; the 99th percentile of a hundred is about its slowest request.
+LEAST_BEYOND = 10
+NEEDED = {"mean": 1, "p50": 20, "p90": 100, "p95": 200, "p99": 1000}  # requests, of all trials together
+NEEDED_FOR_GAPS = 100  # of ten tokens or more each: as many gaps as a p99 needs of anything
+
+
+class FigureSource(StrEnum):
+    """What a figure is made from."""
+
+    ROWS = "request rows"
+    MEMORY = "memory"
+    COUNTERS = "a GPU's counters"
+    SCORES = "scored tokens"
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str  # as people write it: "ttft_p99"
+    label: str  # as a column's title: "TTFT p99"
+    words: str  # as in a sentence: "time to first token, 99th percentile"
+    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; of quality "nats", "%" or nothing
+    higher_is_better: bool
+    meaning: str  # one sentence
+    source: FigureSource = FigureSource.ROWS
+    time: str | None = None  # the time of single requests (or gaps) whose `statistic` it is
+    statistic: Statistic | None = None
+    needs: int = 1  # requests, of all trials together
+    is_recorded: bool = True  # False: no record of a trial has it, only pooled requests do
+
+    @property
+    def percent(self) -> float | None:
+        """99 of a p99; None of what is no percentile."""
+        return None if self.statistic in (None, "mean") else float(self.statistic.removeprefix("p"))
+
+    @property
+    def is_tail(self) -> bool:
+        """A percentile that only few requests reach: of few requests, their slowest."""
+        return self.percent is not None and self.percent > 50
+
+    @property
+    def column(self) -> str:
+        """Its name where the number stands alone."""
+        return f"{self.name}_s" if self.unit == "s" else self.name
+
+
+_STATISTIC_WORDS = {
+    "mean": ("", "", "Mean"),
+    "p50": (" p50", ", median", "Median"),
+    "p90": (" p90", ", 90th percentile", "90th percentile"),
+    "p95": (" p95", ", 95th percentile", "95th percentile"),
+    "p99": (" p99", ", 99th percentile", "99th percentile"),
+}
+
+
+def _time(
+    time: str, statistic: Statistic, label: str, words: str, meaning: str, *, note: str = "", is_recorded: bool = True
+) -> Metric:
+    """A statistic over the requests of a trial."""
+    short, long, of = _STATISTIC_WORDS[statistic]
+    return Metric(
+        name=time if statistic == "mean" else f"{time}_{statistic}",
+        label=label + short,
+        words=words + long,
+        unit="s",
+        higher_is_better=False,
+        meaning=f"{of} over requests of {meaning}{note}.",
+        time=time,
+        statistic=statistic,
+        needs=NEEDED[statistic],
+        is_recorded=is_recorded,
+    )
+
+
+_LATENCY = ("Latency", "latency", "the end of the stream − the planned send")
+_TTFT = ("TTFT", "time to first token", "the first token − the planned send")
+_TPOT = ("TPOT", "time per output token", "(last token − first token) / (output tokens − 1)")
+
+
+def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
+    return Metric(name, label, words, unit, higher_is_better=True, meaning=meaning)
+
+
+def _memory(name: str, label: str, words: str, meaning: str) -> Metric:
+    return Metric(name, label, words, "bytes", higher_is_better=False, meaning=meaning, source=FigureSource.MEMORY)
+
+
+def _quality(name: str, label: str, words: str, unit: str, meaning: str, *, higher_is_better: bool = False) -> Metric:
+    return Metric(name, label, words, unit, higher_is_better, meaning, source=FigureSource.SCORES)
+
+
+def _all() -> Iterator[Metric]:
+    """In the order in which a report explains them; last those that no record holds."""
+    yield from _of_requests()
+    yield from _of_rates()
+    yield _GAPS
+    yield from _of_memory()
+    yield _ENERGY
+    yield from _of_quality()
+    yield from _further_statistics()
+
+
+def _of_requests() -> Iterator[Metric]:
+    yield _rate(
+        "output_throughput",
+        "Output",
+        "output throughput",
+        "tok/s",
+        "Output tokens of all requests / makespan (last end − first planned send).",
+    )
+    yield _time("latency", "mean", *_LATENCY)
+    yield _time("ttft", "mean", *_TTFT)
+    yield _time("ttft", "p50", *_TTFT)
+    yield _time("ttft", "p99", *_TTFT)
+    yield _time(
+        "first_answer",
+        "mean",
+        "First answer",
+        "time to first answer token",
+        "the first token of the answer, after any reasoning, − the planned send",
+        note="; only where reasoning came",
+    )
+    yield _time("tpot", "mean", *_TPOT, note="; not defined for one token")
+    yield _time("tpot", "p99", *_TPOT)
+
+
+def _of_rates() -> Iterator[Metric]:
+    yield _rate(
+        "input_throughput",
+        "Input",
+        "input throughput",
+        "tok/s",
+        "Input tokens / time during which at least one request was waiting for its first token; "
+        "for a batch this is the prefill.",
+    )
+    yield _rate(
+        "overall_throughput",
+        "Overall",
+        "overall throughput",
+        "tok/s",
+        "Input and output tokens of all requests / makespan.",
+    )
+    yield _rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan.")
+    yield _rate(
+        "offered_rate",
+        "Offered",
+        "offered request rate",
+        "req/s",
+        "In open loop: requests on the schedule, less one, / time from the first planned send to the last.",
+    )
+    yield _rate(
+        "achieved_rate",
+        "Achieved",
+        "achieved request rate",
+        "req/s",
+        "In open loop: the same requests, less one, / time from the first end to the last; "
+        "less than offered: the server fell behind.",
+    )
+    yield _rate(
+        "goodput",
+        "Goodput",
+        "goodput",
+        "req/s",
+        "Achieved rate (in a closed loop request throughput) × share of the requests that met the study's objectives "
+        "themselves; of several limits on one time the loosest counts.",
+    )
+
+
+_GAPS = Metric(
+    "itl_p99",
+    "ITL p99",
+    "inter-token latency, 99th percentile",
+    "s",
+    higher_is_better=False,
+    meaning="99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
+    "a chunk may carry several tokens.",
+    time="itl",
+    statistic="p99",
+    needs=NEEDED_FOR_GAPS,
+)
+
+
+_ENERGY = Metric(
+    "energy_per_token",
+    "Energy",
+    "energy per output token",
+    "J/tok",
+    higher_is_better=False,
+    meaning="Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
+    "the rest of the machine took is not in it.",
+    source=FigureSource.COUNTERS,
+)
+
+
+def _of_memory() -> Iterator[Metric]:
+    yield _memory(
+        "peak_bytes",
+        "Memory peak",
+        "peak memory",
+        "Largest resident memory of the engine's processes since their instance started (other workloads included): "
+        "the sum of each process's own high-water mark, so an upper bound; one value per instance.",
+    )
+    yield _memory(
+        "resident_bytes",
+        "Memory resident",
+        "resident memory",
+        "Proportional set size of the engine's processes at the end of a trial.",
+    )
+    yield _memory(
+        "device_peak_bytes",
+        "Device peak",
+        "peak device memory",
+        "Most memory that the engine's processes were seen to hold on all devices since their instance started (other "
+        "workloads included); one value per instance.",
+    )
+    yield _memory(
+        "device_bytes",
+        "Device memory",
+        "device memory",
+        "Memory that the engine's processes hold on all devices at the end of a trial.",
+    )
+
+
+def _of_quality() -> Iterator[Metric]:
+    yield _quality(
+        "perplexity",
+        "Perplexity",
+        "perplexity",
+        "",
+        "exp of the mean negative log-probability of the tokens that stand in the text, each after those "
+        "before it in its window; the first of a window is not scored.",
+    )
+    yield _quality(
+        "perplexity_rise",
+        "Rise",
+        "rise of perplexity",
+        "%",
+        "Perplexity over the baseline's on the same tokens, less 1.",
+    )
+    yield _quality(
+        "kl_mean",
+        "KL mean",
+        "mean KL divergence",
+        "nats",
+        "KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
+        "the top tokens, with all others as one event: a lower bound.",
+    )
+    yield _quality(
+        "kl_p99",
+        "KL p99",
+        "99th percentile of the KL divergence",
+        "nats",
+        "The same divergence at the token that 99 of 100 do not exceed.",
+    )
+    yield _quality(
+        "top1_agreement",
+        "Same top token",
+        "top-1 agreement",
+        "%",
+        "Share of places at which the likeliest token is the baseline's.",
+        higher_is_better=True,
+    )
+
+
+def _further_statistics() -> Iterator[Metric]:
+    """What a service can promise beyond what is recorded."""
+    recorded = {(metric.time, metric.statistic) for metric in _of_requests()}
+    for time, words in (("latency", _LATENCY), ("ttft", _TTFT), ("tpot", _TPOT)):
+        for statistic in STATISTICS:
+            if (time, statistic) not in recorded:
+                yield _time(time, statistic, *words, is_recorded=False)
+
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _all()}
+OBJECTIVES: dict[str, Metric] = {  # what a service can promise
+    metric.name: metric
+    for time in PROMISED
+    for statistic in STATISTICS
+    for metric in METRICS.values()
+    if (metric.time, metric.statistic) == (time, statistic)
+}
+_SPELLINGS = {
+    **{f"{metric.name}_mean": metric for metric in METRICS.values() if metric.statistic == "mean"},
+    **{metric.column: metric for metric in METRICS.values()},
+    **METRICS,
+}
+
+
+def find(name: str) -> Metric | None:
+    """The figure of this name, however it is spelled; None where there is none."""
+    return _SPELLINGS.get(name)

@@ -1,0 +1,81 @@
+"""What a service promises: a limit on a statistic of its times, such as `ttft_p99: 200ms`."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from bitbench.study.base import Seconds, Spec
+from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find
+from bitbench.util.near_miss import did_you_mean
+from bitbench.util.units import parse_seconds
+
+
+class Objective(Spec):
+    """Met by a trial in which `statistic` over its requests of `metric` is at most `limit`."""
+
+    metric: Promised
+    statistic: Statistic
+    limit: Seconds = Field(gt=0)
+
+    @property
+    def name(self) -> str:
+        """That of the figure (core.found.metrics): a mean has the plain one."""
+        return self.metric if self.statistic == "mean" else f"{self.metric}_{self.statistic}"
+
+
+def parse_objectives(value: object) -> object:
+    """`{ttft_p99: 200ms}` and `"ttft_p99=200ms,tpot_p99=20ms"` as well as a list of objectives."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        unclear = [part for part in parts if "=" not in part]
+        if unclear or not parts:
+            raise ValueError(f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {value!r}")
+        given = [part.partition("=") for part in parts]
+        pairs: list[tuple[str, object]] = [(name.strip(), _limit(name.strip(), limit)) for name, _, limit in given]
+    elif isinstance(value, Mapping):
+        pairs = [(str(name), limit) for name, limit in value.items()]
+    else:
+        return value
+    figures = [_figure(name) for name, _ in pairs]
+    for figure in figures:
+        if figures.count(figure) > 1:
+            raise ValueError(f"{figure} is given more than once; keep one")
+    return [
+        {"metric": OBJECTIVES[figure].time, "statistic": OBJECTIVES[figure].statistic, "limit": limit}
+        for figure, (_, limit) in zip(figures, pairs, strict=True)
+    ]
+
+
+def _limit(name: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+def _figure(name: str) -> str:
+    """The registry's name for it."""
+    metric = find(name)
+    if metric is None or metric.name not in OBJECTIVES:
+        raise ValueError(
+            f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}"
+            f"expected one of {', '.join(PROMISED)}, alone (the mean) or with "
+            f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
+        )
+    return metric.name
+
+
+Objectives = Annotated[
+    tuple[Objective, ...],
+    BeforeValidator(parse_objectives),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"enum": list(OBJECTIVES)},
+            "additionalProperties": {"type": "string"},
+            "examples": [{"ttft_p99": "200ms", "tpot_p99": "20ms"}],
+        },
+        mode="validation",
+    ),
+]

@@ -1,0 +1,125 @@
+"""`quality:` of a study file: what is measured besides speed, and the limits beyond which a variant is flagged."""
+
+import re
+from enum import StrEnum
+
+from pydantic import Field, field_validator, model_validator
+
+from bitbench.study.base import Fraction, Spec
+
+# Nats. On SmolLM2-135M, whose few weights suffer most, 8-bit formats that are sound lie at 0.005 to 0.03 and 4-bit
+# ones between 0.15 and 0.4 (docs/quality.md): beyond a tenth an answer is often another one.
+DEFAULT_MAX_DIVERGENCE = 0.1
+# Nats beyond the noise floor: a tenth of what is flagged, and a fraction of what sound 8-bit formats lose.
+DEFAULT_EQUIVALENCE_MARGIN = 0.01
+# The loss that published 4-bit models of some size stay well below; a reader notices it.
+DEFAULT_MAX_PERPLEXITY_RISE = 0.10
+
+
+PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+CONTINUED_TOKENS = 64  # of a window's beginning that is continued, or half of a shorter window
+# What is shipped (`quality/conversations.yaml`), and room for the longest of it with any tokenizer and chat template.
+CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
+TURN_TOKENS = 96  # of an answer: twice the longest right one
+MOST_WINDOWS = 10_000
+TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
+
+
+def is_task_file(task: str) -> bool:
+    """Whether a task is a YAML file, and no name of lm-eval's registry."""
+    return task.endswith((".yaml", ".yml"))
+
+
+class Scoring(StrEnum):
+    """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
+
+    PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
+    INPUT_LOGPROBS = "input_logprobs"  # SGLang's own request, likewise
+    NEXT_TOKEN = "next_token"  # llama.cpp's: of what can follow a prompt, so one request and one step for each token
+
+
+class Turns(Spec):
+    """Scripted conversations, each asked turn by turn until an answer is no valid JSON or tool call."""
+
+    conversations: int = Field(
+        default=CONVERSATIONS, ge=8, le=CONVERSATIONS, description="conversations, of those that come with bitbench"
+    )
+    turns: int = Field(default=CONVERSATION_TURNS, ge=1, le=CONVERSATION_TURNS, description="turns of each")
+
+
+class Quality(Spec):
+    """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
+
+    corpus: tuple[str, ...] = Field(
+        default=(), description="text or JSONL files; default: text that ships with Python (English and code)"
+    )
+    windows: int = Field(default=32, ge=2, le=MOST_WINDOWS, description="windows of the corpus that are scored")
+    window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens per window")
+    offset: Fraction = Field(
+        default=0.0, ge=0, lt=1, description="0.5: windows halfway between those of a study without it, for fresh text"
+    )
+    top_tokens: int = Field(
+        default=32, ge=1, le=1000, description="top tokens kept at each position, for the KL divergence"
+    )
+    answer_tokens: int = Field(
+        default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
+    )
+    continuations: int = Field(
+        default=0, ge=0, le=10_000, description="windows whose beginning is continued greedily, for survival curves"
+    )
+    turns: Turns | None = Field(
+        default=None, description="scripted conversations: turns until the first invalid JSON or tool call"
+    )
+    noise_floor: bool = Field(
+        default=False, description="score the unquantized model again with several requests at once: what is only noise"
+    )
+    equivalence_margin: float = Field(
+        default=DEFAULT_EQUIVALENCE_MARGIN,
+        gt=0,
+        description="mean KL divergence (nats) beyond the noise floor within which a variant counts as equivalent",
+    )
+    tasks: tuple[str, ...] = Field(default=(), description="lm-eval tasks: registry names, or YAML files")
+    task_samples: int | None = Field(default=None, ge=1, description="questions per task; default: all")
+    max_divergence: float = Field(
+        default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) above which a variant is flagged"
+    )
+    max_perplexity_rise: Fraction = Field(
+        default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline above which a variant is flagged"
+    )
+
+    @model_validator(mode="after")
+    def _continuations_are_of_windows(self) -> "Quality":
+        if self.continuations > self.windows:
+            raise ValueError(
+                f"continuations: {self.continuations} begin in as many windows, but there are {self.windows}; "
+                "ask for more `windows` or fewer `continuations`"
+            )
+        if self.continuations and not self.answer_tokens:
+            raise ValueError("continuations are `answer_tokens` long, which is 0; set it to 48 or more")
+        return self
+
+    @field_validator("corpus", "tasks", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_names_or_files(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """lm-eval takes any other path for a task file, too, and runs the code that it names."""
+        for task in value:
+            if not is_task_file(task) and not _TASK_NAME.fullmatch(task):
+                raise ValueError(f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)")
+        return value
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest request: a window and the token after it, a prompt or a conversation with its answer, or a
+        question of a task."""
+        return max(
+            self.window_tokens + 1,
+            PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
+            CONVERSATION_TOKENS + TURN_TOKENS if self.turns else 0,
+            TASK_TOKENS if self.tasks else 0,
+        )

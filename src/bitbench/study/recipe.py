@@ -1,0 +1,440 @@
+"""How a model is compressed: a named list of steps, or a backend of its own. Written as a short YAML file."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
+from pydantic_core import CoreSchema
+
+from bitbench.feature import offered
+from bitbench.study.base import RECORDED, Fraction, Spec
+from bitbench.study.study import Argument, Name
+from bitbench.study.tensor_types import tensor_type
+from bitbench.study.variant import DENSE, AtLoad
+
+Option = Argument | tuple[str, ...]
+COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
+
+# What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
+# tensors. The two floats are written by the converter.
+DENSE_GGUF_TYPES = ("BF16", "F16")
+GGUF_TYPES = (
+    *(*DENSE_GGUF_TYPES, "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
+    *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
+)
+# What it makes only with one.
+IMATRIX_GGUF_TYPES = ("IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
+DENSE_OPENVINO_TYPE = "bf16"
+OPENVINO_TYPES = (DENSE_OPENVINO_TYPE, "int8", "int4")
+# Formats that compressed-tensors knows by name, and what they mean for a layer: how scales are shared is theirs.
+PresetName = Literal["FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"]
+_PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "FP8": {"type": "float", "weight_bits": 8, "activation_bits": 8},
+        "FP8_BLOCK": {"type": "float", "weight_bits": 8, "activation_bits": 8},
+        "NVFP4": {"type": "float", "weight_bits": 4, "activation_bits": 4, "group_size": 16},
+        "NVFP4A16": {"type": "float", "weight_bits": 4, "activation_bits": 16, "group_size": 16},
+        "MXFP4": {"type": "float", "weight_bits": 4, "activation_bits": 4, "group_size": 32},
+        "MXFP4A16": {"type": "float", "weight_bits": 4, "activation_bits": 16, "group_size": 32},
+        "MXFP8": {"type": "float", "weight_bits": 8, "activation_bits": 8, "group_size": 32},
+        "W4AFP8": {"type": "int", "weight_bits": 4, "activation_bits": 8, "group_size": 128},
+    }
+)
+_CALIBRATED_PRESETS = ("FP8", "NVFP4")  # one scale for all activations, found beforehand
+_NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are defined by
+
+
+class Backend(StrEnum):
+    """Those of the core; features add others, whose recipes say everything in `options`."""
+
+    NONE = "none"  # the model as it is
+    LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
+    GGUF = "gguf"  # llama.cpp's own tools
+    OPENVINO = "openvino"  # optimum-intel and nncf, in the environment of that engine
+    ENGINE = "engine"  # the engine compresses while it loads; `options` say how
+
+
+class Scheme(Spec):
+    """What the numbers of a linear layer become."""
+
+    preset: PresetName | None = Field(
+        default=None,
+        description="a format of compressed-tensors by its name, instead of the fields from here to symmetric",
+    )
+    weight_bits: Literal[2, 3, 4, 8]
+    activation_bits: Literal[4, 8, 16] = Field(default=16, description="8: rounded per token while it runs")
+    type: Literal["int", "float"] = "int"
+    group_size: int | None = Field(
+        default=None, ge=16, description="weights of a row that share a scale; default: one scale per row"
+    )
+    symmetric: bool = Field(default=True, description="false: a zero point is stored with each scale")
+    kv_cache: Literal["fp8"] | None = Field(
+        default=None, description="fp8: scales for a KV cache of 8-bit floats are stored, too"
+    )
+    ignore: tuple[str, ...] = Field(default=("lm_head",), description="layers to skip: a name, or re: and a pattern")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_its_preset_means(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("preset") not in _PRESETS:
+            return value
+        meant = _PRESETS[value["preset"]]
+        if other := [name for name in meant if name in value and value[name] != meant[name]]:
+            raise ValueError(f"preset: {value['preset']} means {other[0]}: {meant[other[0]]}; remove {other[0]}")
+        return {**value, **meant}
+
+    @model_validator(mode="after")
+    def _float_is_eight_bits_per_row(self) -> "Scheme":
+        if self.preset is not None:
+            if not self.symmetric:
+                raise ValueError(f"preset: {self.preset} has no zero points; remove symmetric: false")
+            return self
+        if self.type == "float" and (self.weight_bits != 8 or self.group_size is not None or not self.symmetric):
+            raise ValueError(
+                "type: float goes with weight_bits: 8, symmetric: true and no group_size, or with a preset"
+            )
+        if self.activation_bits == 4:
+            raise ValueError("activation_bits: 4 goes with a preset, such as NVFP4")
+        return self
+
+    @property
+    def needs_calibration(self) -> bool:
+        """To be rounded to the nearest: scales of activations or of the KV cache that are found beforehand."""
+        return self.preset in _CALIBRATED_PRESETS or self.kv_cache is not None
+
+    @property
+    def form(self) -> str:
+        return numbers_form(
+            self.weight_bits,
+            self.type,
+            self.activation_bits,
+            "float" if self.preset == "W4AFP8" else self.type,
+            group_size=self.group_size,
+            has_blocks=self.preset == "FP8_BLOCK",
+            is_static=self.preset == "FP8",
+        )
+
+
+def numbers_form(
+    weight_bits: int,
+    weight_type: str,
+    activation_bits: int,
+    activation_type: str,
+    *,
+    group_size: int | None = None,
+    has_blocks: bool = False,
+    is_static: bool = False,
+) -> str:
+    """The part of a form that says what a layer's numbers are: `w8a8-int`, `w4afp8-int` where only activations are
+    floats, and for floats what shares a scale: `w8a8-float/block`, `w4a4-float/nvfp4`."""
+    is_mixed = activation_type == "float" and weight_type == "int" and activation_bits < 16
+    numbers = f"w{weight_bits}a{'fp' if is_mixed else ''}{activation_bits}-{weight_type}"
+    if weight_type != "float":
+        return numbers
+    shared = {_NV_GROUP: f"nvfp{weight_bits}", _MX_GROUP: f"mxfp{weight_bits}"}.get(group_size or 0)
+    special = "block" if has_blocks else shared or ("static" if is_static else None)
+    return f"{numbers}/{special}" if special else numbers
+
+
+class SmoothQuant(Spec):
+    """Moves outliers of the activations into the weights."""
+
+    step: Literal["smoothquant"]
+    strength: Fraction = Field(default=0.8, ge=0, le=1, description="0: weights stay; 1: activations become even")
+
+
+class SparseGpt(Spec):
+    """Sets the weights that matter least to zero and corrects the others."""
+
+    step: Literal["sparsegpt"]
+    sparsity: Fraction = Field(default=0.5, gt=0, lt=1, description="share of the weights that become zero")
+    mask: str = Field(default="2:4", pattern=r"^\d+:\d+$", description="N:M, or 0:0 for zeros anywhere")
+    ignore: tuple[str, ...] = ("lm_head",)
+
+
+class Awq(Spec):
+    """Scales the channels that matter most before they are rounded; a `quantize` step must follow."""
+
+    step: Literal["awq"]
+    # llm-compressor divides by the number of points less two.
+    grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; more take longer")
+    duo_scaling: bool = Field(default=True, description="consider the weights too, not only the activations")
+
+
+class SpinQuant(Spec):
+    """Turns weights by matrices that cancel out, so that no channel has outliers; costs nothing while it runs."""
+
+    step: Literal["spinquant"]
+    rotations: tuple[Literal["R1", "R2"], ...] = Field(
+        default=("R1", "R2"), min_length=1, description="R1: between blocks; R2: within attention"
+    )
+    matrix: Literal["hadamard", "random-hadamard", "random-matrix"] = Field(
+        default="hadamard", description="hadamard needs sizes that are powers of two; random-matrix fits any"
+    )
+
+
+class AutoRound(Scheme):
+    """Learns for each weight whether to round it up or down, block by block."""
+
+    step: Literal["autoround"]
+    iterations: int = Field(default=200, ge=1, le=10_000, description="of learning per block; more take longer")
+
+
+class Gptq(Scheme):
+    """Rounds weights one column at a time and corrects the columns that follow."""
+
+    step: Literal["gptq"]
+    block_size: int = Field(default=128, ge=1, description="columns per pass")
+    dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
+
+
+class Quantize(Scheme):
+    """Rounds to the nearest."""
+
+    step: Literal["quantize"]
+
+
+Step = Annotated[SmoothQuant | SparseGpt | Awq | SpinQuant | AutoRound | Gptq | Quantize, Field(discriminator="step")]
+
+
+class CalibrationNeed(Spec):
+    """How much text the steps look at, and which."""
+
+    samples: int = Field(default=64, ge=1, le=100_000, description="pieces of text")
+    tokens: int = Field(default=512, ge=16, le=1_000_000, description="length of a sample")
+    source: Path | None = Field(
+        default=None, description="text file, folder or JSONL; default: text that ships with Python"
+    )
+
+
+class TensorRule(Spec):
+    """A type for the tensors of a GGUF file whose names match."""
+
+    match: str = Field(
+        min_length=1, max_length=10_000, description="a regular expression, looked for anywhere in a tensor's name"
+    )
+    type: str = Field(description="q4_0, q4_K, q6_K, q8_0, bf16, …")
+
+    @field_validator("match")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        if re.search(r"[\s=A-Z]", value):
+            raise ValueError(f"{value[:80]!r}: llama-quantize reads no pattern with spaces, = or capital letters")
+        try:
+            re.compile(value)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ValueError(f"{value[:80]!r} is not a regular expression: {error}") from error
+        return value
+
+    @field_validator("type")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        return tensor_type(value).name
+
+
+class BackendOptions(Spec):
+    """`options` of recipes for a backend that a feature adds."""
+
+    needs_calibration: ClassVar[bool] = False
+
+    @property
+    def ignored(self) -> tuple[str, ...] | None:
+        """Layers that are skipped; None where that cannot be said."""
+        return None
+
+
+def options_of(backend: str) -> type[BackendOptions] | None:
+    """None for a backend of the core, and for one whose feature is not installed."""
+    offer = offered("backends").get(backend)
+    kind: type[BackendOptions] | None = None if offer is None else offer.load().options
+    return kind
+
+
+class Recipe(Spec):
+    """One way to compress a model."""
+
+    name: Name = Field(description="as studies, variants and reports call it")
+    description: str = Field(default="", description="a line for `bitbench recipes`")
+    backend: Backend | str = Field(
+        default=Backend.LLMCOMPRESSOR, union_mode="left_to_right", description="what creates the variant"
+    )
+    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
+    by_file: bool = Field(
+        default=False,
+        description="quantize one weight file after the other, for a model larger than memory; with one `quantize` "
+        "step that needs no text",
+    )
+    calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
+    options: dict[str, Option] = Field(
+        default_factory=dict, validate_default=True, description="for all backends but none and llmcompressor"
+    )
+    tensors: tuple[TensorRule, ...] = Field(
+        default=(),
+        description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
+        "gets what `options: {type: …}` means for it",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _fits_a_folder_name(cls, value: str) -> str:
+        if "--" in value:
+            raise ValueError("a recipe's name may not contain `--`")
+        return value
+
+    @field_validator("backend")
+    @classmethod
+    def _is_a_backend(cls, value: Backend | str, info: ValidationInfo) -> Backend | str:
+        """What a record has of a feature that is not installed is left alone."""
+        known = [*Backend, *offered("backends")]
+        if value not in known and info.context is not RECORDED:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _are_known_to_the_feature(cls, value: Any, info: ValidationInfo) -> Any:
+        """In full, since they decide what a variant becomes."""
+        kind = options_of(info.data.get("backend", ""))
+        return value if kind is None else kind.model_validate(value, context=info.context).model_dump(mode="json")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        json_schema = handler(schema)
+        own = handler.resolve_ref_schema(json_schema)["properties"]
+        backends = offered("backends")
+        del own["backend"]["anyOf"]
+        own["backend"] |= {"enum": [*map(str, Backend), *backends], "type": "string"}
+        for kind in filter(None, map(options_of, backends)):
+            kind.model_rebuild()
+            options = handler.resolve_ref_schema(handler(kind.__pydantic_core_schema__))
+            own["options"].setdefault("properties", {}).update(options["properties"])
+        return json_schema
+
+    @model_validator(mode="after")
+    def _goes_by_file_without_a_text(self) -> "Recipe":
+        if self.by_file and (len(self.steps) != 1 or self.steps[0].step != "quantize" or self.needs_calibration):
+            raise ValueError("by_file: true goes with one `quantize` step that needs no text, and nothing else")
+        return self
+
+    @model_validator(mode="after")
+    def _has_types_for_what_is_quantized(self) -> "Recipe":
+        if self.tensors and (self.backend is not Backend.GGUF or self.gguf_type in DENSE_GGUF_TYPES):
+            raise ValueError("`tensors` are for backend: gguf with a type that quantizes, such as Q8_0")
+        return self
+
+    @model_validator(mode="after")
+    def _says_what_its_backend_needs(self) -> "Recipe":
+        if self.backend is not Backend.LLMCOMPRESSOR:
+            if self.steps:
+                raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
+            if self.options and self.backend is Backend.NONE:
+                raise ValueError("`options` are for backends that make something; remove them")
+            if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
+                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
+            if self.backend is Backend.GGUF:
+                self._check_gguf()
+            if self.backend is Backend.OPENVINO:
+                self._check_openvino()
+            return self
+        if self.options:
+            raise ValueError("`options` are for other backends; write fields into the steps")
+        rounding = [step for step in self.steps if isinstance(step, Scheme)]
+        if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
+            raise ValueError(
+                "the last step, and no other, must be `quantize`, `gptq` or `autoround`: it rounds the weights"
+            )
+        return self
+
+    def _check_gguf(self) -> None:
+        if not {"type"} <= set(self.options) <= {"type", "imatrix"}:
+            raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
+        if self.gguf_type in IMATRIX_GGUF_TYPES and not self.has_imatrix:
+            raise ValueError(f"type: {self.gguf_type} needs `imatrix: true` beside it")
+        if self.gguf_type not in (*GGUF_TYPES, *IMATRIX_GGUF_TYPES):
+            raise ValueError(
+                f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}, or with `imatrix: true` "
+                f"also {', '.join(IMATRIX_GGUF_TYPES)}"
+            )
+        if self.has_imatrix and self.gguf_type in DENSE_GGUF_TYPES:
+            raise ValueError(f"type: {self.gguf_type} is not quantized; remove imatrix")
+
+    def _check_openvino(self) -> None:
+        wanted, size = self.openvino_type, self.options.get("group_size")
+        if not {"type"} <= set(self.options) <= {"type", "group_size"} or wanted not in OPENVINO_TYPES:
+            raise ValueError(f"`options` of backend: openvino are {{type: …}}, one of {', '.join(OPENVINO_TYPES)}")
+        if "group_size" in self.options and wanted != "int4":
+            raise ValueError("group_size goes with type: int4; the others have one scale per row, or none")
+        if wanted == "int4" and (type(size) is not int or size < 1):
+            raise ValueError(
+                "type: int4 needs `group_size: 64` or another number beside it: weights that share a scale"
+            )
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """What llm-compressor makes of the linear layers; None for the other backends."""
+        last = self.steps[-1] if self.steps else None
+        return last if isinstance(last, Scheme) else None
+
+    @property
+    def ignored(self) -> tuple[str, ...] | None:
+        """Layers that are skipped; None where the recipe itself rounds none."""
+        if self.scheme is not None:
+            return self.scheme.ignore
+        return self._of_feature.ignored if self._of_feature else None
+
+    @property
+    def _of_feature(self) -> BackendOptions | None:
+        kind = options_of(self.backend)
+        return None if kind is None else kind.model_validate(self.options)
+
+    @property
+    def at_load(self) -> AtLoad | None:
+        """The engine that compresses while it loads, and how; None where the variant is created beforehand."""
+        if self.backend is not Backend.ENGINE:
+            return None
+        return AtLoad(engine=str(self.options["engine"]), quantize=str(self.options["quantize"]))
+
+    @property
+    def form(self) -> str:
+        """What an engine gets to load, whatever the recipe is called: the key of `planning/compatibility.yaml`.
+
+        From the general to the special, as in compressed-tensors/w8a8-int/sparse. How weights were rounded (GPTQ,
+        AWQ, to the nearest) does not matter to an engine and is not part of it.
+        """
+        if self.at_load is not None:
+            return self.at_load.quantize
+        if self.scheme is None:
+            if self.gguf_type in DENSE_GGUF_TYPES or self.openvino_type == DENSE_OPENVINO_TYPE:
+                return f"{self.backend}/{DENSE}"
+            return DENSE if self.backend is Backend.NONE else str(self.backend)
+        is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
+        return f"{COMPRESSED_TENSORS}/{self.scheme.form}{'/sparse' if is_sparse else ''}"
+
+    @property
+    def gguf_type(self) -> str | None:
+        """As llama-quantize spells it; None for the other backends."""
+        return str(self.options.get("type")) if self.backend is Backend.GGUF else None
+
+    @property
+    def openvino_type(self) -> str | None:
+        """What the weights become; None for the other backends."""
+        return str(self.options.get("type")) if self.backend is Backend.OPENVINO else None
+
+    @property
+    def has_imatrix(self) -> bool:
+        """Whether llama.cpp first finds out on a text which weights matter."""
+        return self.backend is Backend.GGUF and self.options.get("imatrix") is True
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether a text is looked at."""
+        if self._of_feature is not None:
+            return self._of_feature.needs_calibration
+        return self.has_imatrix or any(
+            step.needs_calibration if isinstance(step, Quantize) else not isinstance(step, SpinQuant)
+            for step in self.steps
+        )

@@ -1,0 +1,88 @@
+"""A model, and what a recipe made of it: an artifact on disk."""
+
+import re
+from pathlib import Path
+
+from bitbench.study.base import Record
+
+NO_MODEL = "none"  # what an engine that needs no weights (null) runs
+UNKNOWN_RECIPE = "unknown"  # of an import that does not tell model and recipe apart
+DENSE = "dense"  # the form of a model that is not quantized, also as the last part of one
+
+
+_SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)  # the 7B of Qwen2.5-7B-Instruct
+
+
+class ModelFacts(Record):
+    """What the folder of a model says about itself. None where it does not say."""
+
+    architecture: str | None = None
+    parameters: int | None = None
+    vocabulary_size: int | None = None
+    special_token_ids: tuple[int, ...] = ()
+    context_tokens: int | None = None
+    hidden_size: int | None = None
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+    heads: int | None = None
+    intermediate_size: int | None = None
+    tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
+    experts: int | None = None  # of a mixture; None: every weight works on every token
+    random_weights: bool = False  # a shape without trained weights: for speed, memory and kernels, never for quality
+    quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
+    rounded_before: str | None = None  # what its linear layers were before it was dense: "4 bits (Q4_1)"
+
+    def kv_bytes_per_token(self, value_bytes: int) -> int | None:
+        """Keys and values of one token in all layers, each number in so many bytes."""
+        if not (self.layers and self.kv_heads and self.head_size):
+            return None
+        return 2 * self.layers * self.kv_heads * self.head_size * value_bytes
+
+
+class AtLoad(Record):
+    """Compressed by an engine itself while it loads the model as it is: nothing of it lies on disk."""
+
+    engine: str
+    quantize: str  # the method, in that engine's words
+
+
+class Variant(Record):
+    """Model × recipe, resolved: where it lies, what it weighs, and the hash of what it was made from."""
+
+    name: str  # unique in a study: "smollm2-135m/bf16", or "none"
+    model: str
+    recipe: str
+    path: Path | None = None
+    content_hash: str | None = None
+    commit: str | None = None  # of the hub's repository that it, or its model, came from
+    checkpoint: str | None = None  # where it came from, if somebody else made it
+    weight_bytes: int | None = None
+    form: str | None = None  # what an engine gets to load, see `Recipe.form`; None where there is no model
+    at_load: AtLoad | None = None
+    facts: ModelFacts = ModelFacts()
+    refusal: str | None = None  # why it cannot be made, known before any work
+    failure: str | None = None  # why it could not be made when it was tried just now
+
+    @property
+    def model_name(self) -> str:
+        """Unique in a study, as its name is: "smollm2-135m"."""
+        return self.name.removesuffix(f"/{self.recipe}")
+
+    @property
+    def compared_as(self) -> str:
+        """Variants in which this is equal are compared with each other: those of one model. Of an import that does
+        not tell model and recipe apart, those with the same size in their names, or with none."""
+        if self.recipe != UNKNOWN_RECIPE:
+            return self.model_name
+        size = _SIZE.search(self.name)
+        return size.group().lower() if size else ""
+
+    @property
+    def is_dense(self) -> bool:
+        return self.form is not None and is_dense(self.form)
+
+
+def is_dense(form: str) -> bool:
+    """The model as it is, not quantized, in whatever kind of file."""
+    return form.rpartition("/")[2] == DENSE

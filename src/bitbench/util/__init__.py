@@ -1,0 +1,1 @@
+"""What everything stands on: errors, units, files, HTTP, processes. Imports nothing of ours but the port."""

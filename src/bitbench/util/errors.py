@@ -1,0 +1,132 @@
+"""Errors that a person reads.
+
+BitbenchError               one sentence: what went wrong, where, and what to do next
+├── UsageError              an option has a value that cannot be used, or names what does not exist
+├── StudyFileError          the study file contains something that cannot be run
+├── NotTrustedError         a study file uses something that has not been allowed here
+├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
+├── PluginError             a package that adds to bitbench cannot be loaded
+├── NotReadyError           a study needs environments or models that are not installed here
+├── PlatformError           measuring needs Linux, and this is another system
+├── ModelError              a model is missing, unreadable or could not be downloaded
+├── RecipeError             a recipe is invalid or does not exist
+├── QuantizeError           a variant could not be created, or may not be removed
+├── KernelError             a kernel case or shape is invalid, or the worker that times it failed
+├── QualityError            quality cannot be asked for as the study says it; the variant's quality is unknown
+├── LoadError               the load generator itself failed, not the engine
+├── ProfileError            an operator profile could not be taken, or its trace not be read
+├── StoreError              a study folder cannot be read or written as it is
+│   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
+├── FleetError              no machine of a fleet can work on a study, or the cluster cannot be used
+├── NotComparableError      two things differ in a fact that would make the comparison wrong
+├── CannotExplainError      `bitbench explain` needs something that was not measured
+├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
+└── UnreachableError        an objective cannot be met: the endpoint takes longer even without load
+
+A cell that fails is not an error: it is a result (see `records.trial.Outcome`).
+"""
+
+from pathlib import Path
+
+from bitbench.util.exit_codes import ExitCode
+
+
+class BitbenchError(Exception):
+    """What went wrong and what to do next; the command line prints it without a traceback."""
+
+    exit_code = ExitCode.UNAVAILABLE
+
+
+class UsageError(BitbenchError):
+    exit_code = ExitCode.USAGE
+
+
+class StudyFileError(BitbenchError):
+    """`location` leads to the field that is wrong, such as ("engines", 0); the line is found from it."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
+        super().__init__(message)
+        self.location = location
+
+
+class NotTrustedError(BitbenchError):
+    exit_code = ExitCode.NOT_ALLOWED
+
+
+class EngineEnvironmentError(BitbenchError):
+    pass
+
+
+class NotReadyError(BitbenchError):
+    pass
+
+
+class PlatformError(BitbenchError):
+    pass
+
+
+class PluginError(BitbenchError):
+    pass
+
+
+class ModelError(BitbenchError):
+    pass
+
+
+class RecipeError(BitbenchError):
+    exit_code = ExitCode.USAGE
+
+
+class QuantizeError(BitbenchError):
+    """`log_file`: what a backend wrote before it failed."""
+
+    def __init__(self, cause: str, log_file: Path | None = None) -> None:
+        super().__init__(f"{cause} (its log: {log_file})" if log_file else cause)
+        self.cause = cause
+        self.log_file = log_file
+
+
+class KernelError(BitbenchError):
+    pass
+
+
+class QualityError(BitbenchError):
+    pass
+
+
+class LoadError(BitbenchError):
+    pass
+
+
+class ProfileError(BitbenchError):
+    pass
+
+
+class StoreError(BitbenchError):
+    exit_code = ExitCode.REFUSED
+
+
+class RowsNotKeptError(StoreError):
+    pass
+
+
+class FleetError(BitbenchError):
+    pass
+
+
+class NotComparableError(BitbenchError):
+    exit_code = ExitCode.REFUSED
+
+
+class CannotExplainError(BitbenchError):
+    exit_code = ExitCode.REFUSED
+
+
+class CannotCompareError(BitbenchError):
+    exit_code = ExitCode.REFUSED
+
+
+class UnreachableError(BitbenchError):
+    exit_code = ExitCode.FAILED

@@ -1,0 +1,220 @@
+"""One HTTP/1.1 response, followed as its bytes arrive."""
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from bitbench.util.http.limits import EXTRA_LINES, HEAD_BYTES, LINE_BYTES, PLAIN_BYTES
+from bitbench.util.http.parts import CompressedParts, HeldParts, Parts, new_parts
+from bitbench.util.quotation import quote
+
+_CHUNK_LENGTH = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;|\Z)")
+_SHOWN = 80  # characters of a line that is no HTTP
+_NO_BODY = frozenset((204, 304))
+
+# States as plain numbers: an Enum would double the time.
+_HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _GIVEN_UP = range(7)
+
+
+class Fault(NamedTuple):
+    """Why bytes are not an HTTP response, with those that show it as they came."""
+
+    what: str
+    evidence: bytes = b""
+
+    def show(self, key: str) -> str:
+        return f"{self.what}: {quote(self.evidence, key, _SHOWN)}" if self.evidence else self.what
+
+
+class Malformed(Exception):
+    def __init__(self, what: str, evidence: bytes = b"") -> None:
+        super().__init__(what)
+        self.fault = Fault(what, evidence[:LINE_BYTES])
+
+
+class ResponseReader:
+    """Takes the framing off a response and remembers when each part of its body came.
+
+    This is the hot path: it neither splits events nor parses JSON, it only keeps what each read added to the body and
+    when that was. What it holds in the end depends on the bytes alone, not on how they were split into reads; only
+    the times do. It never raises: what is not HTTP sets `malformed`, and a body beyond the limit of its parts sets
+    `oversized`.
+    """
+
+    __slots__ = ("_after_data", "_extra_lines", "_held", "_last_byte", "_left", "_pending", "_state", "between_chunks",
+                 "headers", "http_status", "malformed", "oversized", "parts", "persistent")  # fmt: skip
+
+    def __init__(self, parts: Parts | None = None) -> None:
+        # Whoever sees a whole chunk while `between_chunks` may put it here himself.
+        self.parts = new_parts(PLAIN_BYTES) if parts is None else parts
+        self._held: HeldParts = self.parts
+        self.between_chunks = False
+        self._state = _HEAD
+        self._pending = b""  # an unfinished head or line
+        self._left: int | None = 0  # body bytes to come, of this chunk or of the whole; None: until the end
+        self._after_data = _COMPLETE
+        self._last_byte: float | None = None
+        self.headers: dict[str, str] = {}
+        self.http_status: int | None = None
+        self._extra_lines = 0  # heads before the real one, lines after the body
+        self.malformed: Fault | None = None
+        self.oversized = False
+        self.persistent = False  # whether the connection can carry another request afterwards
+
+    @property
+    def complete(self) -> bool:
+        return self._state == _COMPLETE
+
+    @property
+    def last_byte(self) -> float | None:
+        """When something came last."""
+        known = [time for time in (self.parts.last_time, self._last_byte) if time is not None]
+        return max(known, default=None)
+
+    @property
+    def times(self) -> Sequence[float]:
+        """When each part of the body came."""
+        return self._held.times
+
+    @property
+    def body(self) -> bytes:
+        return self._held.body
+
+    @property
+    def part_ends(self) -> list[int]:
+        """How long the body was at each of `times`."""
+        return list(accumulate(self._held.lengths))
+
+    def feed(self, data: bytes, now: float) -> bool:
+        """Take what one read returned; True once nothing more belongs to this response."""
+        if self.between_chunks and self.parts.take_chunk(data, now):
+            return False
+        self._last_byte = now
+        content: list[bytes] = []
+        try:
+            self._consume(data, content)
+        except Malformed as problem:
+            self.malformed = problem.fault
+            self._give_up()
+        if content:
+            self.parts.add(b"".join(content), now)
+            if self.parts.body_bytes > self.parts.limit_bytes:
+                self.oversized = True
+                self._give_up()
+        self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
+        return self._state in (_COMPLETE, _GIVEN_UP)
+
+    def compress(self) -> None:
+        """Nothing more comes: hold it in less memory."""
+        self._held, self.parts = CompressedParts(self._held), new_parts(self.parts.limit_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it takes."""
+        return self._held.about_bytes
+
+    def close(self) -> None:
+        """The other side has closed the connection. That completes a body without a length."""
+        self.persistent = False
+        if self._state == _DATA and self._left is None:
+            self._state = _COMPLETE
+
+    def _give_up(self) -> None:
+        self.persistent = False
+        self._state = _GIVEN_UP
+
+    def _consume(self, data: bytes, content: list[bytes]) -> None:
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        position, length = 0, len(data)
+        while position < length:
+            if self._state == _DATA:
+                position += self._take(data, position, content)
+            elif self._state in (_COMPLETE, _GIVEN_UP):
+                self.persistent = False  # bytes that nobody asked for: the two sides disagree about where they are
+                return
+            else:
+                delimiter, limit = (b"\r\n\r\n", HEAD_BYTES) if self._state == _HEAD else (b"\r\n", LINE_BYTES)
+                end = data.find(delimiter, position, position + limit + len(delimiter))
+                if end < 0:
+                    if length - position >= limit + len(delimiter):
+                        raise Malformed(f"a head or a line of more than {limit} bytes")
+                    self._pending = data[position:]
+                    return
+                self._read_lines(data[position:end])
+                position = end + len(delimiter)
+
+    def _take(self, data: bytes, position: int, content: list[bytes]) -> int:
+        taken = data[position:] if self._left is None else data[position : position + self._left]
+        content.append(taken)
+        if self._left is not None:
+            self._left -= len(taken)
+            if self._left == 0:
+                self._state = self._after_data
+        return len(taken)
+
+    def _read_lines(self, lines: bytes) -> None:
+        if self._state == _CHUNK_SIZE:
+            self._start_chunk(lines)
+        elif self._state == _CHUNK_END:
+            if lines:
+                raise Malformed("a chunk is longer than it says", lines)
+            self._state = _CHUNK_SIZE
+        elif self._state == _HEAD:
+            self._read_head(lines.decode("latin-1"))
+        elif not lines:  # the empty line that ends the trailer
+            self._state = _COMPLETE
+        else:
+            self._count_extra_line()
+
+    def _start_chunk(self, line: bytes) -> None:
+        if not _CHUNK_LENGTH.match(line):
+            raise Malformed("not a chunk size", line)
+        size = int(line.split(b";", 1)[0], 16)
+        self._left = size
+        self._state = _DATA if size else _TRAILER
+
+    def _read_head(self, head: str) -> None:
+        status_line, *lines = head.split("\r\n")
+        version, _, rest = status_line.partition(" ")
+        code = rest[:3]
+        if version not in ("HTTP/1.1", "HTTP/1.0") or not _is_number(code) or not 100 <= int(code) <= 599:
+            raise Malformed("not an HTTP/1.1 status line", status_line.encode("latin-1"))
+        self.http_status = int(code)
+        self.headers = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise Malformed("not a header line", line.encode("latin-1"))
+            name = name.strip().lower()
+            self.headers[name] = f"{self.headers[name]}, {value.strip()}" if name in self.headers else value.strip()
+        if self.http_status >= 200:
+            self._choose_framing(version)
+        else:  # a head of 1xx announces another one
+            self._count_extra_line()
+
+    def _count_extra_line(self) -> None:
+        self._extra_lines += 1
+        if self._extra_lines > EXTRA_LINES:
+            raise Malformed(f"more than {EXTRA_LINES} heads or trailer lines")
+
+    def _choose_framing(self, version: str) -> None:
+        connection = self.headers.get("connection", "").lower()
+        self.persistent = "close" not in connection and (version == "HTTP/1.1" or "keep-alive" in connection)
+        length = self.headers.get("content-length")
+        self._state = _DATA
+        if self.http_status in _NO_BODY or length == "0":
+            self._state = _COMPLETE
+        elif "chunked" in self.headers.get("transfer-encoding", "").lower():
+            self._state, self._after_data = _CHUNK_SIZE, _CHUNK_END
+        elif length is None:
+            self._left, self.persistent = None, False
+        elif _is_number(length) and int(length) > 0:
+            self._left = int(length)
+        else:
+            raise Malformed("not a content length", length.encode("latin-1"))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19

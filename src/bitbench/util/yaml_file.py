@@ -1,0 +1,275 @@
+"""YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from yaml.composer import Composer, ComposerError
+from yaml.constructor import ConstructorError, SafeConstructor
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.resolver import Resolver
+from yaml.scanner import Scanner
+
+from bitbench.util.near_miss import did_you_mean
+from bitbench.util.text_file import UnreadableFileError, read_text_file
+from bitbench.util.units import BY_HAND
+
+Location = Sequence[int | str]
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
+LONGEST_SHOWN_VALUE = 60  # characters of a wrong value that a message repeats
+MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
+# What a file may be. A study of 100,000 cells (100 engines, 1,000 workloads) has about 15,000 values in 150 kB, five
+# levels deep.
+LARGEST_FILE_BYTES = 2**20
+MOST_NODES = 50_000
+DEEPEST = 50
+LONGEST_NUMBER = 100  # characters
+_TEXT = "tag:yaml.org,2002:str"
+
+
+def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
+    """The file as text; raises `error`, with `missing` where there is no such file."""
+    if not path.exists():
+        raise error(missing)
+    try:
+        return read_text_file(path, largest_bytes=LARGEST_FILE_BYTES)
+    except UnreadableFileError as problem:
+        raise error(f"{path} cannot be read: {problem}") from problem
+
+
+def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:
+    """The checked content; raises `error` with the mistakes found, one per line.
+
+    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
+    """
+    try:
+        loader = _BoundedLoader(text)
+        root = loader.get_single_node()
+        repeated = list(islice(_repeated_keys(root), MOST_MISTAKES))
+        content = loader.construct_document(root) if root is not None and not repeated else None
+    except yaml.MarkedYAMLError as problem:
+        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        line = min(line, len(text.splitlines()) or 1)  # the end of a file may be said to be the line after its last
+        context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
+        raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
+    except yaml.YAMLError as problem:
+        raise error(f"{name}: not valid YAML: {problem}") from problem
+    if not isinstance(root, yaml.MappingNode):
+        raise error(f"{name}:1: {outline}")
+    if repeated:
+        raise error("\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated))
+    try:
+        return spec.model_validate(content, context=BY_HAND)
+    except ValidationError as problem:
+        raise error("\n".join(_mistakes(problem, root, name, spec))) from problem
+
+
+def line_of(text: str, location: Location) -> tuple[int, str]:
+    """The line of a field in a file that was read before, and its dotted name; empty where the file lacks it."""
+    root = _BoundedLoader(text).get_single_node()
+    assert root is not None  # it was read before
+    return _line_of(root, location)
+
+
+class _PythonEvents(Reader, Scanner, Parser):
+    """For a PyYAML without libyaml: the same events, twenty times slower."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+
+_Events: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonEvents  # type: ignore[attr-defined]
+
+
+class _BoundedLoader(Composer, SafeConstructor, Resolver, _Events):  # type: ignore[misc]
+    """PyYAML's safe loader for files from anywhere: bounded in depth and in what its aliases stand for.
+
+    libyaml gives the events. Its own composer knows no bounds, so Python's stands before it.
+    """
+
+    def __init__(self, text: str) -> None:
+        _Events.__init__(self, text)
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._depth = 0
+        self._nodes = 0  # with those that aliases stand for
+        self._sizes: dict[yaml.Node, int] = {}  # of nodes that are complete
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        before, self._depth = self._nodes, self._depth + 1
+        if self._depth > DEEPEST:
+            raise _too_much(f"more than {DEEPEST} levels within each other", event)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if isinstance(event, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _too_much(f"`*{event.anchor}` contains itself", event)
+            self._nodes += self._sizes[node]
+        else:
+            self._nodes += 1
+            self._sizes[node] = self._nodes - before
+        if self._nodes > MOST_NODES:
+            raise _too_much(f"more than {MOST_NODES:,} values, counting those that aliases stand for", event)
+        self._depth -= 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """A number or a date that is none, such as 2026-99-99, has its line as well."""
+        is_long = isinstance(node, yaml.ScalarNode) and len(node.value) > LONGEST_NUMBER and node.tag != _TEXT
+        try:
+            if is_long:
+                raise ValueError
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{_shown(node.value)} is not a value of the kind {kind}"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
+
+
+def _too_much(problem: str, event: Any) -> ComposerError:
+    return ComposerError(None, None, problem, event.start_mark)
+
+
+def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _repeated_keys(item)
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):  # another one is refused when it is read
+                if key.value in seen:
+                    yield key.value, key.start_mark.line + 1
+                seen.add(key.value)
+            yield from _repeated_keys(value)
+
+
+def _mistakes(problem: ValidationError, root: yaml.Node, name: str, spec: type[BaseModel]) -> list[str]:
+    """A line for each of the first, and one for the others."""
+    causes = _causes(problem)
+    told = list(dict.fromkeys(_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES]))
+    more = len(causes) - MOST_MISTAKES
+    return [*told, f"{name}: and {more:,} more"] if more > 0 else told
+
+
+def _causes(problem: ValidationError) -> list[Any]:
+    """Without those that follow from others: a list whose only item is wrong counts as empty."""
+    mistakes = problem.errors()
+    return [
+        mistake
+        for mistake in mistakes
+        if mistake["type"] != "too_short"
+        or not any(mistake["loc"] == other["loc"][: len(mistake["loc"])] for other in mistakes if other != mistake)
+    ]
+
+
+def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -> str:
+    location, kind, value = mistake["loc"], mistake["type"], mistake["input"]
+    line, field = _line_of(root, location)
+    where = f"{name}:{line}: {field}" if field else f"{name}:{line}"
+    if kind == "extra_forbidden":
+        known = _known_fields(spec, location[:-1])
+        return f"{where}: unknown field; {did_you_mean(str(location[-1]), known)}known fields: {', '.join(known)}"
+    if kind == "missing":
+        parent = f" in `{field}`" if field else ""
+        return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag = mistake["ctx"]["discriminator"].strip("'")
+        given = f", but it is {mistake['ctx']['tag']!r}" if kind == "union_tag_invalid" else ""
+        return f"{where}: `{tag}` must be one of {', '.join(_branches(spec, location))}{given}"
+    message = mistake["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    if kind == "value_error":
+        return f"{where}: {message}"
+    return f"{where}: {message}, but it is {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
+    return shown if len(shown) <= LONGEST_SHOWN_VALUE else shown[:LONGEST_SHOWN_VALUE] + "…"
+
+
+def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:
+    """The line of the deepest part of `location` that the file has, and that part's dotted name.
+
+    A part that only the validator knows, such as the name of a union's branch, is passed over.
+    """
+    node, line, found = root, root.start_mark.line + 1, []
+    for part in location:
+        child = _child(node, part)
+        if child is not None:
+            node, line = child
+            found.append(part)
+    return line, _dotted(found)
+
+
+def _child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        item = node.value[part]
+        return item, item.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == part:
+                return value, key.start_mark.line + 1
+    return None
+
+
+def _dotted(location: Location) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _known_fields(spec: type[BaseModel], location: Location) -> list[str]:
+    return list(_schema_at(spec, location).get("properties", {}))
+
+
+def _branches(spec: type[BaseModel], location: Location) -> list[str]:
+    return list(_schema_at(spec, location).get("discriminator", {}).get("mapping", {}))
+
+
+def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:
+    """The part of the JSON Schema that is about this place."""
+    schema = _schema_of(spec)
+    node: dict[str, Any] = schema
+    for part in location:
+        branches = node.get("discriminator", {}).get("mapping", {})
+        if isinstance(part, int):
+            step = node.get("items")
+        elif part in branches:
+            step = {"$ref": branches[part]}
+        else:
+            step = node.get("properties", {}).get(part)
+        if step is not None:
+            node = _resolved(step, schema)
+    return node
+
+
+@cache
+def _schema_of(spec: type[BaseModel]) -> dict[str, Any]:
+    return spec.model_json_schema()
+
+
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "discriminator" not in node:  # an object or nothing, an object or a number
+        objects = [branch for branch in node.get("anyOf", node.get("oneOf", [])) if "$ref" in branch]
+        if len(objects) == 1:
+            node = objects[0]
+    if "$ref" in node:
+        resolved: dict[str, Any] = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+        return resolved
+    return node
