@@ -61,6 +61,7 @@ COMMANDS = {
     "history": "history . --cell a",
     "publish": "publish out --unsigned -o card.bitbench",
     "verify": "verify card.bitbench",
+    "cards": "cards .",
     "pull": "pull s3://nowhere/out pulled",
     "import": f"import {DATA / 'vllm-serve-1.json'} --from vllm --into imported",
     "export": "export out --to prometheus",
