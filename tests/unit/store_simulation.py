@@ -90,7 +90,7 @@ class SimulatedStore:
             return
         draft = self._draft(cells[choice % len(cells)], outcome)
         record = self.writer.append_trial(draft, self._rows())
-        assert self.folder.requests_of(record)["request"].to_pylist() == [self.clock]
+        assert self.folder.requests_of(record, ["request"])["request"].to_pylist() == [self.clock]
         self.ended.append(record)
         self.counts[record.cell, record.block, outcome] += 1
         self._check_records()

@@ -60,7 +60,7 @@ def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> 
         record = writer.append_trial(DRAFT, ROWS)
     assert folder.trials() == [record]
     assert record.id == "t00001"
-    assert folder.requests_of(record) == ROWS
+    assert folder.requests_of(record, ["request"]) == ROWS
 
 
 def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:

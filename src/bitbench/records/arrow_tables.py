@@ -110,7 +110,6 @@ def _requests(of: StudyRecords, folder: str) -> pa.Table:
 
 
 def _column(rows: pa.Table, field: pa.Field, known: Mapping[str, str]) -> pa.Array | pa.ChunkedArray:
-    """Null where a file of an older version lacks the column."""
-    if field.name in rows.column_names:
-        return rows.column(field.name)
-    return pa.array([known.get(field.name)] * rows.num_rows, field.type)
+    if field.name in known:
+        return pa.array([known[field.name]] * rows.num_rows, field.type)
+    return rows.column(field.name)

@@ -93,11 +93,11 @@ def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
 
 def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
     """Rows of a record; only the columns of these names where some are given. `whose`: `trial t00001`."""
+    schema = arrow_schema(kinds)
+    wanted = schema.names if names is None else list(names)
     try:
         with open_to_read(path) as file:
-            table = pq.read_table(file, columns=None if names is None else list(names))
-        expected = {field.name: field for field in arrow_schema(kinds)}
-        return table.cast(pa.schema([expected.get(field.name, field) for field in table.schema]))
+            return pq.read_table(file, columns=wanted).cast(pa.schema([schema.field(name) for name in wanted]))
     except FileNotFoundError:
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
     except (pa.ArrowException, OSError, ValueError) as error:
